@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package durable keeps small records on disk so that a crash never leaves half of one.
+package durable
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// tempPrefix marks a file that is still being written; readers pass over it.
+const tempPrefix = ".new-"
+
+// WriteJSON replaces the file name in dir by v as JSON: a reader sees the old record or the new one.
+// It does not wait for the disk. A record survives the death of its writer, which is what the
+// records of living things are for; nothing lives across a loss of power.
+func WriteJSON(dir *os.Root, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	temp := tempPrefix + rand.Text()
+	if err := dir.WriteFile(temp, append(data, '\n'), 0o600); err != nil {
+		_ = dir.Remove(temp)
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	if err := dir.Rename(temp, name); err != nil {
+		_ = dir.Remove(temp)
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	return nil
+}
+
+// ReadJSON reads the record name in dir into v.
+func ReadJSON(dir *os.Root, name string, v any) error {
+	data, err := dir.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	return nil
+}
+
+// Names lists the records in dir and removes what a writer that died has left half-written.
+func Names(dir *os.Root) ([]string, error) {
+	entries, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	var names []string
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			errs = append(errs, dir.Remove(e.Name()))
+			continue
+		}
+		names = append(names, e.Name())
+	}
+	return names, errors.Join(errs...)
+}

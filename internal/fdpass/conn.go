@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fdpass
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is one end of a connection, driven by the Go poller. One goroutine may receive while any
+// number send.
+type Conn struct {
+	file *os.File
+	raw  syscall.RawConn
+
+	sendMu sync.Mutex // orders senders; a message is one system call, so it guards no field
+
+	recv *Buffer
+}
+
+// Pair returns two connected ends: a Conn for this process, which receives bodies of up to size
+// bytes, and a bare, blocking, close-on-exec descriptor to hand to another. Both are the caller's.
+func Pair(size int) (*Conn, int, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, os.NewSyscallError("socketpair", err)
+	}
+	c, err := FromFD(fds[0], size)
+	if err != nil {
+		unix.Close(fds[1])
+		return nil, -1, err
+	}
+	return c, fds[1], nil
+}
+
+// FromFD makes a Conn of a SEQPACKET socket that receives bodies of up to size bytes. It takes the
+// descriptor over, also when it fails.
+func FromFD(fd, size int) (*Conn, error) {
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(fd), "fdpass")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Conn{file: f, raw: raw, recv: NewBuffer(size)}, nil
+}
+
+// Send sends one message and waits while the peer's queue is full.
+func (c *Conn) Send(body []byte, files ...int) error {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	var serr error
+	err := c.raw.Write(func(fd uintptr) bool {
+		serr = Send(int(fd), body, files...)
+		return !errors.Is(serr, unix.EAGAIN)
+	})
+	if err != nil {
+		return err
+	}
+	return serr
+}
+
+// Recv receives the next message; see the function Recv for what it returns and who owns it. Only
+// one goroutine may call it.
+func (c *Conn) Recv(inlineOnly bool) (body []byte, files []int, err error) {
+	var rerr error
+	err = c.raw.Read(func(fd uintptr) bool {
+		body, files, rerr = Recv(int(fd), c.recv, inlineOnly)
+		return !errors.Is(rerr, unix.EAGAIN)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return body, files, rerr
+}
+
+// RecvContext is Recv that also ends when ctx does; the connection stays usable.
+func (c *Conn) RecvContext(ctx context.Context, inlineOnly bool) (body []byte, files []int, err error) {
+	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	body, files, err = c.Recv(inlineOnly)
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	return body, files, err
+}
+
+// Take gives the bare descriptor away and ends the Conn: the socket can be handed to another
+// process without this one reading from it again.
+func (c *Conn) Take() (int, error) {
+	var dup int
+	var derr error
+	if err := c.raw.Control(func(fd uintptr) {
+		dup, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
+	}); err != nil {
+		return -1, err
+	}
+	if derr != nil {
+		return -1, os.NewSyscallError("fcntl", derr)
+	}
+	return dup, c.file.Close()
+}
+
+// Close ends the connection and wakes a Recv that waits on it.
+func (c *Conn) Close() error { return c.file.Close() }

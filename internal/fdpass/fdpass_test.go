@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fdpass_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// pair returns two Conns connected to each other.
+func pair(t *testing.T) (a, b *fdpass.Conn) {
+	t.Helper()
+	a, fd, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err = fdpass.FromFD(fd, fdpass.MaxInline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func TestMessagesKeepTheirBordersAndFiles(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, size := range []int{0, 1, fdpass.MaxInline, fdpass.MaxInline + 1, fdpass.MaxBody} {
+		body := bytes.Repeat([]byte{'x'}, size)
+		if err := a.Send(body, int(w.Fd())); err != nil {
+			t.Fatalf("send %d: %v", size, err)
+		}
+		got, files, err := b.Recv(false)
+		if err != nil || !bytes.Equal(got, body) || len(files) != 1 {
+			t.Fatalf("recv %d: %d bytes, files %v, %v", size, len(got), files, err)
+		}
+		flags, err := unix.FcntlInt(uintptr(files[0]), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Fatalf("descriptor not close-on-exec: %v %v", flags, err)
+		}
+		unix.Write(files[0], []byte{'!'})
+		unix.Close(files[0])
+		one := make([]byte, 1)
+		if _, err := io.ReadFull(r, one); err != nil || one[0] != '!' {
+			t.Fatalf("the descriptor is not the one sent: %q %v", one, err)
+		}
+	}
+	if err := a.Send(make([]byte, fdpass.MaxBody+1)); !errors.Is(err, fdpass.ErrTooLarge) {
+		t.Fatalf("oversized send: %v", err)
+	}
+}
+
+func TestUntrustedPeerCannotHandOverABody(t *testing.T) { // counts descriptors: not parallel
+	a, b := pair(t)
+	if err := a.Send(make([]byte, fdpass.MaxInline+1)); err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	if _, _, err := b.Recv(true); !errors.Is(err, fdpass.ErrMalformed) {
+		t.Fatalf("recv: %v", err)
+	}
+	if after := openFiles(t); after > before {
+		t.Fatalf("descriptors leaked: %d before, %d after", before, after)
+	}
+}
+
+func TestUnsealedBodyIsRefused(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, fdpass.MaxInline+1); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := a.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(raw)
+	if err := unix.Sendmsg(raw, []byte{'m'}, unix.UnixRights(fd), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Recv(false); !errors.Is(err, fdpass.ErrMalformed) {
+		t.Fatalf("recv: %v", err)
+	}
+}
+
+func TestEndOfPeerIsEOF(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	a.Close()
+	if _, _, err := b.Recv(false); !errors.Is(err, io.EOF) {
+		t.Fatalf("recv: %v", err)
+	}
+}
+
+func TestRecvContextEndsAndLeavesTheConnUsable(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, _, err := b.RecvContext(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("recv: %v", err)
+	}
+	if err := a.Send([]byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	if body, _, err := b.RecvContext(t.Context(), false); err != nil || string(body) != "late" {
+		t.Fatalf("recv: %q %v", body, err)
+	}
+}
+
+// FuzzPacket feeds arbitrary packets to the receiver: it answers or refuses, and owns no descriptor
+// after a refusal.
+func FuzzPacket(f *testing.F) {
+	f.Add([]byte("ihello"), false)
+	f.Add([]byte("m"), true)
+	f.Add([]byte("mx"), true)
+	f.Add([]byte{}, true)
+	f.Add([]byte{0xff}, false)
+	f.Fuzz(func(t *testing.T, packet []byte, withFile bool) {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fds[0])
+		defer unix.Close(fds[1])
+		var rights []byte
+		if withFile {
+			rights = unix.UnixRights(fds[0])
+		}
+		if len(packet) > fdpass.MaxInline+2 || unix.Sendmsg(fds[0], packet, rights, nil, 0) != nil {
+			t.Skip("the kernel does not carry this packet")
+		}
+		body, files, err := fdpass.Recv(fds[1], fdpass.NewBuffer(fdpass.MaxInline), false)
+		if err != nil && (body != nil || files != nil) {
+			t.Fatalf("a refusal returned data: %v", err)
+		}
+		if err == nil && (packet[0] != 'i' || !bytes.Equal(body, packet[1:])) {
+			t.Fatalf("packet %q became body %q", packet, body)
+		}
+		fdpass.CloseAll(files)
+	})
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inside
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// setRlimits sets the limits every program inherits. syscall.Setrlimit and not unix.Prlimit: the
+// runtime raised its own soft RLIMIT_NOFILE and would otherwise give children the old one back.
+func (b *box) setRlimits() (string, error) {
+	for _, r := range b.setup.Rlimits {
+		lim := syscall.Rlimit{Cur: r.Soft, Max: r.Hard}
+		if err := syscall.Setrlimit(int(r.Resource), &lim); err != nil {
+			return rlimitName(r.Resource), err
+		}
+	}
+	return "", nil
+}
+
+func rlimitName(resource uint32) string {
+	switch resource {
+	case unix.RLIMIT_CORE:
+		return "core"
+	case unix.RLIMIT_DATA:
+		return "data"
+	case unix.RLIMIT_MEMLOCK:
+		return "memlock"
+	case unix.RLIMIT_NOFILE:
+		return "nofile"
+	case unix.RLIMIT_NPROC:
+		return "nproc"
+	case unix.RLIMIT_STACK:
+		return "stack"
+	}
+	return ""
+}
+
+func (b *box) setHostname() (string, error) {
+	return b.setup.Hostname, unix.Sethostname([]byte(b.setup.Hostname))
+}
+
+// raiseLoopback sets lo up: its only link, as long as the session has no network.
+func (b *box) raiseLoopback() (string, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "socket", err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return "lo", err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return "lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// writeFiles writes the files of /etc that differ from box to box. The image has links to them.
+// Their directory is root's, so a program cannot change what the next one reads.
+func (b *box) writeFiles() (string, error) {
+	const dir = "/run/box"
+	if err := unix.Mkdir(dir, 0o755); err != nil {
+		return dir, err
+	}
+	name := b.setup.Hostname
+	for _, f := range []struct{ name, text string }{
+		{"hostname", name + "\n"},
+		{"hosts", "127.0.0.1\tlocalhost " + name + "\n::1\tlocalhost " + name + "\n"},
+		{"resolv.conf", "# This session has no network.\n"},
+	} {
+		fd, err := unix.Open(dir+"/"+f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return f.name, err
+		}
+		_, err = unix.Write(fd, []byte(f.text))
+		unix.Close(fd)
+		if err != nil {
+			return f.name, err
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inside
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// server is PID 1 once the box is made: one thread, one epoll loop.
+type server struct {
+	root, proc int // "/" and the box's procfs, for openat2
+	null       int // /dev/null, the standard input of programs that get none
+	epoll      int
+	buf        *fdpass.Buffer
+
+	programs map[uint32]*program // by the id the caller chose
+	byPID    map[int]*program
+	watches  map[int32]watch // by token, the data of an epoll event; a token is never used twice
+	token    int32
+	tags     tags
+	childful bool // a child may exist, ours or an orphan we inherited
+}
+
+// watch says what an epoll event is about.
+type watch struct {
+	program *program // nil: the control socket
+	stream  *stream  // nil: the program itself has ended
+}
+
+// A tick while programs run reaps the orphans they leave to PID 1: their end wakes nobody.
+const reapInterval = time.Second
+
+func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
+	s := &server{
+		root: b.root, proc: b.proc, buf: buf,
+		programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
+	}
+	var err error
+	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return nil, stepError(isolation.StepStdio, "/dev/null", err)
+	}
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, stepError(isolation.StepStdio, "epoll", err)
+	}
+	if _, err := s.watch(controlFD, watch{}); err != nil {
+		return nil, stepError(isolation.StepStdio, "control", err)
+	}
+	return s, nil
+}
+
+// serve runs until boxd's end of the control socket closes. When it returns PID 1 exits, and the
+// kernel ends every process of the namespace with it (pid_namespaces(7)).
+func (s *server) serve() int {
+	events := make([]unix.EpollEvent, 32)
+	for {
+		n, err := unix.EpollWait(s.epoll, events, s.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return 1
+		}
+		for i := range max(n, 0) {
+			w, ok := s.watches[events[i].Fd]
+			switch {
+			case !ok: // ended by an earlier event of this batch
+			case w.program == nil:
+				if !s.request() {
+					return 0
+				}
+			case w.stream != nil:
+				s.readable(w.program, w.stream)
+			}
+		}
+		s.expire()
+		s.reap()
+	}
+}
+
+// watch adds a descriptor to the loop.
+func (s *server) watch(fd int, w watch) (int32, error) {
+	s.token++
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: s.token}
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		return 0, err
+	}
+	s.watches[s.token] = w
+	return s.token, nil
+}
+
+// unwatch takes a descriptor out of the loop and closes it. The explicit removal matters: a vfork
+// child that has not reached exec yet holds a copy, and epoll would go on reporting it.
+func (s *server) unwatch(fd int, token int32) {
+	_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	delete(s.watches, token)
+	unix.Close(fd)
+}
+
+// timeout is how long the loop may sleep, in milliseconds; -1 is for ever.
+func (s *server) timeout() int {
+	wait := time.Duration(-1)
+	if s.childful {
+		wait = reapInterval
+	}
+	now := monotonic()
+	for _, p := range s.programs {
+		if p.deadline > 0 {
+			wait = min(wait, max(p.deadline-now, 0))
+		}
+	}
+	if wait < 0 {
+		return -1
+	}
+	return int((wait + time.Millisecond - 1) / time.Millisecond)
+}
+
+// request serves one message; false ends the box.
+func (s *server) request() bool {
+	body, files, err := fdpass.Recv(controlFD, s.buf, false)
+	if errors.Is(err, io.EOF) {
+		return false
+	}
+	if err != nil {
+		return errors.Is(err, fdpass.ErrMalformed)
+	}
+	req, err := isolation.DecodeBoxRequest(body)
+	if err != nil {
+		fdpass.CloseAll(files)
+		return true
+	}
+	p := s.programs[req.ID]
+	switch {
+	case req.Spawn != nil:
+		if serr := s.spawn(req.ID, req.Spawn, files); serr != nil {
+			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})
+		}
+		return true // spawn has taken the files
+	case p == nil: // it has just ended; the answer is under way
+	case req.Signal != 0:
+		_ = unix.Kill(-p.pid, syscall.Signal(req.Signal)) // its whole process group, as a terminal would
+	case req.Kill:
+		s.end(p, isolation.ReasonCanceled)
+	case req.Taken != nil:
+		s.taken(p, req.Taken)
+	}
+	fdpass.CloseAll(files)
+	return true
+}
+
+// send answers boxd. A failure means that boxd is gone, which the loop sees by itself.
+func (s *server) send(reply *isolation.BoxReply, files ...int) {
+	_ = fdpass.Send(controlFD, reply.Encode(), files...)
+}
+
+// expire ends the programs whose time is up.
+func (s *server) expire() {
+	now := monotonic()
+	for _, p := range s.programs {
+		if p.deadline > 0 && p.deadline <= now {
+			s.end(p, isolation.ReasonTimedOut)
+		}
+	}
+}
+
+// reap collects every child that has ended: programs, and orphans that were left to PID 1.
+func (s *server) reap() {
+	for s.childful {
+		var status unix.WaitStatus
+		var usage unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			s.childful = false // ECHILD
+		case pid == 0:
+			return
+		default:
+			if p := s.byPID[pid]; p != nil {
+				s.finish(p, status, &usage)
+			}
+		}
+	}
+}
+
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
+	return time.Duration(ts.Nano())
+}

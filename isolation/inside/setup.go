@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inside
+
+import (
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// box is a box in the making. PID 1 starts in fresh pid, mount, net, ipc, uts and user namespaces,
+// as in-box root with every capability there, in a copy of the image's template mount tree whose
+// mounts are locked (mount_namespaces(7)): what is read-only in the template stays so.
+type box struct {
+	setup *isolation.Setup
+	trees []int // detached mounts, one for each of setup.Mounts
+	root  int   // "/", for openat2
+	proc  int   // the box's own procfs
+	work  int   // the scratch tmpfs, source of every writable directory
+}
+
+// steps is the making of a box, in order. A line may lean on the lines above it, on none below.
+func (b *box) steps() []step {
+	return []step{
+		{isolation.StepRlimit, b.setRlimits},
+		{isolation.StepProc, b.mountProc},
+		// Once CAP_SYS_RESOURCE is gone nobody in the box can raise it again.
+		{isolation.StepSysctl, b.forbidUserNamespaces},
+		{isolation.StepScratch, b.mountScratch},
+		{isolation.StepDevpts, b.mountDevpts},
+		{isolation.StepHostname, b.setHostname},
+		{isolation.StepLoopback, b.raiseLoopback},
+		{isolation.StepFiles, b.writeFiles},
+		// After the last write to /proc/sys, which becomes read-only here.
+		{isolation.StepMask, b.maskProc},
+		{isolation.StepMount, b.attachMounts},
+		{isolation.StepPrivileges, b.dropPrivileges},
+		// Last, since the filter forbids most of the above.
+		{isolation.StepSeccomp, b.installFilter},
+	}
+}
+
+type step struct {
+	name isolation.Step
+	do   func() (item string, err error)
+}
+
+func (b *box) make() error {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return stepError(isolation.StepNone, "/", err)
+	}
+	b.root = root
+	unix.Umask(0o022)
+	for _, s := range b.steps() {
+		if item, err := s.do(); err != nil {
+			return stepError(s.name, item, err)
+		}
+	}
+	unix.Close(b.work)
+	return nil
+}
+
+// keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID and
+// SETGID, both or clone fails) and to signal that user's processes (KILL). No program ever has one.
+const keptCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
+
+// Secure bits of capabilities(7), all locked: uid 0 gets no capability by exec, and none can be
+// kept or made ambient.
+const secureBits = 1<<0 | 1<<1 | // NOROOT
+	1<<3 | // NO_SETUID_FIXUP locked off: leaving uid 0 clears the capabilities
+	1<<5 | // KEEP_CAPS locked off
+	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE
+
+// dropPrivileges leaves PID 1 with keptCapabilities on every thread.
+//
+// The bounding set is emptied on this thread only. It matters to execve alone, this is the only
+// thread that ever forks, and no_new_privs already keeps an execve anywhere else from gaining
+// (capabilities(7)); emptying it on each runtime thread would double the time of a start.
+func (b *box) dropPrivileges() (string, error) {
+	// A working directory of our own: programs inherit it, other threads are not disturbed.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return "unshare", err
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return "dumpable", err
+	}
+	if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits); err != nil {
+		return "securebits", err
+	}
+	for c := uintptr(0); ; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
+			break // past the last capability of this kernel
+		} else if err != nil {
+			return "bounding set", err
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return "no_new_privs", err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{Effective: keptCapabilities, Permitted: keptCapabilities}}
+	err := allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data)))
+	runtime.KeepAlive(&header)
+	runtime.KeepAlive(&data)
+	return "capset", err
+}
+
+// installFilter puts the programs' filter on every thread. TSYNC also gives no_new_privs to all of
+// them (seccomp(2)).
+func (b *box) installFilter() (string, error) {
+	filter := b.setup.Filter
+	n := len(filter) / int(unsafe.Sizeof(unix.SockFilter{}))
+	if n == 0 || n > 4096 {
+		return "length", unix.EINVAL
+	}
+	prog := unix.SockFprog{Len: uint16(n), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter)))}
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(filter)
+	switch {
+	case errno != 0:
+		return "install", errno
+	case r != 0:
+		return "thread", unix.ESRCH // TSYNC names a thread it could not bring along
+	}
+	return "", nil
+}

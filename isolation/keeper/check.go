@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// check tries what boxes need on this host. The last line starts a real box, so a host that passes
+// has done what it will be asked to do.
+func (k *Keeper) check() []isolation.Check {
+	return []isolation.Check{
+		checkKernel(), checkUserNamespaces(), checkCapabilities(), k.checkIDs(), k.checkBox(),
+	}
+}
+
+func ok(name, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckOK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, hint, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckWarn, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func fail(name, hint, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckFail, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// Kernel versions: idmapped mounts and recursive mount_setattr need 5.12, cgroup.kill 5.14; 6.1 is
+// the oldest that boxd is tested on.
+const (
+	kernelNeeded = 5<<16 | 14
+	kernelTested = 6<<16 | 1
+)
+
+func checkKernel() isolation.Check {
+	const name = "kernel"
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fail(name, "", "uname: %v", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return warn(name, "", "unreadable version %q", release)
+	}
+	switch v := major<<16 | minor; {
+	case v < kernelNeeded:
+		return fail(name, "upgrade to Linux 6.1 or later", "Linux %s lacks idmapped mounts or cgroup.kill", release)
+	case v < kernelTested:
+		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is older than what boxd is tested on", release)
+	}
+	return ok(name, "Linux %s", release)
+}
+
+func checkUserNamespaces() isolation.Check {
+	const name, file = "user namespaces", "/proc/sys/user/max_user_namespaces"
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fail(name, "use a kernel with CONFIG_USER_NS", "%v", err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || n == 0 {
+		return fail(name, "sysctl user.max_user_namespaces=10000 (root alone uses them here)", "user.max_user_namespaces is %s", strings.TrimSpace(string(data)))
+	}
+	return ok(name, "up to %d", n)
+}
+
+// needed are the capabilities the keeper uses, by their numbers in capability.h.
+func needed() map[string]int {
+	return map[string]int{
+		"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "KILL": unix.CAP_KILL,
+		"SETGID": unix.CAP_SETGID, "SETUID": unix.CAP_SETUID, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
+	}
+}
+
+func checkCapabilities() isolation.Check {
+	const name = "privileges"
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fail(name, "", "capget: %v", err)
+	}
+	effective := uint64(data[0].Effective) | uint64(data[1].Effective)<<32
+	var missing []string
+	for c, n := range needed() {
+		if effective&(1<<n) == 0 {
+			missing = append(missing, "CAP_"+c)
+		}
+	}
+	if len(missing) > 0 {
+		return fail(name, "run boxd as root, or give its unit these capabilities", "missing %s", strings.Join(missing, ", "))
+	}
+	return ok(name, "all that is needed")
+}
+
+// checkIDs looks for users and subordinate ranges of the host inside the boxes' ids.
+func (k *Keeper) checkIDs() isolation.Check {
+	const name = "id ranges"
+	first := uint64(k.cfg.IDBase)
+	end := first + uint64(k.cfg.IDCount)*isolation.IDRange
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		data, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return warn(name, "", "%v", err)
+		}
+		for line := range strings.Lines(string(data)) {
+			who, start, count, err := subordinate(line)
+			if err == nil && start < end && start+count > first {
+				return fail(name, "choose another ids.base", "%s gives %s the ids %d-%d, which are the boxes'", file, who, start, start+count-1)
+			}
+		}
+	}
+	passwd, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return warn(name, "", "%v", err)
+	}
+	for line := range strings.Lines(string(passwd)) {
+		fields := strings.SplitN(line, ":", 4)
+		if len(fields) < 4 {
+			continue
+		}
+		if id, err := strconv.ParseUint(fields[2], 10, 32); err == nil && id >= first && id < end {
+			return fail(name, "choose another ids.base", "user %s has an id of the boxes: %d", fields[0], id)
+		}
+	}
+	return ok(name, "%d-%d, room for %d boxes", first, end-1, k.cfg.IDCount)
+}
+
+// subordinate reads a line of subuid(5).
+func subordinate(line string) (who string, start, count uint64, err error) {
+	fields := strings.Split(strings.TrimSpace(line), ":")
+	if len(fields) != 3 {
+		return "", 0, 0, errors.New("not a subordinate id line")
+	}
+	start, err = strconv.ParseUint(fields[1], 10, 32)
+	if err == nil {
+		count, err = strconv.ParseUint(fields[2], 10, 32)
+	}
+	return fields[0], start, count, err
+}
+
+// checkBox starts a box and ends it.
+func (k *Keeper) checkBox() isolation.Check {
+	const name = "a real box"
+	var random [isolation.KeyLen / 2]byte
+	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+	spec := &isolation.Spec{
+		Key: hex.EncodeToString(random[:]), Hostname: "doctor", ManagedWork: true,
+		Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 256},
+	}
+	start := time.Now()
+	l := k.launch(spec)
+	if l.failed != nil {
+		return fail(name, "the step and errno say what the host refuses", "%v", l.failed)
+	}
+	took := time.Since(start)
+	unix.Close(l.control)
+	unix.Close(l.pidfd)
+	if err := k.end(&isolation.EndBox{Key: spec.Key, RemoveWork: true}); err != nil {
+		return fail(name, "", "ending it: %v", err)
+	}
+	return ok(name, "started in %.1f ms", float64(took.Microseconds())/1000)
+}

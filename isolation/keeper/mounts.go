@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// AllowRule allows host directories as mount sources.
+type AllowRule struct {
+	// Path is an absolute directory, itself and all below it allowed; or HomePath.
+	Path string
+	// UID and GID own what boxes make there, whoever calls; 0: the caller.
+	UID, GID uint32
+}
+
+// HomePath is the rule for directories that callers own below their own home: not the home itself
+// and nothing below one of its dot directories.
+const HomePath = "{home}"
+
+// ParseAllowRule reads a rule as boxd hands it over: a path, or path=uid:gid.
+func ParseAllowRule(text string) (AllowRule, error) {
+	path, ids, owned := strings.Cut(text, "=")
+	r := AllowRule{Path: path}
+	if path != HomePath && (!isolation.CleanAbsolute(path) || system(path, "")) {
+		return r, fmt.Errorf("allow rule %q: want %s or an absolute path that is no system directory", text, HomePath)
+	}
+	if !owned {
+		return r, nil
+	}
+	uid, gid, _ := strings.Cut(ids, ":")
+	u, uerr := strconv.ParseUint(uid, 10, 32)
+	g, gerr := strconv.ParseUint(gid, 10, 32)
+	if uerr != nil || gerr != nil || u == 0 || g == 0 {
+		return r, fmt.Errorf("allow rule %q: want an owner as uid:gid, neither of them 0", text)
+	}
+	r.UID, r.GID = uint32(u), uint32(g)
+	return r, nil
+}
+
+// source is an opened and permitted mount source.
+type source struct {
+	mount isolation.Mount
+	fd    int
+	owner owner
+}
+
+// owner is the host identity that the box user has in a mount.
+type owner struct {
+	uid, gid uint32
+	mapped   bool // false: no map, the box user is a stranger there
+}
+
+// openSources opens the mounts of a spec with the rights of its caller and holds them against the
+// rules. What it returns is what will be mounted, whatever happens to the paths afterwards.
+func (k *Keeper) openSources(spec *isolation.Spec) ([]source, error) {
+	if len(spec.Mounts) == 0 {
+		return nil, nil
+	}
+	fds := make([]int, len(spec.Mounts))
+	errs := make([]error, len(spec.Mounts))
+	err := asCaller(spec.Caller, func() {
+		for i, m := range spec.Mounts {
+			fds[i], errs[i] = mountfd.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+				Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+			})
+			if errs[i] == nil { // O_PATH asks for no right on the directory itself
+				errs[i] = unix.Faccessat2(fds[i], "", accessMode(m), unix.AT_EMPTY_PATH|unix.AT_EACCESS)
+			}
+		}
+	})
+	sources := make([]source, 0, len(fds))
+	for i, m := range spec.Mounts {
+		src := source{mount: m, fd: fds[i]}
+		if err == nil && errs[i] != nil {
+			err = stepError(isolation.StepMountSource, m.Source, errs[i])
+		}
+		if err == nil {
+			src.owner, err = k.permit(spec, i, src.fd)
+		}
+		sources = append(sources, src)
+	}
+	if err == nil {
+		return sources, nil
+	}
+	for _, fd := range fds {
+		if fd > 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil, err
+}
+
+func accessMode(m isolation.Mount) uint32 {
+	if m.Writable {
+		return unix.R_OK | unix.W_OK | unix.X_OK
+	}
+	return unix.R_OK | unix.X_OK
+}
+
+// permit decides on the directory that was opened, not on the path that was asked for.
+func (k *Keeper) permit(spec *isolation.Spec, i, fd int) (owner, error) {
+	m := spec.Mounts[i]
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
+	if err != nil {
+		return owner{}, stepError(isolation.StepMountSource, m.Source, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return owner{}, stepError(isolation.StepMountSource, m.Source, err)
+	}
+	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: k.cfg.StateDir}
+	own, allowed := d.permit(k.cfg.Allow, spec.Caller, m)
+	if allowed != "" {
+		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
+			Field: "mounts[" + strconv.Itoa(i) + "].source", Value: m.Source, Allowed: allowed,
+		}}
+	}
+	return own, nil
+}
+
+// directory is what the rules are about.
+type directory struct {
+	path     string // without links
+	uid, gid uint32
+	state    string // boxd's own directory, never lent
+}
+
+// permit applies the rules; a non-empty second result says what would have been allowed.
+func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (owner, string) {
+	if !isolation.CleanAbsolute(d.path) || system(d.path, d.state) {
+		return owner{}, "no system directory, and nothing of boxd's own"
+	}
+	var rule *AllowRule
+	for i := range rules {
+		if d.matches(&rules[i], caller) {
+			rule = &rules[i]
+			break
+		}
+	}
+	if rule == nil {
+		return owner{}, describe(rules)
+	}
+	own := d.owner(rule, caller, m)
+	if !m.Writable {
+		own.mapped = own.uid != 0 && own.uid == d.uid
+		return own, ""
+	}
+	if own.uid == 0 || own.gid == 0 {
+		return owner{}, "a directory of a user other than root: nothing in a box ever writes as root of the host"
+	}
+	if own.uid != d.uid {
+		return owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)
+	}
+	own.mapped = true
+	return own, ""
+}
+
+func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
+	if rule.Path != HomePath {
+		return isolation.Within(d.path, rule.Path)
+	}
+	home := homeOf(caller.UID)
+	if home == "" || home == "/" || d.path == home || !isolation.Within(d.path, home) {
+		return false
+	}
+	return d.uid == caller.UID && d.path[len(home)+1] != '.'
+}
+
+// owner says whose files the box makes there.
+func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.Mount) owner {
+	switch {
+	case rule.UID != 0:
+		return owner{uid: rule.UID, gid: rule.GID}
+	case caller.UID != 0:
+		return owner{uid: caller.UID, gid: caller.GID}
+	case m.Owner != 0:
+		return owner{uid: m.Owner, gid: primaryGroup(m.Owner)}
+	}
+	return owner{uid: d.uid, gid: primaryGroup(d.uid)}
+}
+
+func describe(rules []AllowRule) string {
+	if len(rules) == 0 {
+		return "nothing: mounts.allow is empty"
+	}
+	parts := make([]string, len(rules))
+	for i, r := range rules {
+		parts[i] = r.Path
+		if r.Path == HomePath {
+			parts[i] = "a directory of your own below your home, outside dot directories"
+		}
+	}
+	return strings.Join(parts, ", or below ") + " (mounts.allow)"
+}
+
+// system reports whether path is one no configuration can lend: the system's own trees, whatever
+// contains them, and boxd's state.
+func system(path, state string) bool {
+	for _, dir := range []string{
+		"/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+		"/var/run", "/var/lib/boxd", state,
+	} {
+		if dir != "" && (isolation.Within(path, dir) || isolation.Within(dir, path)) {
+			return true
+		}
+	}
+	return false
+}
+
+func homeOf(uid uint32) string {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil || !isolation.CleanAbsolute(u.HomeDir) {
+		return ""
+	}
+	return u.HomeDir
+}
+
+// primaryGroup is the group of a user in /etc/passwd, or the group of the same number.
+func primaryGroup(uid uint32) uint32 {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil {
+		return uid
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return uid
+	}
+	return uint32(gid)
+}
+
+// asCaller runs f on a thread that has the caller's file access rights, and throws the thread away.
+func asCaller(c isolation.Caller, f func()) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		err := become(c)
+		if err == nil {
+			f()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// become takes on an identity for file access, on this thread only (setfsuid(2)). Leaving uid 0 also
+// drops the capabilities that override permissions.
+func become(c isolation.Caller) error {
+	if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.Groups)), slicePointer(c.Groups), 0); errno != 0 {
+		return fmt.Errorf("setgroups: %w", errno)
+	}
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(c.GID), 0, 0)
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(c.UID), 0, 0)
+	// The calls report no error; asking with an invalid id returns the one in force.
+	uid, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0)
+	gid, _, _ := syscall.RawSyscall(unix.SYS_SETFSGID, ^uintptr(0), 0, 0)
+	if uint32(uid) != c.UID || uint32(gid) != c.GID {
+		return errors.New("setfsuid did not take effect")
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// userNamespaces keeps the user namespaces that serve as id maps of mounts (mount_setattr(2)). One
+// maps a single owner on disk to the box user of one range. Making one costs a process, so they are
+// kept for the next box of the same owner and range.
+type userNamespaces struct {
+	mu   sync.Mutex // guards the field below, and is held while one is made
+	open map[idMap]int
+}
+
+type idMap struct {
+	owner owner
+	base  uint32
+}
+
+// maxOpen bounds the cache; every entry is one descriptor.
+const maxOpen = 256
+
+// get returns a user namespace for the map. The descriptor stays the cache's.
+func (u *userNamespaces) get(o owner, base uint32) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	key := idMap{o, base}
+	if fd, ok := u.open[key]; ok {
+		return fd, nil
+	}
+	if u.open == nil || len(u.open) >= maxOpen {
+		u.closeLocked()
+	}
+	fd, err := newUserNamespace(o, base)
+	if err != nil {
+		return -1, err
+	}
+	u.open[key] = fd
+	return fd, nil
+}
+
+func (u *userNamespaces) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closeLocked()
+}
+
+func (u *userNamespaces) closeLocked() {
+	for _, fd := range u.open {
+		unix.Close(fd)
+	}
+	u.open = map[idMap]int{}
+}
+
+// HoldCommand is the argument that makes the keeper's program wait for the end of its standard
+// input and do nothing else: the process a user namespace is made with.
+const HoldCommand = "hold"
+
+func newUserNamespace(o owner, base uint32) (int, error) {
+	var stdin [2]int
+	if err := unix.Pipe2(stdin[:], unix.O_CLOEXEC); err != nil {
+		return -1, err
+	}
+	defer unix.Close(stdin[1]) // ends the holder if the kill below does not
+	defer unix.Close(stdin[0])
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", HoldCommand}, &syscall.ProcAttr{
+		Files: []uintptr{uintptr(stdin[0])},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.uid), HostID: int(base) + isolation.BoxUID, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.gid), HostID: int(base) + isolation.BoxGID, Size: 1}},
+		},
+	})
+	if err != nil {
+		return -1, fmt.Errorf("user namespace: %w", err)
+	}
+	defer func() { _ = unix.Kill(pid, unix.SIGKILL) }() // the reaper collects it, not before this
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("user namespace: %w", err)
+	}
+	return fd, nil
+}
+
+func slicePointer(list []uint32) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(list))) }

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/rootfs"
+)
+
+// A zygote is a small process that lives in the finished mount tree of an image and clones boxes
+// from there: they get a copy of the tree for nothing, and a process with a small heap forks fast
+// whatever the size of boxd's. The keeper becomes the parent of what it clones.
+//
+//	keeper                                zygote
+//	(start) image in argv ─────────────►  make the tree and enter it
+//	            ◄──────────────────────── "" or the reason it could not
+//	id base + control, lock ───────────►  clone
+//	            ◄──────────────────────── pid, errno + pidfd
+//
+// When the keeper's end closes, the zygote ends.
+
+// ZygoteCommand is the argument that makes the keeper's program a zygote; what of /etc to show
+// follows it.
+const ZygoteCommand = "zygote"
+
+// Descriptors a zygote is started with.
+const (
+	zygoteSocket  = 3
+	zygoteBoxInit = 4
+)
+
+// zygote is the keeper's handle on one.
+type zygote struct {
+	mu    sync.Mutex // guards the fields below; clones are made one at a time
+	conn  *fdpass.Conn
+	stamp string
+}
+
+// clone starts a PID 1 with the range ids and the socket control. The pidfd is the caller's.
+func (z *zygote) clone(k *Keeper, ids idRange, control int) (pid, pidfd int, err error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	stamp := hostStamp()
+	if z.conn != nil && z.stamp != stamp {
+		z.closeLocked() // the host has changed; boxes of the old zygote live on
+	}
+	fresh := z.conn == nil
+	if fresh {
+		if err := z.startLocked(k, stamp); err != nil {
+			return 0, -1, err
+		}
+	}
+	pid, pidfd, err = z.requestLocked(ids, control)
+	if err != nil && !fresh && !errors.As(err, new(syscall.Errno)) { // it has died; a new one may do
+		if err := z.startLocked(k, stamp); err != nil {
+			return 0, -1, err
+		}
+		pid, pidfd, err = z.requestLocked(ids, control)
+	}
+	return pid, pidfd, err
+}
+
+func (z *zygote) requestLocked(ids idRange, control int) (pid, pidfd int, err error) {
+	if err := z.conn.Send(binary.LittleEndian.AppendUint32(nil, ids.base), control, ids.lock); err != nil {
+		return 0, -1, fmt.Errorf("zygote: %w", err)
+	}
+	body, files, err := receive(z.conn)
+	if err != nil {
+		z.closeLocked()
+		return 0, -1, fmt.Errorf("zygote: %v", err) //nolint:errorlint // not the kernel's word on this clone
+	}
+	if len(body) != 8 || len(files) > 1 {
+		fdpass.CloseAll(files)
+		return 0, -1, errors.New("zygote: malformed answer")
+	}
+	if errno := binary.LittleEndian.Uint32(body[4:]); errno != 0 || len(files) == 0 {
+		fdpass.CloseAll(files)
+		return 0, -1, syscall.Errno(errno)
+	}
+	return int(binary.LittleEndian.Uint32(body)), files[0], nil
+}
+
+func (z *zygote) startLocked(k *Keeper, stamp string) error {
+	z.closeLocked()
+	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(child)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	defer null.Close()
+	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", ZygoteCommand}, k.cfg.Host.Etc...), &syscall.ProcAttr{
+		Env:   []string{"GOMAXPROCS=1"},
+		Files: []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(k.boxInit)},
+		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true},
+	})
+	if err != nil {
+		conn.Close()
+		return fmt.Errorf("start zygote: %w", err)
+	}
+	body, files, err := receive(conn)
+	fdpass.CloseAll(files)
+	if err == nil && len(body) > 0 {
+		err = errors.New(string(body))
+	}
+	if err != nil {
+		conn.Close()
+		return &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
+	}
+	z.conn, z.stamp = conn, stamp
+	return nil
+}
+
+func receive(conn *fdpass.Conn) ([]byte, []int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), setupPatience)
+	defer cancel()
+	return conn.RecvContext(ctx, true)
+}
+
+func (z *zygote) close() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.closeLocked()
+}
+
+func (z *zygote) closeLocked() {
+	if z.conn != nil {
+		z.conn.Close()
+		z.conn = nil
+	}
+}
+
+// hostStamp changes when something a zygote copied from the host has changed, as after an
+// installation of libraries: then boxes need a new tree.
+func hostStamp() string {
+	var stamp []byte
+	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc"} {
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			stamp = fmt.Appendf(stamp, "%d.%d.%d ", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+		}
+	}
+	return string(stamp)
+}
+
+// Zygote is the life of a zygote; it returns when the keeper is gone.
+func Zygote(etc []string) error {
+	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
+	signal.Ignore(unix.SIGINT, unix.SIGHUP)
+	unix.CloseOnExec(zygoteSocket)
+	// Away from the numbers the clones get their own descriptors at.
+	boxInit, err := unix.FcntlInt(zygoteBoxInit, unix.F_DUPFD_CLOEXEC, 16)
+	if err != nil {
+		return err
+	}
+	unix.Close(zygoteBoxInit)
+	buf := fdpass.NewBuffer(64)
+	if err := rootfs.Enter(rootfs.Host{Etc: etc}); err != nil {
+		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))
+	}
+	if err := fdpass.Send(zygoteSocket, nil); err != nil {
+		return err
+	}
+	for {
+		body, files, err := fdpass.Recv(zygoteSocket, buf, true)
+		if err != nil {
+			return nil //nolint:nilerr // the keeper is gone, which is how a zygote ends
+		}
+		if len(body) != 4 || len(files) != 2 {
+			return errors.New("malformed request")
+		}
+		pid, pidfd, err := cloneBox(boxInit, null, binary.LittleEndian.Uint32(body), files[0], files[1])
+		fdpass.CloseAll(files)
+		var answer [8]byte
+		var rights []int
+		if errno := syscall.Errno(0); errors.As(err, &errno) {
+			binary.LittleEndian.PutUint32(answer[4:], uint32(errno))
+		} else {
+			binary.LittleEndian.PutUint32(answer[:], uint32(pid))
+			rights = []int{pidfd}
+		}
+		err = fdpass.Send(zygoteSocket, answer[:], rights...)
+		fdpass.CloseAll(rights)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// cloneBox starts PID 1 of a box in all its namespaces, as in-box root and as the keeper's child.
+// The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
+// would fail (ENOENT).
+func cloneBox(boxInit, null int, base uint32, control, lock int) (pid, pidfd int, err error) {
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
+	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", boxInit), []string{"boxinit"}, &syscall.ProcAttr{
+		Env:   []string{"GOMAXPROCS=1"},
+		Files: []uintptr{uintptr(null), uintptr(null), uintptr(null), uintptr(control), uintptr(lock)},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_PARENT,
+			Setsid:      true,
+			PidFD:       &pidfd,
+			UidMappings: ids, GidMappings: ids,
+			GidMappingsEnableSetgroups: true,
+			Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
+		},
+	})
+	return pid, pidfd, err
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rootfs makes mount trees from directories: the tree every box of an image starts in.
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Host describes the image "host": the host's own programs and as little else as they run with.
+type Host struct {
+	// Etc lists what of the host's /etc is shown, read-only: paths below it, * matches within a
+	// name. Directories are bound, files copied, links kept. Missing entries are no error.
+	Etc []string
+}
+
+// The tree holds a few links and small files; boxes cannot write to it.
+const treeSize = "16m"
+
+// staging is where the tree is attached while it is built. It exists on every Linux host, and the
+// mount namespace is ours alone.
+const staging = "/proc"
+
+// builder makes one tree. Everything goes through descriptors, so no path of the host is looked up
+// in the half-built tree or the other way round.
+type builder struct {
+	root int // the new tree
+	host int // the host's /
+}
+
+// Enter makes the tree and makes it the root of the calling thread's mount namespace, which must be
+// a private one. The namespaces of boxes are copies of it; what is mounted here is locked there
+// (mount_namespaces(7)), so it stays read-only even for root in a box.
+func Enter(img Host) error {
+	unix.Umask(0)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mount namespace private: %w", err)
+	}
+	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the host's root: %w", err)
+	}
+	defer unix.Close(host)
+	root, err := mountfd.New("tmpfs", 0, "mode", "0755", "size", treeSize)
+	if err != nil {
+		return fmt.Errorf("tmpfs for the tree: %w", err)
+	}
+	defer unix.Close(root)
+	if err := mountfd.Attach(root, unix.AT_FDCWD, staging); err != nil {
+		return fmt.Errorf("attach the tree: %w", err)
+	}
+	b := &builder{root: root, host: host}
+	for _, part := range []func() error{b.directories, b.programs, b.devices, func() error { return b.etc(img.Etc) }, b.proc} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return b.enter()
+}
+
+// enter makes the finished tree read-only and the root, and lets go of the host's.
+func (b *builder) enter() error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
+	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // this mount alone
+		return fmt.Errorf("make the tree read-only: %w", err)
+	}
+	if err := unix.Fchdir(b.root); err != nil {
+		return fmt.Errorf("enter the tree: %w", err)
+	}
+	// Putting the old root below the new one's own path leaves no place for it (pivot_root(2)).
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("let go of the host's root: %w", err)
+	}
+	return nil
+}
+
+func (b *builder) directories() error {
+	dirs := []string{
+		"proc", "dev", "dev/pts", "dev/shm", "etc", "usr", "var", "run", "home",
+	}
+	for _, r := range isolation.Roots() {
+		dirs = append(dirs, r[1:])
+	}
+	for _, d := range dirs {
+		if err := unix.Mkdirat(b.root, d, 0o755); err != nil {
+			return fmt.Errorf("directory /%s: %w", d, err)
+		}
+	}
+	return b.links(map[string]string{
+		"var/tmp": "../tmp", "var/run": "../run",
+		"dev/fd": "/proc/self/fd", "dev/stdin": "/proc/self/fd/0", "dev/stdout": "/proc/self/fd/1",
+		"dev/stderr": "/proc/self/fd/2", "dev/ptmx": "pts/ptmx",
+	})
+}
+
+func (b *builder) links(links map[string]string) error {
+	for name, target := range links {
+		if err := unix.Symlinkat(target, b.root, name); err != nil {
+			return fmt.Errorf("link /%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// programs shows /usr and what of /bin, /lib and so on is not a link into it.
+func (b *builder) programs() error {
+	if err := b.bind("usr"); err != nil {
+		return err
+	}
+	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
+		if err := b.show(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show puts one entry of the host into the tree: a directory is bound, a link kept, a file copied.
+// What does not exist is left out.
+func (b *builder) show(name string) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		if err := unix.Mkdirat(b.root, name, 0o755); err != nil {
+			return fmt.Errorf("directory /%s: %w", name, err)
+		}
+		return b.bind(name)
+	case unix.S_IFLNK:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(b.host, name, buf)
+		if err != nil {
+			return fmt.Errorf("host's /%s: %w", name, err)
+		}
+		return b.links(map[string]string{name: string(buf[:n])})
+	case unix.S_IFREG:
+		return b.copyFile(name)
+	}
+	return nil // sockets and devices are nothing to share
+}
+
+// bind mounts a directory of the host, with what is mounted below it, read-only.
+func (b *builder) bind(name string) error {
+	src, err := mountfd.OpenBeneath(b.host, name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	defer unix.Close(src)
+	tree, err := mountfd.Clone(src, "", true)
+	if err != nil {
+		return fmt.Errorf("clone /%s: %w", name, err)
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+	}
+	if err := mountfd.Restrict(tree, &attr); err != nil {
+		return fmt.Errorf("restrict /%s: %w", name, err)
+	}
+	if err := mountfd.Attach(tree, b.root, name); err != nil {
+		return fmt.Errorf("attach /%s: %w", name, err)
+	}
+	return nil
+}
+
+// maxCopy bounds a copied file of /etc; ld.so.cache of a large host has some 200 KiB.
+const maxCopy = 4 << 20
+
+func (b *builder) copyFile(name string) error {
+	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	fd, err := mountfd.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	src := os.NewFile(uintptr(fd), name)
+	defer src.Close()
+	data, err := io.ReadAll(io.LimitReader(src, maxCopy))
+	if err != nil {
+		return fmt.Errorf("read /%s: %w", name, err)
+	}
+	return b.write(name, data)
+}
+
+func (b *builder) write(name string, data []byte) error {
+	fd, err := unix.Openat(b.root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return fmt.Errorf("file /%s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+// devices makes the few harmless device nodes. Where the host may not make nodes, being a container
+// itself, its own are bound.
+func (b *builder) devices() error {
+	for _, d := range []struct {
+		name         string
+		major, minor uint32
+	}{
+		{"dev/null", 1, 3}, {"dev/zero", 1, 5}, {"dev/full", 1, 7}, {"dev/random", 1, 8}, {"dev/urandom", 1, 9}, {"dev/tty", 5, 0},
+	} {
+		err := unix.Mknodat(b.root, d.name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor)))
+		if errors.Is(err, unix.EPERM) {
+			err = b.bindFile(d.name)
+		}
+		if err != nil {
+			return fmt.Errorf("device /%s: %w", d.name, err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) bindFile(name string) error {
+	if err := b.write(name, nil); err != nil {
+		return err
+	}
+	tree, err := mountfd.Clone(b.host, name, false)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return mountfd.Attach(tree, b.root, name)
+}
+
+// etc makes the synthetic /etc and shows the listed parts of the host's.
+func (b *builder) etc(show []string) error {
+	for name, text := range map[string]string{
+		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
+			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
+		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+		"shells":        "/bin/sh\n/bin/bash\n",
+	} {
+		if err := b.write("etc/"+name, []byte(text)); err != nil {
+			return err
+		}
+	}
+	// These differ from box to box: PID 1 writes them.
+	if err := b.links(map[string]string{
+		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf",
+		"etc/mtab": "../proc/self/mounts", "etc/os-release": "../usr/lib/os-release",
+	}); err != nil {
+		return err
+	}
+	for _, pattern := range show {
+		names, err := b.match(pattern)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := b.parents(name); err != nil {
+				return err
+			}
+			if err := b.show(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// match returns the paths below / that a pattern of Etc names.
+func (b *builder) match(pattern string) ([]string, error) {
+	if !isolation.CleanAbsolute("/" + pattern) {
+		return nil, fmt.Errorf("image etc %q: not a clean path below /etc", pattern)
+	}
+	dir, last := path.Split(pattern)
+	if !strings.Contains(last, "*") {
+		return []string{"etc/" + pattern}, nil
+	}
+	fd, err := unix.Openat(b.host, "etc/"+dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host's /etc/%s: %w", dir, err)
+	}
+	d := os.NewFile(uintptr(fd), dir)
+	defer d.Close()
+	entries, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("host's /etc/%s: %w", dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if ok, err := path.Match(last, e); err != nil {
+			return nil, fmt.Errorf("image etc %q: %w", pattern, err)
+		} else if ok {
+			names = append(names, "etc/"+dir+e)
+		}
+	}
+	return names, nil
+}
+
+func (b *builder) parents(name string) error {
+	for i := range name {
+		if name[i] != '/' {
+			continue
+		}
+		if err := unix.Mkdirat(b.root, name[:i], 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("directory /%s: %w", name[:i], err)
+		}
+	}
+	return nil
+}
+
+// proc mounts a procfs that the copies in boxes cover with their own. It is needed twice: the Go
+// runtime writes /proc/<pid>/uid_map of a new box by path, and the kernel lets a user namespace
+// mount a procfs only where one is fully visible. hidepid=ptraceable leaves nothing of the host to
+// see in it for root in a box.
+func (b *builder) proc() error {
+	m, err := mountfd.New("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "ptraceable")
+	if err != nil {
+		return fmt.Errorf("procfs: %w", err)
+	}
+	defer unix.Close(m)
+	if err := mountfd.Attach(m, b.root, "proc"); err != nil {
+		return fmt.Errorf("attach /proc: %w", err)
+	}
+	return nil
+}

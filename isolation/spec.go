@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package isolation says what a box is: its specification, the steps of its start, and the messages
+// between boxd, the keeper and PID 1 of a box.
+//
+// It is plain data without input or output. The privileged half is isolation/keeper, the half that
+// runs inside a box is isolation/inside, and boxd holds a box through isolation/client.
+package isolation
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Ids inside a box. The box's user has no privilege even there; PID 1 is in-box root with what
+// little it needs.
+const (
+	BoxUID = 1000
+	BoxGID = 1000
+	// IDRange is how many host ids every session has for itself.
+	IDRange = 1 << 16
+)
+
+// Directories of a box.
+const (
+	Workspace = "/workspace"
+	Home      = "/home/box"
+)
+
+// Bounds of a Spec.
+const (
+	MaxMounts   = 64
+	MaxHostname = 63   // one DNS label
+	MaxPath     = 4095 // PATH_MAX without its NUL
+	MaxGroups   = 256
+	KeyLen      = 32
+	MinScratch  = 1 << 20
+	// MinPids leaves room for PID 1, whose own few threads count against the same number where it
+	// is enforced by RLIMIT_NPROC.
+	MinPids = 16
+)
+
+// Spec describes one box. It holds no pointer and no descriptor, so that it can be logged, compared
+// and replayed; Validate checks it without touching the host.
+type Spec struct {
+	Key         string // names the box on the host: KeyLen of a-z0-9, derived from principal and id
+	Hostname    string
+	Caller      Caller
+	Scratch     Scratch
+	Rlimits     []Rlimit
+	ManagedWork bool // /workspace is a directory of our own, made and kept by the keeper
+	Mounts      []Mount
+}
+
+// Caller is who asks for the box; host directories are opened with this identity.
+type Caller struct {
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// Scratch bounds /tmp, /run, /dev/shm and the home directory together: one tmpfs.
+type Scratch struct {
+	Bytes  uint64
+	Inodes uint64
+}
+
+// Rlimit is one resource limit, soft and hard, of every process in the box (setrlimit(2)).
+type Rlimit struct {
+	Resource uint32
+	Soft     uint64
+	Hard     uint64
+}
+
+// Mount puts a host directory into the box.
+type Mount struct {
+	Source   string // absolute path on the host, a directory
+	Target   string // absolute path in the box
+	Writable bool
+	// Owner is the host id that owns the directory's files and that the box user becomes there.
+	// Zero: the caller. Only a caller with uid 0 may name another.
+	Owner uint32
+}
+
+// Refusal says which field of a Spec or request is not acceptable, and what would be.
+type Refusal struct {
+	Field, Value, Allowed string
+}
+
+func (r *Refusal) Error() string {
+	return r.Field + " is " + strconv.Quote(shorten(r.Value)) + ": allowed is " + r.Allowed
+}
+
+// Validate checks everything that can be checked without the host. A valid Spec has no target
+// outside the roots a box may write to, no two mounts on one target, and no number out of bounds.
+func (s *Spec) Validate() error {
+	switch {
+	case !validKey(s.Key):
+		return &Refusal{"key", s.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9"}
+	case !validHostname(s.Hostname):
+		return &Refusal{"hostname", s.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
+	case s.Scratch.Bytes < MinScratch || s.Scratch.Inodes < 64:
+		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
+	case len(s.Mounts) > MaxMounts:
+		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
+	case len(s.Caller.Groups) > MaxGroups:
+		return &Refusal{"caller groups", strconv.Itoa(len(s.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
+	}
+	seen := map[string]bool{}
+	if s.ManagedWork {
+		seen[Workspace] = true
+	}
+	for i := range s.Mounts {
+		m := &s.Mounts[i]
+		field := "mounts[" + strconv.Itoa(i) + "]."
+		if err := m.validate(field, s.Caller.UID); err != nil {
+			return err
+		}
+		if seen[m.Target] {
+			return &Refusal{field + "target", m.Target, "one mount per target"}
+		}
+		seen[m.Target] = true
+	}
+	return nil
+}
+
+func (m *Mount) validate(field string, caller uint32) error {
+	if !CleanAbsolute(m.Source) {
+		return &Refusal{field + "source", m.Source, "an absolute path without . and .., NUL or a trailing slash"}
+	}
+	if !CleanAbsolute(m.Target) || !UnderRoots(m.Target) {
+		return &Refusal{field + "target", m.Target, "a path at or below one of " + strings.Join(Roots(), ", ")}
+	}
+	if m.Owner != 0 && caller != 0 {
+		return &Refusal{field + "owner", strconv.FormatUint(uint64(m.Owner), 10), "nothing: only a caller with uid 0 names an owner"}
+	}
+	return nil
+}
+
+// Roots returns the directories of a box in which a session may have mounts and working
+// directories. Everything else of its tree is read-only and the same for all boxes of an image.
+func Roots() []string {
+	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app"}
+}
+
+// UnderRoots reports whether a clean absolute path is one of Roots or below one.
+func UnderRoots(path string) bool {
+	return slices.ContainsFunc(Roots(), func(root string) bool { return Within(path, root) })
+}
+
+// Within reports whether the clean path is dir or below it, by components.
+func Within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir) && (dir == "/" || path[len(dir)] == '/')
+}
+
+// CleanAbsolute reports whether path is absolute, in its shortest form and free of NUL.
+func CleanAbsolute(path string) bool {
+	if path == "/" {
+		return true
+	}
+	if len(path) > MaxPath || !strings.HasPrefix(path, "/") || strings.IndexByte(path, 0) >= 0 {
+		return false
+	}
+	for part := range strings.SplitSeq(path[1:], "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+func validKey(key string) bool {
+	return len(key) == KeyLen && strings.IndexFunc(key, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	}) < 0
+}
+
+func validHostname(name string) bool {
+	return name != "" && len(name) <= MaxHostname && name[0] != '-' && name[len(name)-1] != '-' &&
+		strings.IndexFunc(name, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+		}) < 0
+}
+
+func shorten(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:64], "") + "…"
+}
+
+// Command is one program to start in a box.
+type Command struct {
+	Argv []string
+	Env  []string // NAME=value, the whole environment
+	Dir  string   // absolute; made if missing; below one of Roots or a mount
+	// ScriptArg is the index in Argv that PID 1 replaces by the path of a file holding the script
+	// that travels beside the message: for scripts longer than one argument may be (128 KiB,
+	// MAX_ARG_STRLEN in execve(2)). -1: none.
+	ScriptArg    int
+	ScriptSuffix string
+	Stdin        Stdin
+	Timeout      time.Duration // 0: none
+	KeepRunning  bool          // leave alone what the command started and did not end
+	Output       Output
+}
+
+// Stdin says where a program reads from.
+type Stdin uint8
+
+// The kinds of standard input.
+const (
+	StdinNull Stdin = iota // end of file at once
+	StdinFile              // a file that travels beside the message
+	StdinPipe              // a pipe whose writing end the starter gets
+)
+
+// Output says what is kept of each of the two streams.
+type Output struct {
+	// Head and Tail are how many bytes of the beginning and of the end are kept when the stream is
+	// longer than both; what is between is dropped and counted. The program never waits.
+	Head, Tail uint64
+	// Follow hands the streams over as they grow. Then nothing is dropped: the program waits when
+	// Tail bytes have not been taken yet, as it would for any slow pipe.
+	Follow bool
+}
+
+// Reason is why a program is no longer running.
+type Reason uint8
+
+// The reasons PID 1 can know.
+const (
+	ReasonExited Reason = iota
+	ReasonSignaled
+	ReasonTimedOut
+	ReasonCanceled // killed on request
+)
+
+// Exit is what is left of a program.
+type Exit struct {
+	Reason     Reason
+	Code       int // exit status, for ReasonExited
+	Signal     int // signal number, whenever a signal ended it
+	Duration   time.Duration
+	UserTime   time.Duration
+	SystemTime time.Duration
+	MaxRSS     uint64 // bytes, of the largest process waited for
+	Leftovers  uint32 // processes it had started and left running, now killed
+	Streams    [2]StreamEnd
+}
+
+// StreamEnd describes a finished stream: Total bytes were written, those from CutFrom to CutTo are
+// gone.
+type StreamEnd struct {
+	Total, CutFrom, CutTo uint64
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"strconv"
+	"syscall"
+)
+
+// Step names one step of starting a box or a program. Steps travel as numbers and are never
+// renumbered; text is made only where a person reads it.
+type Step uint8
+
+// The steps, in the order in which they are taken.
+const (
+	StepNone Step = iota
+	// The keeper, before the box exists.
+	StepValidate
+	StepIDRange
+	StepMountSource
+	StepWorkspace
+	StepZygote
+	StepClone
+	StepIDMap
+	StepSetup
+	// PID 1, making the box.
+	StepReceive
+	StepRlimit
+	StepProc
+	StepSysctl
+	StepScratch
+	StepDevpts
+	StepHostname
+	StepLoopback
+	StepFiles
+	StepMask
+	StepMount
+	StepVerifyMount
+	StepPrivileges
+	StepSeccomp
+	// PID 1, starting a program.
+	StepCommand
+	StepDirectory
+	StepScript
+	StepStdio
+	StepLookup
+	StepExec
+)
+
+var stepNames = [...]string{
+	"none", "validate", "id range", "mount source", "workspace", "zygote", "clone", "id map", "setup",
+	"receive", "rlimit", "proc", "sysctl", "scratch", "devpts", "hostname", "loopback", "files", "mask",
+	"mount", "verify mount", "privileges", "seccomp",
+	"command", "directory", "script", "stdio", "lookup", "exec",
+}
+
+// String returns the step's name as it appears in answers and logs.
+func (s Step) String() string {
+	if int(s) < len(stepNames) {
+		return stepNames[s]
+	}
+	return "step " + strconv.Itoa(int(s))
+}
+
+// StepError says where a start failed: the step, the thing it was about, and the kernel's reason.
+// It unwraps to the Errno, so errors.Is(err, fs.ErrNotExist) works on it. Where a rule and not the
+// kernel refused, Refused is set.
+type StepError struct {
+	Step    Step
+	Item    string
+	Errno   syscall.Errno
+	Refused *Refusal
+}
+
+func (e *StepError) Error() string {
+	s := e.Step.String()
+	if e.Item != "" {
+		s += " " + strconv.Quote(shorten(e.Item))
+	}
+	if e.Refused != nil {
+		return s + ": " + e.Refused.Error()
+	}
+	return s + ": " + e.Errno.Error()
+}
+
+func (e *StepError) Unwrap() error {
+	if e.Refused != nil {
+		return e.Refused
+	}
+	return e.Errno
+}

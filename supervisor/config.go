@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package supervisor knows which boxes exist, in what state, who may start what, and when it ends.
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Config is the supervisor's part of box.toml. Every key is explained there.
+type Config struct {
+	Limits    Limits              `toml:"limits"`
+	Sessions  SessionLimits       `toml:"sessions"`
+	Exec      ExecLimits          `toml:"exec"`
+	Env       map[string]string   `toml:"env"`
+	Languages map[string]Language `toml:"languages"`
+	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
+}
+
+// Limits says which limits may be missing on a host that cannot enforce them.
+type Limits struct {
+	BestEffort []string `toml:"best_effort"`
+}
+
+// SessionLimits bounds sessions.
+type SessionLimits struct {
+	Max            int    `toml:"max"`
+	DefaultProfile string `toml:"default_profile"`
+}
+
+// ExecLimits bounds executions.
+type ExecLimits struct {
+	MaxPerSession int           `toml:"max_per_session"`
+	OutputLimit   quantity.Size `toml:"output_limit"`
+	MaxCommand    quantity.Size `toml:"max_command"`
+	MaxStdin      quantity.Size `toml:"max_stdin"`
+}
+
+// Language is how code of a language is run. In both forms exactly one argument is the placeholder:
+// {code} for the code itself, {file} for a file holding it, used when the code is longer than one
+// argument may be.
+type Language struct {
+	Inline []string `toml:"inline"`
+	File   []string `toml:"file"`
+	Suffix string   `toml:"suffix"`
+}
+
+// Placeholders of a Language.
+const (
+	codePlaceholder = "{code}"
+	filePlaceholder = "{file}"
+)
+
+// Profile is a set of defaults, and of fields that requests cannot change.
+type Profile struct {
+	Image          string            `toml:"image"`
+	Network        string            `toml:"network"`
+	ReadOnlyRoot   bool              `toml:"read_only_root"`
+	Mounts         string            `toml:"mounts"`
+	CPUs           float64           `toml:"cpus"`
+	Memory         quantity.Size     `toml:"memory"`
+	Pids           int               `toml:"pids"`
+	Tmp            quantity.Size     `toml:"tmp"`
+	WorkspaceQuota quantity.Size     `toml:"workspace_quota"`
+	Timeout        quantity.Duration `toml:"timeout"`
+	MaxTimeout     quantity.Duration `toml:"max_timeout"`
+	TTL            quantity.Duration `toml:"ttl"`
+	MaxLifetime    quantity.Duration `toml:"max_lifetime"`
+	Leftovers      string            `toml:"leftovers"`
+	Locked         []string          `toml:"locked"`
+}
+
+// Values of the word-valued profile fields.
+const (
+	ImageHost      = "host"
+	NetworkOff     = "off"
+	NetworkEgress  = "egress"
+	NetworkHost    = "host"
+	MountNone      = "none"
+	MountReadOnly  = "ro"
+	MountReadWrite = "rw"
+	LeftoversKill  = "kill"
+	LeftoversKeep  = "keep"
+)
+
+// lockable are the fields of a request that a profile can lock, in the spelling of both.
+func lockable() []string {
+	return []string{
+		"image", "network", "read_only_root", "mounts", "cpus", "memory", "pids", "tmp", "workspace_quota",
+		"timeout", "ttl", "max_lifetime",
+	}
+}
+
+// limitNames are the limits that best_effort may list.
+func limitNames() []string { return []string{limitMemory, limitCPU, limitPids, limitWorkspace} }
+
+// DefaultProfile is the built-in profile "default" and the base of every configured one.
+func DefaultProfile() Profile {
+	return Profile{
+		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite,
+		CPUs: 1, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB,
+		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
+		Leftovers: LeftoversKill, Locked: []string{},
+	}
+}
+
+func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n) * time.Second) }
+
+// DefaultConfig returns the built-in configuration; box.toml spells it out.
+func DefaultConfig() Config {
+	return Config{
+		Limits:   Limits{BestEffort: []string{}},
+		Sessions: SessionLimits{Max: 256, DefaultProfile: "default"},
+		Exec: ExecLimits{
+			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
+		},
+		Env:       defaultEnv(),
+		Languages: defaultLanguages(),
+		Profiles:  defaultProfiles(),
+	}
+}
+
+func defaultEnv() map[string]string {
+	return map[string]string{
+		"HOME": "/home/box", "USER": "box", "LOGNAME": "box", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+		"PATH":                      "/home/box/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PIP_BREAK_SYSTEM_PACKAGES": "1",
+		"npm_config_prefix":         "/home/box/.local",
+	}
+}
+
+func defaultLanguages() map[string]Language {
+	return map[string]Language{
+		"sh":     {Inline: []string{"/bin/sh", "-c", "{code}"}, File: []string{"/bin/sh", "{file}"}, Suffix: ".sh"},
+		"bash":   {Inline: []string{"bash", "-c", "{code}"}, File: []string{"bash", "{file}"}, Suffix: ".sh"},
+		"python": {Inline: []string{"python3", "-c", "{code}"}, File: []string{"python3", "{file}"}, Suffix: ".py"},
+		"node":   {Inline: []string{"node", "-e", "{code}"}, File: []string{"node", "{file}"}, Suffix: ".js"},
+		"perl":   {Inline: []string{"perl", "-e", "{code}"}, File: []string{"perl", "{file}"}, Suffix: ".pl"},
+		"ruby":   {Inline: []string{"ruby", "-e", "{code}"}, File: []string{"ruby", "{file}"}, Suffix: ".rb"},
+	}
+}
+
+// defaultProfiles have the numbers of LangBot's profiles of the same names.
+func defaultProfiles() map[string]Profile {
+	readonly := DefaultProfile()
+	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids = MountReadOnly, 0.5, 256*quantity.MiB, 64
+	readonly.MaxTimeout = seconds(60)
+	readonly.Locked = []string{"network", "mounts", "read_only_root"}
+	basic := DefaultProfile()
+	basic.Network = NetworkEgress
+	extended := DefaultProfile()
+	extended.Network, extended.CPUs, extended.Memory, extended.Pids = NetworkEgress, 2, quantity.GiB, 256
+	extended.ReadOnlyRoot, extended.MaxTimeout = false, seconds(300)
+	return map[string]Profile{
+		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended,
+	}
+}
+
+// Validate checks the configuration. The error names every key that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+	}
+	for _, name := range c.Limits.BestEffort {
+		if !slices.Contains(limitNames(), name) {
+			bad("limits.best_effort", fmt.Sprintf("%q", name), strings.Join(limitNames(), ", "))
+		}
+	}
+	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {
+		bad("sessions.max", c.Sessions.Max, "1 to 4096")
+	}
+	if _, ok := c.Profiles[c.Sessions.DefaultProfile]; !ok {
+		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))
+	}
+	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
+		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
+	}
+	for _, s := range []struct {
+		key      string
+		value    quantity.Size
+		min, max quantity.Size
+	}{
+		{"exec.output_limit", c.Exec.OutputLimit, quantity.KiB, 64 * quantity.MiB},
+		{"exec.max_command", c.Exec.MaxCommand, quantity.KiB, 4 * quantity.MiB},
+		{"exec.max_stdin", c.Exec.MaxStdin, quantity.KiB, 64 * quantity.MiB},
+	} {
+		if s.value < s.min || s.value > s.max {
+			bad(s.key, s.value, fmt.Sprintf("%v to %v", s.min, s.max))
+		}
+	}
+	for name, value := range c.Env {
+		if err := validateEnv(name, value); err != nil {
+			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
+		}
+	}
+	for name, l := range c.Languages {
+		if count(l.Inline, codePlaceholder) != 1 || count(l.File, filePlaceholder) != 1 || strings.ContainsAny(l.Suffix, "/\x00") {
+			bad("languages."+name, fmt.Sprintf("%q", l), "inline with one "+codePlaceholder+", file with one "+filePlaceholder+", a suffix without /")
+		}
+	}
+	for name, p := range c.Profiles {
+		for _, err := range p.validate() {
+			errs = append(errs, fmt.Errorf("profiles.%s.%w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Profile) validate() (errs []error) {
+	s := Settings{
+		Image: p.Image, Network: p.Network, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids, Tmp: p.Tmp,
+		WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+	}
+	if err := s.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+	}
+	if !slices.Contains([]string{MountNone, MountReadOnly, MountReadWrite}, p.Mounts) {
+		bad("mounts", p.Mounts, "none, ro, rw")
+	}
+	if p.Leftovers != LeftoversKill && p.Leftovers != LeftoversKeep {
+		bad("leftovers", p.Leftovers, "kill, keep")
+	}
+	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
+		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
+	}
+	for _, name := range p.Locked {
+		if !slices.Contains(lockable(), name) {
+			bad("locked", fmt.Sprintf("%q", name), strings.Join(lockable(), ", "))
+		}
+	}
+	return errs
+}
+
+func count(list []string, s string) (n int) {
+	for _, e := range list {
+		if e == s {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Doctor examines the host: what a box needs, and what is enforced by what. A line is CheckFail
+// exactly if no session of the default profile can start because of it.
+func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
+	checks, err := v.keeper.Check(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	checks = append(checks, v.checkControlGroups())
+	for _, name := range []string{limitMemory, limitCPU, limitPids} {
+		checks = append(checks, v.checkLimit(name))
+	}
+	return append(checks, v.checkDisk()), nil
+}
+
+func (v *Supervisor) checkControlGroups() isolation.Check {
+	c := isolation.Check{Name: "control groups", Detail: string(v.host)}
+	if v.host != cgroup.Unified {
+		c.Level = isolation.CheckWarn
+		c.Detail += ": v2 alone can limit boxes"
+		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1"
+	}
+	return c
+}
+
+// checkLimit asks what a start would be told about one limit.
+func (v *Supervisor) checkLimit(name string) isolation.Check {
+	c := isolation.Check{Name: name + " limit"}
+	profile := v.cfg.Profiles[v.cfg.Sessions.DefaultProfile]
+	only := v.cfg
+	for _, other := range limitNames() {
+		if other != name {
+			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
+		}
+	}
+	by, err := only.enforcement(&Settings{Memory: profile.Memory}, v.host)
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, err.Error()
+		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
+			c.Hint = f.Hint
+		}
+		return c
+	}
+	c.Level = isolation.CheckWarn
+	switch by[name] {
+	case MechanismRlimit:
+		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
+	default:
+		c.Detail = "best effort: not enforced"
+	}
+	return c
+}
+
+// lowDisk is where doctor begins to worry about the state directory.
+const lowDisk = quantity.GiB
+
+func (v *Supervisor) checkDisk() isolation.Check {
+	c := isolation.Check{Name: "disk"}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(v.state, &fs); err != nil {
+		c.Level, c.Detail = isolation.CheckWarn, err.Error()
+		return c
+	}
+	free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize)
+	c.Detail = fmt.Sprintf("%d MiB free in %s, workspaces have no quota in this version", free/quantity.MiB, v.state)
+	if free < lowDisk {
+		c.Level, c.Hint = isolation.CheckWarn, "make room: boxes write their workspaces there"
+	}
+	return c
+}
+
+// Overview is the daemon in figures.
+type Overview struct {
+	Sessions      int
+	MaxSessions   int
+	Running       int
+	Executed      uint64
+	Goroutines    int
+	ControlGroups string
+	BestEffort    []string
+}
+
+// Overview returns the daemon in figures.
+func (v *Supervisor) Overview() Overview {
+	st := Overview{
+		MaxSessions: v.cfg.Sessions.Max, Goroutines: runtime.NumGoroutine(),
+		ControlGroups: string(v.host), BestEffort: v.cfg.Limits.BestEffort,
+	}
+	v.mu.Lock()
+	st.Executed, st.Sessions = v.executed, len(v.sessions)
+	all := make([]*Session, 0, len(v.sessions))
+	for _, s := range v.sessions {
+		all = append(all, s)
+	}
+	v.mu.Unlock()
+	for _, s := range all {
+		st.Running += s.Info().Running
+	}
+	return st
+}
+
+// Profiles returns the configured profiles by name.
+func (v *Supervisor) Profiles() map[string]Profile { return v.cfg.Profiles }
+
+// Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
+func (v *Supervisor) Ready() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return fault.Errorf(fault.Unavailable, "boxd is stopping")
+	}
+	select {
+	case <-v.keeper.Done():
+		return fault.Errorf(fault.Unavailable, "the keeper is gone")
+	default:
+		return nil
+	}
+}

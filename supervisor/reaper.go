@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"time"
+)
+
+// reapAtLeast bounds the sleep of the reaper, so that a jump of the wall clock is noticed.
+const reapAtLeast = 30 * time.Second
+
+// reap ends sessions when their time is over. It is a timer of its own: nothing has to be called for
+// a session to end.
+func (v *Supervisor) reap(ctx context.Context) {
+	timer := time.NewTimer(reapAtLeast)
+	defer timer.Stop()
+	for {
+		timer.Reset(v.endDue(time.Now()))
+		select {
+		case <-timer.C:
+		case <-v.poke:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// endDue starts the end of every session whose time is over and returns how long until the next is.
+func (v *Supervisor) endDue(now time.Time) time.Duration {
+	v.mu.Lock()
+	all := make([]*Session, 0, len(v.sessions))
+	for _, s := range v.sessions {
+		all = append(all, s)
+	}
+	v.mu.Unlock()
+	wait := reapAtLeast
+	for _, s := range all {
+		s.mu.Lock()
+		at, why := s.expiryLocked()
+		ready := s.state == StateReady
+		s.mu.Unlock()
+		switch {
+		case !ready || at.IsZero():
+		case at.After(now):
+			wait = min(wait, at.Sub(now))
+		default:
+			v.work.Go(func() { _ = v.End(v.life, s, why) }) // logged where it fails
+		}
+	}
+	return wait
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// Session is one box and what is known of it.
+type Session struct {
+	ID       string
+	Key      string
+	Owner    Principal
+	Hostname string
+	Settings Settings
+	Created  time.Time
+	profile  Profile
+	env      map[string]string
+	enforced map[string]Mechanism
+
+	started chan struct{} // closed when the start is over, well or not
+	ended   chan struct{} // closed when nothing is left of the session
+
+	mu       sync.Mutex // guards the fields below
+	state    State
+	box      *client.Box
+	lastUsed time.Time
+	running  int // executions under way
+	execs    int // executions ever
+	reason   EndReason
+	err      error // why the start failed
+}
+
+// Info is a consistent picture of a session.
+type Info struct {
+	ID         string
+	Owner      string
+	OwnerUID   uint32
+	Hostname   string
+	State      State
+	Settings   Settings
+	Enforced   map[string]Mechanism
+	Created    time.Time
+	LastUsed   time.Time
+	Running    int
+	Executions int
+	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
+	// running program holds it and it has no absolute end.
+	Expires time.Time
+	PID     uint32 // of the box's PID 1, on the host
+	IDBase  uint32 // first of the box's host ids
+}
+
+// Info returns the session as it is now.
+func (s *Session) Info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := Info{
+		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
+		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Executions: s.execs,
+	}
+	info.Expires, _ = s.expiryLocked()
+	if s.box != nil {
+		info.PID, info.IDBase = s.box.PID, s.box.IDBase
+	}
+	return info
+}
+
+// advanceLocked makes a move of the table in state.go.
+func (s *Session) advanceLocked(to State) error {
+	if !slices.Contains(moves()[s.state], to) {
+		return fmt.Errorf("session %q: no way from %s to %s", s.ID, s.state, to)
+	}
+	s.state = to
+	return nil
+}
+
+// expiryLocked returns when the session ends by itself and why; a zero time is never. A session with
+// a running program is not idle.
+func (s *Session) expiryLocked() (time.Time, EndReason) {
+	var at time.Time
+	var why EndReason
+	if ttl := time.Duration(s.Settings.TTL); ttl > 0 && s.running == 0 {
+		at, why = s.lastUsed.Add(ttl), EndIdle
+	}
+	if life := time.Duration(s.Settings.MaxLifetime); life > 0 {
+		if end := s.Created.Add(life); at.IsZero() || end.Before(at) {
+			at, why = end, EndLifetime
+		}
+	}
+	return at, why
+}
+
+// begin admits one execution; the caller must call finish.
+func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady {
+		return nil, gone(s.ID)
+	}
+	if s.running >= limit {
+		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
+			WithHint("wait for one of them to end")
+	}
+	s.running++
+	s.execs++
+	s.lastUsed = now
+	return s.box, nil
+}
+
+func (s *Session) finish(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	s.lastUsed = now
+}
+
+// touch notes a use, so that the idle time begins anew.
+func (s *Session) touch(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastUsed = now
+}
+
+// endReason is why the session is ending or has ended; empty if it is not.
+func (s *Session) endReason() EndReason {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason
+}
+
+func gone(id string) error {
+	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
+		WithHint("boxctl ls shows the sessions you have, boxctl create makes one")
+}

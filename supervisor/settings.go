@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// SessionRequest asks for a session. A nil field was not given: it takes the profile's value.
+type SessionRequest struct {
+	ID             string // "": one is made up
+	Profile        string // "": the configured default
+	Image          *string
+	Network        *string
+	ReadOnlyRoot   *bool
+	CPUs           *float64
+	Memory         *quantity.Size
+	Pids           *int
+	Tmp            *quantity.Size
+	WorkspaceQuota *quantity.Size
+	TTL            *quantity.Duration
+	MaxLifetime    *quantity.Duration
+	Mounts         []Mount
+	Env            map[string]string
+	Labels         map[string]string
+}
+
+// Mount asks for a host directory in the box.
+type Mount struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
+	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
+}
+
+// Settings are what a session was made with, after the profile has been applied.
+type Settings struct {
+	Profile        string            `json:"profile"`
+	Image          string            `json:"image"`
+	Network        string            `json:"network"`
+	ReadOnlyRoot   bool              `json:"read_only_root"`
+	CPUs           float64           `json:"cpus"`
+	Memory         quantity.Size     `json:"memory"`
+	Pids           int               `json:"pids"`
+	Tmp            quantity.Size     `json:"tmp"`
+	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
+	TTL            quantity.Duration `json:"ttl"`
+	MaxLifetime    quantity.Duration `json:"max_lifetime"`
+	Mounts         []Mount           `json:"mounts,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	EnvNames       []string          `json:"env,omitempty"` // names only; the values are in no record
+}
+
+// Bounds of a session's fields.
+const (
+	maxLabels    = 32
+	maxLabelSize = 256
+	maxEnv       = 256
+	maxEnvSize   = 32 << 10
+	minMemory    = 32 * quantity.MiB
+	maxCPUs      = 1024
+	maxPids      = 1 << 22 // PID_MAX_LIMIT
+)
+
+// merge applies a request to its profile: defaults, then what was asked for, then what is locked.
+func (c *Config) merge(req *SessionRequest) (Settings, *Profile, error) {
+	name := req.Profile
+	if name == "" {
+		name = c.Sessions.DefaultProfile
+	}
+	p, ok := c.Profiles[name]
+	if !ok {
+		return Settings{}, nil, fault.Field("profile", name, strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))
+	}
+	m := merger{profile: name, locked: p.Locked}
+	s := Settings{
+		Profile:        name,
+		Image:          pick(&m, "image", p.Image, req.Image),
+		Network:        pick(&m, "network", p.Network, req.Network),
+		ReadOnlyRoot:   pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
+		CPUs:           pick(&m, "cpus", p.CPUs, req.CPUs),
+		Memory:         pick(&m, "memory", p.Memory, req.Memory),
+		Pids:           pick(&m, "pids", p.Pids, req.Pids),
+		Tmp:            pick(&m, "tmp", p.Tmp, req.Tmp),
+		WorkspaceQuota: pick(&m, "workspace_quota", p.WorkspaceQuota, req.WorkspaceQuota),
+		TTL:            pick(&m, "ttl", p.TTL, req.TTL),
+		MaxLifetime:    pick(&m, "max_lifetime", p.MaxLifetime, req.MaxLifetime),
+		Labels:         req.Labels,
+		EnvNames:       slices.Sorted(maps.Keys(req.Env)),
+	}
+	if m.err != nil {
+		return s, nil, m.err
+	}
+	var err error
+	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
+		return s, nil, err
+	}
+	if err := validateLabels(req.Labels); err != nil {
+		return s, nil, err
+	}
+	if err := validateEnvironment(req.Env); err != nil {
+		return s, nil, err
+	}
+	if err := s.validate(); err != nil {
+		return s, nil, err
+	}
+	return s, &p, s.supported()
+}
+
+// merger collects the first refusal of a merge.
+type merger struct {
+	profile string
+	locked  []string
+	err     error
+}
+
+// pick returns the profile's value or the request's, and refuses a request for another value of a
+// locked field.
+func pick[T comparable](m *merger, field string, profile T, asked *T) T {
+	if asked == nil || *asked == profile {
+		return profile
+	}
+	if slices.Contains(m.locked, field) {
+		if m.err == nil {
+			m.err = locked(field, *asked, fmt.Sprint(profile), m.profile)
+		}
+		return profile
+	}
+	return *asked
+}
+
+func locked(field string, value any, allowed, profile string) error {
+	return fault.Field(field, value, allowed).Of(fault.Denied).
+		WithHint("profile %q locks %s; leave it out or use another profile", profile, field)
+}
+
+// mergeMounts gives every mount its mode. Where the profile locks "mounts", its mode is the most a
+// mount may have.
+func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
+	rank := []string{MountNone, MountReadOnly, MountReadWrite}
+	var mounts []Mount
+	for i, m := range asked {
+		field := fmt.Sprintf("mounts[%d].mode", i)
+		if m.Mode == "" {
+			m.Mode = p.Mounts
+		}
+		switch {
+		case !slices.Contains(rank, m.Mode):
+			return nil, fault.Field(field, m.Mode, strings.Join(rank, ", "))
+		case slices.Contains(p.Locked, "mounts") && slices.Index(rank, m.Mode) > slices.Index(rank, p.Mounts):
+			return nil, locked(field, m.Mode, "at most "+p.Mounts, name)
+		case m.Mode != MountNone:
+			mounts = append(mounts, m)
+		}
+	}
+	return mounts, nil
+}
+
+// validate checks the values that have bounds of their own.
+func (s *Settings) validate() error {
+	switch {
+	case s.Image != ImageHost:
+		return fault.Field("image", s.Image, ImageHost)
+	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
+		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
+	case !(s.CPUs > 0 && s.CPUs <= maxCPUs): // also refuses NaN
+		return fault.Field("cpus", s.CPUs, fmt.Sprintf("more than 0, at most %d", maxCPUs))
+	case s.Memory < minMemory:
+		return fault.Field("memory", s.Memory, fmt.Sprintf("at least %v", minMemory))
+	case s.Pids < isolation.MinPids || s.Pids > maxPids:
+		return fault.Field("pids", s.Pids, fmt.Sprintf("%d to %d", isolation.MinPids, maxPids))
+	case s.Tmp < isolation.MinScratch:
+		return fault.Field("tmp", s.Tmp, fmt.Sprintf("at least %v", quantity.Size(isolation.MinScratch)))
+	}
+	return nil
+}
+
+// supported refuses what this version cannot do yet. It never does less than was asked for.
+func (s *Settings) supported() error {
+	if s.Network != NetworkOff {
+		return fault.Field("network", s.Network, NetworkOff).Of(fault.Unsupported).
+			WithHint("this version has no network for boxes; profile %q needs one, profile \"default\" does not", s.Profile)
+	}
+	if !s.ReadOnlyRoot {
+		return fault.Field("read_only_root", s.ReadOnlyRoot, "true").Of(fault.Unsupported).
+			WithHint("this version has no writable root for boxes; %s, %s and /tmp are writable", isolation.Workspace, isolation.Home)
+	}
+	return nil
+}
+
+func validateLabels(labels map[string]string) error {
+	if len(labels) > maxLabels {
+		return fault.Field("labels", len(labels), fmt.Sprintf("at most %d", maxLabels))
+	}
+	for k, v := range labels {
+		if k == "" || len(k)+len(v) > maxLabelSize || !printable(k) || !printable(v) {
+			return fault.Field("labels", k, fmt.Sprintf("a name and a value of at most %d bytes together, without control characters", maxLabelSize))
+		}
+	}
+	return nil
+}
+
+func validateEnvironment(env map[string]string) error {
+	if len(env) > maxEnv {
+		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", maxEnv))
+	}
+	size := 0
+	for name, value := range env {
+		if err := validateEnv(name, value); err != nil {
+			return err
+		}
+		size += len(name) + len(value) + 2
+	}
+	if size > maxEnvSize {
+		return fault.Field("env", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %d bytes in all", maxEnvSize))
+	}
+	return nil
+}
+
+// validateEnv checks one variable; its value never appears in the error.
+func validateEnv(name, value string) error {
+	if name == "" || strings.ContainsAny(name, "=\x00") {
+		return fault.Field("env", name, "names without = and NUL")
+	}
+	if strings.Contains(value, "\x00") {
+		return fault.Field("env", name, "values without NUL")
+	}
+	return nil
+}
+
+// differences names the fields that were asked for and that a session has otherwise.
+func (s *Settings) differences(req *SessionRequest, asked *Settings) []string {
+	var names []string
+	check := func(name string, given, same bool) {
+		if given && !same {
+			names = append(names, name)
+		}
+	}
+	check("profile", req.Profile != "", s.Profile == asked.Profile)
+	check("image", req.Image != nil, s.Image == asked.Image)
+	check("network", req.Network != nil, s.Network == asked.Network)
+	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
+	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
+	check("memory", req.Memory != nil, s.Memory == asked.Memory)
+	check("pids", req.Pids != nil, s.Pids == asked.Pids)
+	check("tmp", req.Tmp != nil, s.Tmp == asked.Tmp)
+	check("workspace_quota", req.WorkspaceQuota != nil, s.WorkspaceQuota == asked.WorkspaceQuota)
+	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
+	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
+	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
+	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
+	check("env", req.Env != nil, slices.Equal(s.EnvNames, asked.EnvNames))
+	return names
+}

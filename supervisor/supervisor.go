@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// Parts are what a Supervisor works with. It owns none of them.
+type Parts struct {
+	Keeper   *client.Keeper
+	StateDir string
+	Log      *slog.Logger
+}
+
+// Supervisor holds all sessions of one boxd.
+type Supervisor struct {
+	cfg     Config
+	keeper  *client.Keeper
+	state   string
+	log     *slog.Logger
+	records *os.Root
+	host    cgroup.Layout
+	poke    chan struct{} // tells the reaper of a new deadline
+	work    sync.WaitGroup
+	stop    context.CancelFunc
+	life    context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
+
+	mu       sync.Mutex // guards the fields below
+	sessions map[string]*Session
+	closed   bool
+	executed uint64
+}
+
+// startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
+const startPatience = time.Minute
+
+// New cleans up what a dead boxd has left in the state directory and starts the reaper.
+func New(ctx context.Context, cfg Config, parts Parts) (*Supervisor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	records, err := openRecords(parts.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	v := &Supervisor{
+		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, host: cgroup.HostLayout(),
+		poke: make(chan struct{}, 1), sessions: map[string]*Session{},
+	}
+	if err := v.sweep(ctx); err != nil {
+		records.Close()
+		return nil, err
+	}
+	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	v.work.Go(func() { v.reap(v.life) })
+	return v, nil
+}
+
+// Close ends all sessions and waits until nothing of them is left.
+func (v *Supervisor) Close() {
+	v.mu.Lock()
+	v.closed = true
+	all := make([]*Session, 0, len(v.sessions))
+	for _, s := range v.sessions {
+		all = append(all, s)
+	}
+	v.mu.Unlock()
+	var ends sync.WaitGroup
+	for _, s := range all {
+		ends.Go(func() { _ = v.End(v.life, s, EndShutdown) }) // logged where it fails
+	}
+	ends.Wait()
+	v.stop()
+	v.work.Wait()
+	v.records.Close()
+}
+
+// Create returns the principal's session of the requested id, and makes it if there is none; the
+// second result tells which. A session that exists must not differ in what was asked for.
+func (v *Supervisor) Create(ctx context.Context, who Principal, req *SessionRequest) (*Session, bool, error) {
+	if req.ID == "" {
+		req.ID = newID()
+	}
+	if err := validateID(req.ID); err != nil {
+		return nil, false, err
+	}
+	settings, profile, err := v.cfg.merge(req)
+	if err != nil {
+		return nil, false, err
+	}
+	enforced, err := v.cfg.enforcement(&settings, v.host)
+	if err != nil {
+		return nil, false, err
+	}
+	for {
+		s, mine, err := v.claim(who, req, settings, profile, enforced)
+		if err != nil {
+			return nil, false, err
+		}
+		if mine {
+			return s, true, v.start(ctx, s)
+		}
+		joined, err := v.join(ctx, s, req, &settings)
+		if joined || err != nil {
+			return s, false, err
+		}
+	}
+}
+
+// claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
+func (v *Supervisor) claim(who Principal, req *SessionRequest, settings Settings, profile *Profile, enforced map[string]Mechanism) (*Session, bool, error) {
+	key := keyOf(who.Name, req.ID)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.sessions[key]; s != nil {
+		return s, false, nil
+	}
+	if v.closed {
+		return nil, false, fault.Errorf(fault.Unavailable, "boxd is stopping")
+	}
+	if len(v.sessions) >= v.cfg.Sessions.Max {
+		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", v.cfg.Sessions.Max).
+			WithHint("remove one with boxctl rm, or wait for an idle one to end")
+	}
+	now := time.Now()
+	s := &Session{
+		ID: req.ID, Key: key, Owner: who, Hostname: hostnameOf(req.ID), Settings: settings, Created: now,
+		profile: *profile, env: req.Env, enforced: enforced,
+		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
+	}
+	v.sessions[key] = s
+	return s, true, nil
+}
+
+// join waits for a session that exists. It reports false when that one has ended meanwhile.
+func (v *Supervisor) join(ctx context.Context, s *Session, req *SessionRequest, asked *Settings) (bool, error) {
+	if diff := s.Settings.differences(req, asked); len(diff) > 0 {
+		return true, fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), strings.Join(diff, ", ")).
+			WithHint("ask for the same, use another id, or remove it first")
+	}
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return true, ctx.Err()
+	}
+	s.mu.Lock()
+	state, err := s.state, s.err
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return true, err
+	case state == StateReady:
+		s.touch(time.Now())
+		return true, nil
+	}
+	select {
+	case <-s.ended:
+		return false, nil
+	case <-ctx.Done():
+		return true, ctx.Err()
+	}
+}
+
+// start launches the box of a claimed session, outside any lock, and undoes the claim if it fails.
+func (v *Supervisor) start(ctx context.Context, s *Session) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	defer cancel()
+	begin := time.Now()
+	err := v.writeRecord(s)
+	var box *client.Box
+	if err == nil {
+		box, err = v.keeper.Launch(ctx, s.spec())
+	}
+	if err != nil {
+		err = startError(s, err)
+		v.log.Warn("session start failed", "session", s.ID, "owner", s.Owner.Name, "error", err)
+		v.removeRecord(s)
+		v.mu.Lock()
+		delete(v.sessions, s.Key)
+		v.mu.Unlock()
+	}
+	s.mu.Lock()
+	s.box, s.err, s.lastUsed = box, err, time.Now()
+	next := StateReady
+	if err != nil {
+		next = StateEnded
+	}
+	move := s.advanceLocked(next)
+	s.mu.Unlock()
+	close(s.started)
+	if err != nil {
+		close(s.ended)
+		return err
+	}
+	v.work.Go(func() { v.watch(s) })
+	select {
+	case v.poke <- struct{}{}:
+	default: // the reaper has been told
+	}
+	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.Settings.Profile, "took", time.Since(begin))
+	return move
+}
+
+// watch ends a session whose box has gone by itself.
+func (v *Supervisor) watch(s *Session) {
+	select {
+	case <-s.box.Done():
+		_ = v.End(v.life, s, EndLost) // logged where it fails
+	case <-s.ended:
+	}
+}
+
+// spec is what the keeper is asked for.
+func (s *Session) spec() *isolation.Spec {
+	spec := &isolation.Spec{
+		Key: s.Key, Hostname: s.Hostname,
+		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
+		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
+		Rlimits:     rlimits(&s.Settings),
+		ManagedWork: true,
+	}
+	for _, m := range s.Settings.Mounts {
+		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == MountReadWrite, Owner: m.Owner})
+		if m.Target == isolation.Workspace {
+			spec.ManagedWork = false
+		}
+	}
+	return spec
+}
+
+// scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.
+const scratchBytesPerInode = 4096
+
+// startError turns the keeper's word into something a caller can act on.
+func startError(s *Session, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	if !ok {
+		return fmt.Errorf("start session %q: %w", s.ID, err)
+	}
+	switch {
+	case step.Refused != nil && step.Step == isolation.StepMountSource:
+		r := step.Refused
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied)
+	case step.Refused != nil:
+		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
+	case step.Step == isolation.StepMountSource:
+		for i, m := range s.Settings.Mounts {
+			if m.Source == step.Item {
+				return fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open ("+step.Errno.Error()+")")
+			}
+		}
+	case step.Step == isolation.StepIDRange:
+		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
+	}
+	return fmt.Errorf("start session %q: %w", s.ID, err)
+}
+
+// Session returns the principal's session of an id.
+func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
+	v.mu.Lock()
+	s := v.sessions[keyOf(who.Name, id)]
+	v.mu.Unlock()
+	if s == nil {
+		return nil, gone(id)
+	}
+	return s, nil
+}
+
+// Sessions returns the principal's sessions, or everybody's, oldest first.
+func (v *Supervisor) Sessions(who Principal, everybody bool) []Info {
+	v.mu.Lock()
+	var list []*Session
+	for _, s := range v.sessions {
+		if everybody || s.Owner.Name == who.Name {
+			list = append(list, s)
+		}
+	}
+	v.mu.Unlock()
+	infos := make([]Info, len(list))
+	for i, s := range list {
+		infos[i] = s.Info()
+	}
+	slices.SortFunc(infos, func(a, b Info) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return infos
+}
+
+// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
+// Ending one that is ending already only waits.
+func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) error {
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	first := s.state == StateReady
+	if first {
+		_ = s.advanceLocked(StateEnding) // legal from ready
+		s.reason = reason
+	}
+	s.mu.Unlock()
+	if first {
+		v.work.Go(func() { v.release(s) })
+	}
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// release ends the box and forgets the session. While the box resists it stays in the list.
+func (v *Supervisor) release(s *Session) {
+	clean := false
+	for !clean {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
+		err := v.keeper.End(ctx, s.Key, true)
+		cancel()
+		if clean = err == nil; clean || errors.Is(err, client.ErrKeeperGone) {
+			break
+		}
+		v.log.Error("session does not end", "session", s.ID, "error", err)
+		select {
+		case <-time.After(endRetry):
+			continue
+		case <-v.life.Done():
+		}
+		break
+	}
+	s.box.Close()
+	if clean { // or the next boxd cleans up by the record
+		v.removeRecord(s)
+	}
+	v.mu.Lock()
+	delete(v.sessions, s.Key)
+	v.mu.Unlock()
+	s.mu.Lock()
+	_ = s.advanceLocked(StateEnded) // legal from ending
+	reason := s.reason
+	s.mu.Unlock()
+	close(s.ended)
+	v.log.Info("session ended", "session", s.ID, "owner", s.Owner.Name, "reason", string(reason), "executions", s.Info().Executions)
+}
+
+// endRetry is how often a box that does not die is tried again.
+const endRetry = time.Second
+
+// record is what a session leaves on disk: enough for the next boxd to clean up after this one, and
+// for a person to see what was running.
+type record struct {
+	ID       string               `json:"id"`
+	Key      string               `json:"key"`
+	Owner    string               `json:"owner"`
+	Created  time.Time            `json:"created"`
+	Settings Settings             `json:"settings"`
+	Enforced map[string]Mechanism `json:"enforcement"`
+}
+
+const recordSuffix = ".json"
+
+func openRecords(state string) (*os.Root, error) {
+	dir := filepath.Join(state, "sessions")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	return root, nil
+}
+
+func (v *Supervisor) writeRecord(s *Session) error {
+	r := record{ID: s.ID, Key: s.Key, Owner: s.Owner.Name, Created: s.Created, Settings: s.Settings, Enforced: s.enforced}
+	return durable.WriteJSON(v.records, s.Key+recordSuffix, r)
+}
+
+func (v *Supervisor) removeRecord(s *Session) {
+	if err := v.records.Remove(s.Key + recordSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+		v.log.Error("record not removed", "session", s.ID, "error", err)
+	}
+}
+
+// sweep removes what sessions of an earlier boxd have left: their boxes ended with it.
+func (v *Supervisor) sweep(ctx context.Context) error {
+	names, err := durable.Names(v.records)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		key, ok := strings.CutSuffix(name, recordSuffix)
+		if !ok || len(key) != isolation.KeyLen {
+			return fmt.Errorf("record %s: not one of boxd's; remove it from %s", strconv.Quote(name), v.records.Name())
+		}
+		if err := v.keeper.End(ctx, key, true); err != nil {
+			return fmt.Errorf("clean up session %s: %w", key, err)
+		}
+		if err := v.records.Remove(name); err != nil {
+			return fmt.Errorf("record %s: %w", name, err)
+		}
+		v.log.Info("removed what an earlier boxd left", "key", key)
+	}
+	return nil
+}

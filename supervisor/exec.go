@@ -148,6 +148,12 @@ func (e *Execution) Started(ctx context.Context) error {
 	return nil
 }
 
+// Exited is closed when the program has ended.
+func (e *Execution) Exited() <-chan struct{} { return e.program.Exited() }
+
+// Clamped lists what was given less of than asked for.
+func (e *Execution) Clamped() []Clamp { return e.clamped }
+
 // Stdin is the program's standard input if StdinPipe was asked for. Closing it is its end of file.
 func (e *Execution) Stdin() *os.File { return e.program.Stdin() }
 

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// execFlags are the flags of run and exec.
+type execFlags struct {
+	command, code, language string
+	cwd, timeout            string
+	env                     []string
+	noStdin                 bool
+	set                     *pflag.FlagSet
+}
+
+func (f *execFlags) add(cmd *cobra.Command) {
+	f.set = cmd.Flags()
+	f.set.SetInterspersed(false) // what follows the program's name is the program's
+	f.set.StringVarP(&f.command, "command", "c", "", "run this line with the shell instead of a program")
+	f.set.StringVar(&f.code, "code", "", "run this code instead of a program, in --language")
+	f.set.StringVarP(&f.language, "language", "l", "", "language of --code, such as python")
+	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working directory; made if missing")
+	f.set.StringVarP(&f.timeout, "timeout", "t", "", "end the program after this long, such as 90s")
+	f.set.BoolVarP(&f.noStdin, "no-stdin", "n", false, "give the program no standard input")
+}
+
+func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
+	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd}
+	var errs []error
+	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
+	given := 0
+	if len(argv) > 0 {
+		req.Argv = argv
+		given++
+	}
+	if f.set.Changed("command") {
+		req.Command = &f.command
+		given++
+	}
+	if f.set.Changed("code") {
+		req.Code = &f.code
+		given++
+	}
+	if given != 1 {
+		errs = append(errs, errors.New("give one of: a program with its arguments, --command, --code with --language"))
+	}
+	if f.env != nil {
+		env, err := parseEnv(f.env)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		req.Env = env
+	}
+	if len(errs) > 0 {
+		return nil, &usageError{errors.Join(errs...)}
+	}
+	return req, nil
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var sf sessionFlags
+	var ef execFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] [--] PROGRAM [ARG...]",
+		Short: "Run a program in a box of its own, which is removed afterwards",
+		Example: `  boxctl run -- python3 -c 'print(6*7)'
+  boxctl run --here -- make test
+  boxctl run -c 'ls -la | head' < input.txt
+  boxctl run --language python --code 'import sys; print(sys.version)'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			exec, err := ef.request(args)
+			if err != nil {
+				return err
+			}
+			session, err := sf.request("")
+			if err != nil {
+				return err
+			}
+			c := a.client()
+			req := &api.OneShotRequest{Session: *session, Exec: *exec}
+			return a.execute(cmd.Context(), exec, ef.noStdin, execution{
+				wait: func(ctx context.Context) (api.ExecResult, error) { req.Exec = *exec; return c.Run(ctx, req) },
+				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
+					return c.RunStream(ctx, req, io, sig)
+				},
+			})
+		},
+	}
+	sf.add(cmd)
+	ef.add(cmd)
+	return cmd
+}
+
+func (a *app) execCommand() *cobra.Command {
+	var ef execFlags
+	cmd := &cobra.Command{
+		Use:   "exec [flags] ID [--] PROGRAM [ARG...]",
+		Short: "Run a program in a session",
+		Example: `  boxctl exec work -- ls -la
+  boxctl exec -c 'cat > notes.txt' work < notes.txt`,
+		Args: usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, argv := args[0], args[1:]
+			if len(argv) > 0 && argv[0] == "--" {
+				argv = argv[1:]
+			}
+			exec, err := ef.request(argv)
+			if err != nil {
+				return err
+			}
+			c := a.client()
+			return a.execute(cmd.Context(), exec, ef.noStdin, execution{
+				wait: func(ctx context.Context) (api.ExecResult, error) { return c.Exec(ctx, id, exec) },
+				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
+					return c.ExecStream(ctx, id, exec, io, sig)
+				},
+			})
+		},
+	}
+	ef.add(cmd)
+	ef.set.StringArrayVarP(&ef.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
+	return cmd
+}
+
+// execution is one program to run, in either of two ways.
+type execution struct {
+	wait   func(context.Context) (api.ExecResult, error)
+	stream func(context.Context, client.Stdio, <-chan string) (*api.ExecResult, error)
+}
+
+// maxJSONStdin bounds the standard input that travels in a request; boxd has its own limit.
+const maxJSONStdin = 64 << 20
+
+// execute runs a program with its output as it comes, or with --json waits and prints the answer.
+func (a *app) execute(ctx context.Context, req *api.ExecRequest, noStdin bool, e execution) error {
+	in := a.input(noStdin)
+	if !a.json {
+		stop := make(chan string)
+		ctx, cancel := context.WithCancel(ctx)
+		var passing sync.WaitGroup
+		last := newSignalPasser(a.signals, stop)
+		passing.Go(func() { last.run(ctx, cancel) })
+		r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.stdout, Stderr: a.stderr}, stop)
+		cancel()
+		passing.Wait()
+		return a.conclude(r, err, last.signal)
+	}
+	if in != nil {
+		data, err := io.ReadAll(io.LimitReader(in, maxJSONStdin))
+		if err != nil {
+			return programError{fmt.Errorf("read standard input: %w", err)}
+		}
+		req.Stdin = string(data)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with the call
+		select {
+		case <-a.signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	r, err := e.wait(ctx)
+	if err != nil {
+		return programError{err}
+	}
+	if err := a.printJSON(r); err != nil {
+		return err
+	}
+	return resultCode(&r, 0)
+}
+
+// input is standard input, unless that is a terminal: without a terminal in the box, typing into it
+// would only look like one.
+func (a *app) input(none bool) io.Reader {
+	f, isFile := a.stdin.(*os.File)
+	if none || isFile && term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return a.stdin
+}
+
+// conclude turns the end of a stream into messages and an exit code.
+func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) error {
+	if err != nil && caught != 0 {
+		return exitError(exitSignalBase + int(caught))
+	}
+	if err != nil {
+		return programError{err}
+	}
+	for _, c := range r.Clamped {
+		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
+	}
+	switch r.Status {
+	case "timed_out":
+		fmt.Fprintf(a.stderr, "boxctl: timed out after %v\n", r.Timeout)
+		if len(r.Clamped) == 0 {
+			fmt.Fprintf(a.stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
+		}
+	case "start_failed":
+		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
+	case "lost":
+		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")
+	case "canceled":
+		fmt.Fprintf(a.stderr, "boxctl: canceled\n")
+	}
+	if r.LeftoversKilled > 0 {
+		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", r.LeftoversKilled)
+	}
+	return resultCode(r, caught)
+}
+
+// resultCode is the exit code of a program's result, nil if that is 0.
+func resultCode(r *api.ExecResult, caught syscall.Signal) error {
+	code := exitBoxd
+	switch r.Status {
+	case "exited":
+		code = *r.ExitCode
+	case "signaled":
+		code = exitSignalBase + int(unix.SignalNum(r.Signal))
+	case "timed_out":
+		code = exitTimeout
+	case "canceled":
+		if caught != 0 {
+			code = exitSignalBase + int(caught)
+		}
+	case "start_failed":
+		switch r.Failure.Errno {
+		case "ENOENT":
+			code = exitNotFound
+		case "EACCES", "ENOEXEC", "EISDIR", "ENOTDIR":
+			code = exitCannotRun
+		}
+	}
+	if code == 0 {
+		return nil
+	}
+	return exitError(code)
+}
+
+// signalPasser hands the signals boxctl gets to the program: the first as it is, and if the program
+// has not ended some time after that, or at the second, SIGKILL.
+type signalPasser struct {
+	from   <-chan os.Signal
+	to     chan<- string
+	signal syscall.Signal // the first one; valid after run
+}
+
+// signalGrace is how long a program has to end after the first signal.
+const signalGrace = 5 * time.Second
+
+// killGrace is how long boxd has to report the end after SIGKILL; then boxctl hangs up.
+const killGrace = 10 * time.Second
+
+func newSignalPasser(from <-chan os.Signal, to chan<- string) *signalPasser {
+	return &signalPasser{from: from, to: to}
+}
+
+func (p *signalPasser) run(ctx context.Context, hangUp func()) {
+	select {
+	case sig := <-p.from:
+		p.signal, _ = sig.(syscall.Signal)
+	case <-ctx.Done():
+		return
+	}
+	p.send(ctx, p.signal)
+	select {
+	case <-p.from:
+	case <-time.After(signalGrace):
+	case <-ctx.Done():
+		return
+	}
+	p.send(ctx, syscall.SIGKILL)
+	select {
+	case <-time.After(killGrace):
+		hangUp()
+	case <-ctx.Done():
+	}
+}
+
+func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) {
+	select {
+	case p.to <- unix.SignalName(sig):
+	case <-ctx.Done():
+	case <-time.After(time.Second): // the stream is not up yet, or is over
+	}
+}

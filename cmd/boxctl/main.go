@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command boxctl runs programs in boxes and looks after them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+// Exit codes that are not a program's own. For run and exec exitBoxd is boxd's failure, as 126 and
+// 127 are a shell's for a program that cannot be run or is not there.
+const (
+	exitFailure    = 1
+	exitUsage      = 2
+	exitTimeout    = 124 // as timeout(1)
+	exitBoxd       = 125
+	exitCannotRun  = 126
+	exitNotFound   = 127
+	exitSignalBase = 128
+)
+
+func main() {
+	os.Exit(realMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// realMain is the program without its process, for tests.
+func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
+	return a.report(err)
+}
+
+// app is what all commands share.
+type app struct {
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	signals chan os.Signal
+	socket  string
+	owner   string
+	json    bool
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "boxctl",
+		Short: "Run programs in boxes: sandboxes with their own processes, files and limits",
+		Long: `boxctl talks to boxd, the sandbox supervisor of this host.
+
+  boxctl run -- python3 -c 'print(6*7)'    one program in a box of its own
+  boxctl run --here -- make test           the same, with this directory as its workspace
+  boxctl create work                       a box that stays
+  boxctl exec work -- sh -c 'make test'    programs in it, one after the other or at once
+  boxctl ls                                what there is
+  boxctl rm work                           remove it
+
+run and exec end with the exit code of the program; 124 is a timeout, 125 a failure of boxd,
+126 a program that cannot be run, 127 one that is not there, 128+n the end by signal n.`,
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	socket := os.Getenv("BOXD_SOCKET")
+	if socket == "" {
+		socket = client.DefaultSocket
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.socket, "socket", socket, "Unix socket of boxd; also from BOXD_SOCKET")
+	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another owner, such as uid:1000 (root only)")
+	flags.BoolVar(&a.json, "json", false, "print JSON")
+	root.AddCommand(
+		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
+		a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+func (a *app) client() *client.Client {
+	c := client.New(a.socket)
+	c.Owner = a.owner
+	return c
+}
+
+// exitError ends boxctl with a code and no further words.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+// programError is a failure of run or exec that is not the program's.
+type programError struct{ error }
+
+func (e programError) Unwrap() error { return e.error }
+
+// report says what went wrong and returns the exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return 0
+	}
+	if e, ok := errors.AsType[exitError](err); ok {
+		return int(e)
+	}
+	fmt.Fprintf(a.stderr, "boxctl: %v\n", err)
+	if hint := hintFor(err); hint != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+	}
+	switch {
+	case errors.As(err, new(*usageError)) || strings.HasPrefix(err.Error(), "unknown command"): //nolint:forbidigo // cobra has no type for it
+		return exitUsage
+	case errors.As(err, new(programError)):
+		return exitBoxd
+	}
+	return exitFailure
+}
+
+// hintFor says what to do next, where that can be known.
+func hintFor(err error) string {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Hint
+	}
+	c, ok := errors.AsType[*client.ConnectError](err)
+	switch {
+	case !ok:
+		if errors.As(err, new(*usageError)) {
+			return "boxctl help shows the commands, boxctl COMMAND --help its flags"
+		}
+		return ""
+	case errors.Is(err, fs.ErrPermission):
+		return "members of the socket's group may use boxd: ask for 'usermod -aG boxd " + userName() + "' and log in again"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return "is boxd running? 'systemctl status boxd.socket' tells; --socket names another one than " + c.Socket
+	}
+	return ""
+}

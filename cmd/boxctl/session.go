@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// sessionFlags are the flags of run and create; only those given become part of a request.
+type sessionFlags struct {
+	profile, image, network string
+	memory, tmp, quota      string
+	ttl, maxLifetime        string
+	here                    string
+	cpus                    float64
+	pids                    int
+	mounts, env, labels     []string
+	set                     *pflag.FlagSet
+}
+
+func (f *sessionFlags) add(cmd *cobra.Command) {
+	f.set = cmd.Flags()
+	f.set.StringVarP(&f.profile, "profile", "p", "", "profile to start from")
+	f.set.StringVar(&f.image, "image", "", "what / is made from")
+	f.set.StringVar(&f.network, "network", "", "off, egress or host")
+	f.set.StringVarP(&f.memory, "memory", "m", "", "memory, such as 512MiB")
+	f.set.Float64Var(&f.cpus, "cpus", 0, "processors, such as 1.5")
+	f.set.IntVar(&f.pids, "pids", 0, "processes and threads")
+	f.set.StringVar(&f.tmp, "tmp", "", "size of /tmp, /run, /dev/shm and home together")
+	f.set.StringVar(&f.quota, "workspace-quota", "", "size of the workspace")
+	f.set.StringVar(&f.ttl, "ttl", "", "end after this long without use, such as 10m")
+	f.set.StringVar(&f.maxLifetime, "max-lifetime", "", "end after this long in any case")
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
+	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
+	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
+	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, rw or ro")
+	f.set.Lookup("here").NoOptDefVal = "rw"
+}
+
+// request makes a request of the flags that were given.
+func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
+	req := &api.SessionRequest{ID: id, Profile: f.profile}
+	given := f.set.Changed
+	if given("image") {
+		req.Image = &f.image
+	}
+	if given("network") {
+		req.Network = &f.network
+	}
+	if given("cpus") {
+		req.CPUs = &f.cpus
+	}
+	if given("pids") {
+		req.Pids = &f.pids
+	}
+	var errs []error
+	req.Memory = parseFlag(&errs, f.set, "memory", f.memory, quantity.ParseSize)
+	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
+	req.WorkspaceQuota = parseFlag(&errs, f.set, "workspace-quota", f.quota, quantity.ParseSize)
+	req.TTL = parseFlag(&errs, f.set, "ttl", f.ttl, quantity.ParseDuration)
+	req.MaxLifetime = parseFlag(&errs, f.set, "max-lifetime", f.maxLifetime, quantity.ParseDuration)
+	var err error
+	if req.Env, err = parseEnv(f.env); err != nil {
+		errs = append(errs, err)
+	}
+	if req.Labels, err = parsePairs("label", f.labels); err != nil {
+		errs = append(errs, err)
+	}
+	if req.Mounts, err = f.parseMounts(); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, &usageError{errors.Join(errs...)}
+	}
+	return req, nil
+}
+
+// parseFlag parses a flag's text if the flag was given.
+func parseFlag[T any](errs *[]error, set *pflag.FlagSet, name, text string, parse func(string) (T, error)) *T {
+	if !set.Changed(name) {
+		return nil
+	}
+	v, err := parse(text)
+	if err != nil {
+		*errs = append(*errs, fmt.Errorf("--%s %q: %w", name, text, err))
+		return nil
+	}
+	return &v
+}
+
+// parseEnv reads NAME=value, and NAME as boxctl's own variable.
+func parseEnv(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	env := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok {
+			if value, ok = os.LookupEnv(name); !ok {
+				return nil, fmt.Errorf("--env %s: not in the environment of boxctl; give it as NAME=value", name)
+			}
+		}
+		env[name] = value
+	}
+	return env, nil
+}
+
+func parsePairs(flag string, list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	pairs := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok {
+			return nil, fmt.Errorf("--%s %q: want name=value", flag, e)
+		}
+		pairs[name] = value
+	}
+	return pairs, nil
+}
+
+func (f *sessionFlags) parseMounts() ([]api.Mount, error) {
+	var mounts []api.Mount
+	for _, text := range f.mounts {
+		parts := strings.Split(text, ":")
+		if len(parts) < 2 || len(parts) > 4 {
+			return nil, fmt.Errorf("--mount %q: want SOURCE:TARGET[:ro|rw[:OWNER-UID]]", text)
+		}
+		m := api.Mount{Source: parts[0], Target: parts[1]}
+		if len(parts) > 2 {
+			m.Mode = parts[2]
+		}
+		if len(parts) > 3 {
+			uid, err := strconv.ParseUint(parts[3], 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("--mount %q: the owner is not a uid", text)
+			}
+			m.Owner = uint32(uid)
+		}
+		mounts = append(mounts, m)
+	}
+	if f.here == "" {
+		return mounts, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("--here: %w", err)
+	}
+	return append(mounts, api.Mount{Source: dir, Target: "/workspace", Mode: f.here}), nil
+}
+
+func (a *app) createCommand() *cobra.Command {
+	var f sessionFlags
+	cmd := &cobra.Command{
+		Use:   "create [flags] [ID]",
+		Short: "Make a session, or find the one of that id",
+		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
+differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
+		Args: usage(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id := ""
+			if len(args) > 0 {
+				id = args[0]
+			}
+			req, err := f.request(id)
+			if err != nil {
+				return err
+			}
+			s, _, err := a.client().Create(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			fmt.Fprintln(a.stdout, s.ID)
+			return nil
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List sessions",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := a.client().Sessions(cmd.Context(), all)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(api.SessionList{Sessions: list})
+			}
+			a.printSessions(list, time.Now())
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
+	return cmd
+}
+
+func (a *app) printSessions(list []api.Session, now time.Time) {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
+	for _, s := range list {
+		left := "-"
+		if s.ExpiresAt != nil {
+			left = roughly(s.ExpiresAt.Sub(now))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
+			s.Memory, s.CPUs, s.Pids, roughly(now.Sub(s.LastUsedAt)), left)
+	}
+	w.Flush()
+}
+
+// roughly is a duration as people say it: its largest unit alone.
+func roughly(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "0s"
+	case d < 2*time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + "s"
+	case d < 2*time.Hour:
+		return strconv.Itoa(int(d/time.Minute)) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d/time.Hour)) + "h"
+	}
+	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
+}
+
+// printable shows an id without letting it speak to the terminal.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\t' }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func ownerName(s api.Session) string {
+	if u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10)); err == nil {
+		return u.Username
+	}
+	return s.Owner
+}
+
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "YOU"
+}
+
+func (a *app) inspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect ID",
+		Short: "Show all that is known of a session, as JSON",
+		Args:  usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.client().Session(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.printJSON(s)
+		},
+	}
+}
+
+func (a *app) rmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm ID...",
+		Short: "Remove sessions, with what runs in them and their managed workspaces",
+		Args:  usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := a.client()
+			var errs []error
+			for _, id := range args {
+				if err := c.Delete(cmd.Context(), id); err != nil {
+					errs = append(errs, err)
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// usage makes a mistake in the number of arguments a usage error.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
+		}
+		return nil
+	}
+}
+
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

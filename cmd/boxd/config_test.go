@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// bare is a configuration without any built-in value, so that what box.toml does not say is missing.
+func bare() config {
+	return config{Config: supervisor.Config{Profiles: map[string]supervisor.Profile{
+		"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {},
+	}}}
+}
+
+func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../../box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := bare()
+	if err := got.decode("box.toml", string(data)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
+		t.Fatalf("box.toml differs from the built-in configuration (-built-in +file):\n%s", diff)
+	}
+}
+
+func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../../box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	explained, previous, table := map[string]bool{}, "", ""
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]") {
+			table = line
+		}
+		if key, _, ok := strings.Cut(line, " = "); ok && !strings.HasPrefix(line, "#") {
+			// The tables of one kind explain their keys once; [env] and [languages] explain the table.
+			free := table == "[env]" || strings.HasPrefix(table, "[languages.")
+			explained[key] = explained[key] || free || strings.HasPrefix(previous, "#") || strings.Contains(line, " # ")
+		}
+		previous = line
+	}
+	for key, ok := range explained {
+		if !ok {
+			t.Errorf("%s is not explained", key)
+		}
+	}
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	t.Parallel()
+	cfg := defaultConfig()
+	if err := cfg.validate("built-in"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"unknown key", "[limits]\nbest_efort = []\n", []string{"x.toml", "line 2", "limits.best_efort", "limits.best_effort"}},
+		{"unknown table", "[sesions]\nmax = 1\n", []string{"line 1", "sesions"}},
+		{"unknown profile key", "[profiles.default]\nmemroy = \"1GiB\"\n", []string{"line 2", "profiles.default.memroy", "profiles.default.memory"}},
+		{"case", "[sessions]\nMax = 3\n", []string{"line 2", "Max", "lower case"}},
+		{"syntax", "[sessions]\nmax = \n", []string{"line 2"}},
+		{"bare integer as a size", "[profiles.default]\nmemory = 512\n", []string{"profiles.default", "512MiB"}},
+		{"bare integer as a duration", "[profiles.default]\nttl = 5\n", []string{"profiles.default", "30s"}},
+		{"pigs", "[profiles.default]\nmemory = \"512 pigs\"\n", []string{"profiles.default", "512MiB"}},
+		{"wrong type", "[sessions]\nmax = \"many\"\n", []string{"max"}},
+		{"out of range", "[sessions]\nmax = 0\n", []string{"sessions.max", "1 to 4096"}},
+		{"unknown limit", "[limits]\nbest_effort = [\"luck\"]\n", []string{"limits.best_effort", "luck", "memory"}},
+		{"unknown locked field", "[profiles.x]\nlocked = [\"colour\"]\n", []string{"profiles.x", "locked", "colour", "network"}},
+		{"missing profile", "[sessions]\ndefault_profile = \"gone\"\n", []string{"sessions.default_profile", "gone", "offline_readonly"}},
+		{"ids", "[ids]\nbase = 1000\n", []string{"ids.base", "65536"}},
+		{"relative path", "[daemon]\nstate_dir = \"state\"\n", []string{"daemon.state_dir", "absolute"}},
+		{"language", "[languages.python]\ninline = [\"python3\"]\nfile = [\"python3\", \"{file}\"]\n", []string{"languages.python", "{code}"}},
+		{"rule", "[mounts]\nallow = [{path = \"/srv\"}]\n", []string{"owner"}},
+		{"nul in env", "[env]\nX = \"a\\u0000b\"\n", []string{"env.X", "NUL"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "x.toml")
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := loadConfig(path, true)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestDropInsComeOnTopInOrder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "box.toml")
+	for name, text := range map[string]string{
+		path:                  "[sessions]\nmax = 3\n[profiles.mine]\nmemory = \"1GiB\"\n",
+		path + ".d/10-a.toml": "[sessions]\nmax = 4\n[profiles.mine]\npids = 99\n",
+		path + ".d/20-b.toml": "[sessions]\nmax = 5\n[mounts]\nallow = [\"/srv/a\", {path = \"/srv/b\", owner = \"5:6\"}]\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := loadConfig(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mine := cfg.Profiles["mine"]; cfg.Sessions.Max != 5 || mine.Memory != quantity.GiB || mine.Pids != 99 || mine.Network != "off" {
+		t.Errorf("got max %d, profile %+v", cfg.Sessions.Max, mine)
+	}
+	if got := cfg.allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
+		t.Errorf("allow = %v", got)
+	}
+	if _, err := loadConfig(path+".none", true); err == nil {
+		t.Error("a missing file that was named is no error")
+	}
+	if _, err := loadConfig(path+".none", false); err != nil {
+		t.Errorf("a missing file that was not named: %v", err)
+	}
+}
+
+// FuzzConfig feeds arbitrary files to the reader: it answers or refuses, and what it accepts is valid.
+func FuzzConfig(f *testing.F) {
+	data, err := os.ReadFile("../../box.toml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(data))
+	f.Add("[profiles.x]\nlocked = [\"cpus\"]\ncpus = nan\n")
+	f.Add("[limits\nbest_effort = 1")
+	f.Add("a.b.c = 1\n[a]\nb = 2\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		cfg := defaultConfig()
+		if cfg.decode("fuzz", text) == nil && cfg.validate("fuzz") == nil {
+			if cfg.Sessions.Max < 1 || len(cfg.Profiles) == 0 || cfg.Profiles["default"].Memory == 0 {
+				t.Fatalf("accepted %+v", cfg)
+			}
+		}
+	})
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command boxd is the sandbox supervisor: it serves the API and holds the sessions.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+const (
+	configPath    = "/etc/boxd/box.toml"
+	greetPatience = 10 * time.Second
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "boxd: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
+	path := flags.String("config", "", "configuration `file`; default "+configPath+", if it exists")
+	check := flags.Bool("check", false, "check the configuration and exit")
+	show := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *show {
+		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
+		return nil
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: boxd takes flags only", flags.Arg(0))
+	}
+	required := *path != ""
+	if !required {
+		*path = configPath
+	}
+	cfg, err := loadConfig(*path, required)
+	if err != nil || *check {
+		return err
+	}
+	return serve(ctx, &cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+}
+
+// serve builds the parts from the bottom up, serves until ctx ends or the keeper dies, and takes
+// them down in reverse.
+func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
+	lock, err := lockState(cfg.Daemon.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	ln, err := listen(&cfg.Daemon, log)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	keeper, err := startKeeper(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := keeper.Close(); err != nil {
+			log.Warn("keeper", "error", err)
+		}
+	}()
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Keeper: keeper, StateDir: cfg.Daemon.StateDir, Log: log})
+	if err != nil {
+		return err
+	}
+	defer sup.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the keeper, which ends before this function returns
+		<-keeper.Done()
+		cancel(client.ErrKeeperGone)
+	}()
+	server := relay.New(relay.Config{Version: version, DefaultProfile: cfg.Sessions.DefaultProfile}, sup, log)
+	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.describe())
+	if err := systemd.Ready(); err != nil {
+		return err
+	}
+	err = server.Serve(ctx, ln)
+	if cause := context.Cause(ctx); errors.Is(cause, client.ErrKeeperGone) {
+		err = cause
+	}
+	return errors.Join(err, systemd.Stopping())
+}
+
+// lockState makes the state directory and keeps every other boxd out of it.
+func lockState(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return nil, fmt.Errorf("state directory %s: %w", dir, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("state directory %s: want mode 0700 and owner uid %d, have %#o and %d", dir, os.Geteuid(), st.Mode&0o7777, st.Uid)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
+	}
+	return f, nil
+}
+
+// listen takes the service manager's socket or makes one. Who can open the socket can use boxd, so
+// it belongs to a group.
+func listen(cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
+	ln, err := systemd.Listener()
+	if ln != nil || err != nil {
+		return ln, err
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	// The state is locked, so a socket that is there has no boxd behind it.
+	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	old := unix.Umask(0o177)
+	ln, err = net.Listen("unix", cfg.Socket)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := openSocket(cfg, log); err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
+
+func openSocket(cfg *daemonConfig, log *slog.Logger) error {
+	group, err := user.LookupGroup(cfg.SocketGroup)
+	if err != nil {
+		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)
+		return nil
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return fmt.Errorf("socket group: %w", err)
+	}
+	if err := os.Chown(cfg.Socket, 0, gid); err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return os.Chmod(cfg.Socket, 0o660)
+}
+
+// startKeeper starts the keeper whose program lies beside boxd's own.
+func startKeeper(ctx context.Context, cfg *config) (*client.Keeper, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find boxkeeper: %w", err)
+	}
+	dir := filepath.Dir(own)
+	ctx, cancel := context.WithTimeout(ctx, greetPatience)
+	defer cancel()
+	return client.StartKeeper(ctx, client.KeeperConfig{
+		Program: filepath.Join(dir, "boxkeeper"), BoxInit: filepath.Join(dir, "boxinit"),
+		StateDir: cfg.Daemon.StateDir, IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock,
+		Allow: cfg.allow(), Etc: cfg.Image.Etc, Stderr: os.Stderr,
+	})
+}

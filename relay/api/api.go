@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api is the wire contract of boxd: the JSON of /v1 and the frames of its streams.
+//
+// Sizes are bytes, given as a number or as text such as "512MiB"; durations are text such as "30s",
+// and a number of seconds is accepted. A request with a field that is not here is refused.
+package api
+
+import (
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// SessionRequest asks for a session: the body of POST /v1/sessions. What is left out takes the
+// profile's value.
+type SessionRequest struct {
+	ID             string             `json:"id,omitempty"`
+	Profile        string             `json:"profile,omitempty"`
+	Image          *string            `json:"image,omitempty"`
+	Network        *string            `json:"network,omitempty"`
+	ReadOnlyRoot   *bool              `json:"read_only_root,omitempty"`
+	CPUs           *float64           `json:"cpus,omitempty"`
+	Memory         *quantity.Size     `json:"memory,omitempty"`
+	Pids           *int               `json:"pids,omitempty"`
+	Tmp            *quantity.Size     `json:"tmp,omitempty"`
+	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
+	TTL            *quantity.Duration `json:"ttl,omitempty"`
+	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
+	Mounts         []Mount            `json:"mounts,omitempty"`
+	Env            map[string]string  `json:"env,omitempty"`
+	Labels         map[string]string  `json:"labels,omitempty"`
+}
+
+// Mount puts a host directory into a box. Mode is "ro", "rw" or "none"; left out, the profile's.
+// Owner is for callers with uid 0: the host id that owns what the box makes there.
+type Mount struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Mode   string `json:"mode,omitempty"`
+	Owner  uint32 `json:"owner,omitempty"`
+}
+
+// Session describes a session.
+type Session struct {
+	ID             string            `json:"id"`
+	Owner          string            `json:"owner"`
+	OwnerUID       uint32            `json:"owner_uid"`
+	State          string            `json:"state"`
+	Profile        string            `json:"profile"`
+	Image          string            `json:"image"`
+	Hostname       string            `json:"hostname"`
+	Network        string            `json:"network"`
+	ReadOnlyRoot   bool              `json:"read_only_root"`
+	CPUs           float64           `json:"cpus"`
+	Memory         quantity.Size     `json:"memory"`
+	Pids           int               `json:"pids"`
+	Tmp            quantity.Size     `json:"tmp"`
+	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
+	TTL            quantity.Duration `json:"ttl"`
+	MaxLifetime    quantity.Duration `json:"max_lifetime"`
+	Mounts         []Mount           `json:"mounts"`
+	Env            []string          `json:"env"` // names only
+	Labels         map[string]string `json:"labels,omitempty"`
+	// Enforcement says what keeps each limit on this host: "tmpfs", "rlimit" or "none".
+	Enforcement map[string]string `json:"enforcement"`
+	CreatedAt   time.Time         `json:"created_at"`
+	LastUsedAt  time.Time         `json:"last_used_at"`
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty"` // when it ends if nobody uses it
+	Running     int               `json:"running"`              // executions under way
+	Executions  int               `json:"executions"`
+	PID         uint32            `json:"pid,omitempty"`     // of its PID 1, on the host
+	IDBase      uint32            `json:"id_base,omitempty"` // first of its host ids
+}
+
+// SessionList is the answer of GET /v1/sessions.
+type SessionList struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// ExecRequest asks for one execution: exactly one of Argv, Command and Code.
+type ExecRequest struct {
+	Argv     []string           `json:"argv,omitempty"`
+	Command  *string            `json:"command,omitempty"`  // for the shell
+	Code     *string            `json:"code,omitempty"`     // in Language
+	Language string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
+	Env      map[string]string  `json:"env,omitempty"`
+	Cwd      string             `json:"cwd,omitempty"` // made if missing; default /workspace
+	Timeout  *quantity.Duration `json:"timeout,omitempty"`
+	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
+	Stdin string `json:"stdin,omitempty"`
+	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.
+	OutputLimit *quantity.Size `json:"output_limit,omitempty"`
+	// Encoding of stdout and stderr in the answer: "utf-8" (the default; bytes that are none become
+	// U+FFFD) or "base64".
+	Encoding string `json:"encoding,omitempty"`
+}
+
+// OneShotRequest is the body of POST /v1/exec: a session made for one execution.
+type OneShotRequest struct {
+	Session SessionRequest `json:"session"`
+	Exec    ExecRequest    `json:"exec"`
+}
+
+// ExecResult is what an execution came to.
+type ExecResult struct {
+	Session string `json:"session"`
+	// Status is one of exited, signaled, timed_out, oom_killed, canceled, lost, start_failed.
+	Status   string   `json:"status"`
+	ExitCode *int     `json:"exit_code,omitempty"` // with status exited
+	Signal   string   `json:"signal,omitempty"`    // "SIGKILL"
+	Stdout   string   `json:"stdout"`
+	Stderr   string   `json:"stderr"`
+	Output   [2]Total `json:"output"` // of stdout and stderr
+	// DurationMS is wall time in milliseconds, with fractions.
+	DurationMS float64 `json:"duration_ms"`
+	Usage      Usage   `json:"usage"`
+	// LeftoversKilled counts processes the command had left running.
+	LeftoversKilled int               `json:"leftovers_killed"`
+	Timeout         quantity.Duration `json:"timeout"`
+	Clamped         []Clamp           `json:"clamped,omitempty"`
+	Failure         *StartFailure     `json:"failure,omitempty"` // with status start_failed
+}
+
+// Total says how much a program wrote to one stream.
+type Total struct {
+	Bytes   uint64 `json:"bytes"`
+	Omitted uint64 `json:"omitted,omitempty"` // of them not in the answer
+}
+
+// Usage is what an execution used. MaxRSS is that of its largest process, in bytes.
+type Usage struct {
+	UserMS   float64       `json:"user_ms"`
+	SystemMS float64       `json:"system_ms"`
+	MaxRSS   quantity.Size `json:"max_rss"`
+}
+
+// Clamp says that less was given than asked for.
+type Clamp struct {
+	Field string `json:"field"`
+	Asked string `json:"asked"`
+	Got   string `json:"got"`
+}
+
+// StartFailure says at which step a start failed, about what, and the kernel's reason.
+type StartFailure struct {
+	Step  string `json:"step"`
+	Item  string `json:"item,omitempty"`
+	Errno string `json:"errno"` // "ENOENT"
+	Text  string `json:"text"`
+}
+
+// Problem is the body of every error (RFC 9457, application/problem+json). Type is stable; the texts
+// may change in any release.
+type Problem struct {
+	Type    string        `json:"type"`
+	Title   string        `json:"title"`
+	Status  int           `json:"status"`
+	Detail  string        `json:"detail"`
+	Field   string        `json:"field,omitempty"`
+	Value   string        `json:"value,omitempty"`
+	Allowed string        `json:"allowed,omitempty"`
+	Hint    string        `json:"hint,omitempty"`
+	Failure *StartFailure `json:"failure,omitempty"`
+}
+
+// ProblemType is the beginning of every Problem.Type; the kind of the problem follows.
+const ProblemType = "urn:boxd:problem:"
+
+// Profile describes a profile.
+type Profile struct {
+	Image          string            `json:"image"`
+	Network        string            `json:"network"`
+	ReadOnlyRoot   bool              `json:"read_only_root"`
+	Mounts         string            `json:"mounts"`
+	CPUs           float64           `json:"cpus"`
+	Memory         quantity.Size     `json:"memory"`
+	Pids           int               `json:"pids"`
+	Tmp            quantity.Size     `json:"tmp"`
+	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
+	Timeout        quantity.Duration `json:"timeout"`
+	MaxTimeout     quantity.Duration `json:"max_timeout"`
+	TTL            quantity.Duration `json:"ttl"`
+	MaxLifetime    quantity.Duration `json:"max_lifetime"`
+	Leftovers      string            `json:"leftovers"`
+	Locked         []string          `json:"locked"`
+}
+
+// ProfileList is the answer of GET /v1/profiles.
+type ProfileList struct {
+	Default  string             `json:"default"`
+	Profiles map[string]Profile `json:"profiles"`
+}
+
+// Status is the answer of GET /v1/status.
+type Status struct {
+	Version       string    `json:"version"`
+	StartedAt     time.Time `json:"started_at"`
+	Sessions      int       `json:"sessions"`
+	MaxSessions   int       `json:"max_sessions"`
+	Running       int       `json:"running"`
+	Executed      uint64    `json:"executed"` // since the start
+	ControlGroups string    `json:"control_groups"`
+	BestEffort    []string  `json:"best_effort"` // limits the operator lets go unenforced
+}
+
+// Doctor is the answer of GET /v1/doctor. OK is false if a check failed.
+type Doctor struct {
+	OK     bool    `json:"ok"`
+	Checks []Check `json:"checks"`
+}
+
+// Check is one line of an examination; Level is "ok", "warn" or "fail".
+type Check struct {
+	Name   string `json:"name"`
+	Level  string `json:"level"`
+	Detail string `json:"detail"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+// Health is the answer of GET /healthz and GET /readyz.
+type Health struct {
+	Status string `json:"status"` // "ok"
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package client talks to boxd.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// DefaultSocket is where an installed boxd listens.
+const DefaultSocket = "/run/boxd/boxd.sock"
+
+// maxAnswer bounds an answer that is read into memory, in bytes.
+const maxAnswer = 512 << 20
+
+// Error is an error that boxd reported.
+type Error struct{ api.Problem }
+
+func (e *Error) Error() string { return e.Detail }
+
+// Is reports whether target is an *Error of the same kind, so that errors.Is works with NotFound.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Type == e.Type
+}
+
+// NotFound matches the error of a session that does not exist, with errors.Is.
+var NotFound = &Error{api.Problem{Type: api.ProblemType + "not_found"}} //nolint:revive,errname // reads as errors.Is(err, client.NotFound)
+
+// ConnectError means that boxd could not be reached at all.
+type ConnectError struct {
+	Socket string
+	Err    error
+}
+
+func (e *ConnectError) Error() string { return fmt.Sprintf("connect to %s: %v", e.Socket, e.Err) }
+
+// Unwrap returns the reason.
+func (e *ConnectError) Unwrap() error { return e.Err }
+
+// Client is a connection to one boxd. It keeps connections open between calls; Close ends them.
+type Client struct {
+	socket string
+	http   *http.Client
+	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only root may.
+	Owner string
+}
+
+// New returns a client of the boxd at a Unix socket. It does not connect yet.
+func New(socket string) *Client {
+	c := &Client{socket: socket}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, &ConnectError{Socket: socket, Err: err}
+			}
+			return conn, nil
+		},
+		DisableCompression: true,
+		MaxIdleConns:       64, MaxIdleConnsPerHost: 64,
+	}}
+	return c
+}
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Create makes a session, or returns the one of that id if it does not differ in what req asks for;
+// isNew tells which.
+func (c *Client) Create(ctx context.Context, req *api.SessionRequest) (s api.Session, isNew bool, err error) {
+	code, err := c.do(ctx, http.MethodPost, "/v1/sessions", req, &s)
+	return s, code == http.StatusCreated, err
+}
+
+// Session describes a session.
+func (c *Client) Session(ctx context.Context, id string) (s api.Session, err error) {
+	_, err = c.do(ctx, http.MethodGet, c.path(id, ""), nil, &s)
+	return s, err
+}
+
+// Sessions lists the caller's sessions, or with all everybody's.
+func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
+	path := "/v1/sessions"
+	if all {
+		path += "?all=true"
+	}
+	var list api.SessionList
+	_, err := c.do(ctx, http.MethodGet, path, nil, &list)
+	return list.Sessions, err
+}
+
+// Delete ends a session and waits until nothing is left of it.
+func (c *Client) Delete(ctx context.Context, id string) error {
+	_, err := c.do(ctx, http.MethodDelete, c.path(id, ""), nil, nil)
+	return err
+}
+
+// Exec runs a program in a session and waits for it.
+func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (r api.ExecResult, err error) {
+	_, err = c.do(ctx, http.MethodPost, c.path(id, "/exec"), req, &r)
+	return r, err
+}
+
+// Run makes a session, runs a program in it, and removes it.
+func (c *Client) Run(ctx context.Context, req *api.OneShotRequest) (r api.ExecResult, err error) {
+	_, err = c.do(ctx, http.MethodPost, "/v1/exec", req, &r)
+	return r, err
+}
+
+// Status describes the daemon.
+func (c *Client) Status(ctx context.Context) (s api.Status, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
+	return s, err
+}
+
+// Doctor examines the host.
+func (c *Client) Doctor(ctx context.Context) (d api.Doctor, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/v1/doctor", nil, &d)
+	return d, err
+}
+
+// Profiles lists the configured profiles.
+func (c *Client) Profiles(ctx context.Context) (p api.ProfileList, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/v1/profiles", nil, &p)
+	return p, err
+}
+
+// Ready reports whether boxd can start sessions.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodGet, "/readyz", nil, &api.Health{})
+	return err
+}
+
+// path is that of a session's route. An id is one segment whatever is in it: a slash travels as %2F,
+// and "." and "..", which would be taken for steps in the path, as %2E.
+func (c *Client) path(id, rest string) string {
+	segment := url.PathEscape(id)
+	if strings.Trim(id, ".") == "" {
+		segment = strings.ReplaceAll(id, ".", "%2E")
+	}
+	path := "/v1/sessions/" + segment + rest
+	if c.Owner != "" {
+		path += "?owner=" + url.QueryEscape(c.Owner)
+	}
+	return path
+}
+
+// do makes one request. The answer goes to out; an error answer becomes an *Error.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) (int, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return 0, fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, body)
+	if err != nil {
+		return 0, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, simplify(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return resp.StatusCode, fmt.Errorf("read the answer: %w", err)
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return resp.StatusCode, problemOf(resp, data)
+	}
+	if out == nil {
+		return resp.StatusCode, nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return resp.StatusCode, fmt.Errorf("answer to %s %s: %w", method, path, err)
+	}
+	return resp.StatusCode, nil
+}
+
+// simplify takes the wrapping of net/http off: its URL is made up and says nothing.
+func simplify(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
+
+func problemOf(resp *http.Response, data []byte) error {
+	e := &Error{}
+	if json.Unmarshal(data, &e.Problem) != nil || e.Type == "" {
+		return fmt.Errorf("boxd answered %s", resp.Status)
+	}
+	return e
+}

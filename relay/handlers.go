@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+func health(*call) (any, error) { return api.Health{Status: "ok"}, nil }
+
+func ready(c *call) (any, error) {
+	if err := c.server.sup.Ready(); err != nil {
+		return nil, err
+	}
+	return api.Health{Status: "ok"}, nil
+}
+
+func status(c *call) (any, error) {
+	o := c.server.sup.Overview()
+	return api.Status{
+		Version: c.server.cfg.Version, StartedAt: c.server.started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
+		Running: o.Running, Executed: o.Executed, ControlGroups: o.ControlGroups, BestEffort: o.BestEffort,
+	}, nil
+}
+
+func profiles(c *call) (any, error) {
+	list := api.ProfileList{Default: c.server.cfg.DefaultProfile, Profiles: map[string]api.Profile{}}
+	for name, p := range c.server.sup.Profiles() {
+		list.Profiles[name] = api.Profile(p)
+	}
+	return list, nil
+}
+
+func doctor(c *call) (any, error) {
+	checks, err := c.server.sup.Doctor(c.context())
+	if err != nil {
+		return nil, err
+	}
+	d := api.Doctor{OK: true, Checks: make([]api.Check, len(checks))}
+	levels := map[isolation.CheckLevel]string{isolation.CheckOK: "ok", isolation.CheckWarn: "warn", isolation.CheckFail: "fail"}
+	for i, check := range checks {
+		d.OK = d.OK && check.Level != isolation.CheckFail
+		d.Checks[i] = api.Check{Name: check.Name, Level: levels[check.Level], Detail: check.Detail, Hint: check.Hint}
+	}
+	return d, nil
+}
+
+func listSessions(c *call) (any, error) {
+	everybody := c.r.URL.Query().Get("all") == "true"
+	if everybody && !c.who.Admin {
+		return nil, fault.Field("all", "true", "left out: only root sees the sessions of others").Of(fault.Denied)
+	}
+	list := api.SessionList{Sessions: []api.Session{}}
+	for _, info := range c.server.sup.Sessions(c.who, everybody) {
+		list.Sessions = append(list.Sessions, sessionOf(info))
+	}
+	return list, nil
+}
+
+func createSession(c *call) (any, error) {
+	var req api.SessionRequest
+	if err := c.decodeBody(&req); err != nil {
+		return nil, err
+	}
+	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(&req))
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return created{sessionOf(s.Info())}, nil
+	}
+	return sessionOf(s.Info()), nil
+}
+
+func getSession(c *call) (any, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	return sessionOf(s.Info()), nil
+}
+
+func deleteSession(c *call) (any, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	return noContent{}, c.server.sup.End(c.context(), s, supervisor.EndDeleted)
+}
+
+func execute(c *call) (any, error) {
+	var req api.ExecRequest
+	if err := c.decodeBody(&req); err != nil {
+		return nil, err
+	}
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	return c.execute(s, &req)
+}
+
+// oneShot makes a session, runs one thing in it and removes it, whatever happens.
+func oneShot(c *call) (any, error) {
+	var req api.OneShotRequest
+	if err := c.decodeBody(&req); err != nil {
+		return nil, err
+	}
+	s, err := c.makeOneShot(&req.Session)
+	if err != nil {
+		return nil, err
+	}
+	defer c.server.endOneShot(s)
+	return c.execute(s, &req.Exec)
+}
+
+// makeOneShot makes the session of a single execution. It must be new, since it will be removed.
+func (c *call) makeOneShot(req *api.SessionRequest) (*supervisor.Session, error) {
+	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(req))
+	if err == nil && !isNew {
+		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
+			WithHint("run it in that session, or leave the id out")
+	}
+	return s, err
+}
+
+// oneShotPatience is how long the answer waits for the end of the box; the end goes on after it.
+const oneShotPatience = 10 * time.Second
+
+func (c *call) execute(s *supervisor.Session, req *api.ExecRequest) (any, error) {
+	if req.Encoding != "" && req.Encoding != encodingUTF8 && req.Encoding != encodingBase64 {
+		return nil, fault.Field("encoding", req.Encoding, encodingUTF8+", "+encodingBase64)
+	}
+	result, err := c.server.sup.Exec(c.context(), s, execRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return execResult(s, result, req.Encoding), nil
+}
+
+// Encodings of output in an answer.
+const (
+	encodingUTF8   = "utf-8"
+	encodingBase64 = "base64"
+)
+
+func sessionRequest(r *api.SessionRequest) *supervisor.SessionRequest {
+	req := &supervisor.SessionRequest{
+		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
+		Memory: r.Memory, Pids: r.Pids, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
+		Env: r.Env, Labels: r.Labels,
+	}
+	for _, m := range r.Mounts {
+		req.Mounts = append(req.Mounts, supervisor.Mount(m))
+	}
+	return req
+}
+
+func sessionOf(i supervisor.Info) api.Session {
+	s := api.Session{
+		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
+		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
+		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, Pids: i.Settings.Pids, Tmp: i.Settings.Tmp,
+		WorkspaceQuota: i.Settings.WorkspaceQuota, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
+		Mounts: []api.Mount{}, Env: i.Settings.EnvNames, Labels: i.Settings.Labels, Enforcement: map[string]string{},
+		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase,
+	}
+	for _, m := range i.Settings.Mounts {
+		s.Mounts = append(s.Mounts, api.Mount(m))
+	}
+	for limit, by := range i.Enforced {
+		s.Enforcement[limit] = string(by)
+	}
+	if !i.Expires.IsZero() {
+		s.ExpiresAt = &i.Expires
+	}
+	return s
+}
+
+func execRequest(r *api.ExecRequest) *supervisor.ExecRequest {
+	return &supervisor.ExecRequest{
+		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
+		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
+	}
+}
+
+func execResult(s *supervisor.Session, r *supervisor.Result, encoding string) api.ExecResult {
+	res := api.ExecResult{
+		Session: s.ID, Status: string(r.Status), Signal: r.Signal,
+		DurationMS: milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
+		Usage:   api.Usage{UserMS: milliseconds(r.UserTime), SystemMS: milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
+		Clamped: clamped(r.Clamped),
+	}
+	if r.Status == supervisor.StatusExited {
+		res.ExitCode = &r.ExitCode
+	}
+	if r.Failed != nil {
+		res.Failure = startFailure(r.Failed)
+	}
+	for i, text := range []*string{&res.Stdout, &res.Stderr} {
+		res.Output[i] = api.Total{Bytes: r.Streams[i].Total, Omitted: r.Streams[i].Omitted}
+		*text = encode(r.Streams[i].Data, encoding)
+	}
+	return res
+}
+
+func encode(data []byte, encoding string) string {
+	if encoding == encodingBase64 {
+		return base64.StdEncoding.EncodeToString(data)
+	}
+	return strings.ToValidUTF8(string(data), "�")
+}
+
+func clamped(list []supervisor.Clamp) []api.Clamp {
+	var out []api.Clamp
+	for _, c := range list {
+		out = append(out, api.Clamp(c))
+	}
+	return out
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// exitText is for logs.
+func exitText(r *supervisor.Result) string {
+	if r.Status == supervisor.StatusExited {
+		return fmt.Sprintf("exited %d", r.ExitCode)
+	}
+	return string(r.Status)
+}

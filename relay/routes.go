@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// role is what a caller must be to take a route.
+type role uint8
+
+const (
+	anyone role = iota + 1 // whoever can connect
+	user                   // a principal, for what is its own
+	admin
+)
+
+// route is one way in. The zero role fits nobody, so a line without one is closed.
+type route struct {
+	pattern string
+	role    role
+	handle  func(c *call) (any, error)
+}
+
+// routes is the whole API.
+func routes() []route {
+	return []route{
+		{"GET /healthz", anyone, health},
+		{"GET /readyz", anyone, ready},
+		{"GET /v1/status", user, status},
+		{"GET /v1/profiles", user, profiles},
+		{"GET /v1/doctor", user, doctor},
+		{"POST /v1/exec", user, oneShot},
+		{"GET /v1/exec/stream", user, oneShotStream},
+		{"GET /v1/sessions", user, listSessions},
+		{"POST /v1/sessions", user, createSession},
+		{"GET /v1/sessions/{id}", user, getSession},
+		{"DELETE /v1/sessions/{id}", user, deleteSession},
+		{"POST /v1/sessions/{id}/exec", user, execute},
+		{"GET /v1/sessions/{id}/exec/stream", user, executeStream},
+	}
+}
+
+// call is one request on its way through.
+type call struct {
+	server *Server
+	w      http.ResponseWriter
+	r      *http.Request
+	who    supervisor.Principal
+}
+
+// serve is the one place where a caller's right to a route is decided.
+func (s *Server) serve(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{server: s, w: w, r: r}
+		who, known := caller(r.Context())
+		c.who = who
+		if !known || rt.role == 0 || rt.role == admin && !who.Admin {
+			c.fail(fault.Errorf(fault.Denied, "this caller may not do that"))
+			return
+		}
+		body, err := rt.handle(c)
+		switch {
+		case err != nil:
+			c.fail(err)
+		case body != nil:
+			c.reply(body)
+		}
+	})
+}
+
+// context ends when the caller hangs up or boxd stops.
+func (c *call) context() context.Context { return c.r.Context() }
+
+// session finds the session of the path. An admin may name another owner; for everybody else a
+// session of somebody else and one that does not exist are the same.
+func (c *call) session() (*supervisor.Session, error) {
+	who, err := c.owner()
+	if err != nil {
+		return nil, err
+	}
+	return c.server.sup.Session(who, c.r.PathValue("id"))
+}
+
+func (c *call) owner() (supervisor.Principal, error) {
+	name := c.r.URL.Query().Get("owner")
+	if name == "" || name == c.who.Name {
+		return c.who, nil
+	}
+	if !c.who.Admin {
+		return c.who, fault.Field("owner", name, "left out, or "+c.who.Name).Of(fault.Denied)
+	}
+	return supervisor.Principal{Name: name}, nil
+}
+
+func noRoute(c *call) (any, error) {
+	return nil, fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path))
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package relay is every way into boxd: routes, who may take them, and streams.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// Config is what the relay needs to know.
+type Config struct {
+	Version        string
+	DefaultProfile string
+}
+
+// Bounds of what a peer can make boxd hold.
+const (
+	maxConnections = 1024
+	maxHeader      = 64 << 10
+	maxBody        = 16 << 20
+	headerPatience = 10 * time.Second
+	idlePatience   = 2 * time.Minute
+	stopPatience   = 5 * time.Second
+)
+
+// Server serves one supervisor.
+type Server struct {
+	cfg     Config
+	sup     *supervisor.Supervisor
+	log     *slog.Logger
+	started time.Time
+	mux     *http.ServeMux
+	streams sync.WaitGroup // http.Server does not know hijacked connections
+}
+
+// New returns a server; Serve makes it work.
+func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
+	s := &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), mux: http.NewServeMux()}
+	for _, r := range routes() {
+		s.mux.Handle(r.pattern, s.serve(r))
+	}
+	s.mux.Handle("/", s.serve(route{role: anyone, handle: noRoute}))
+	return s
+}
+
+// Serve answers on a Unix socket until ctx ends, and returns when every stream has ended too.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:           s.mux,
+		ConnContext:       withPeer,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ReadHeaderTimeout: headerPatience,
+		IdleTimeout:       idlePatience,
+		MaxHeaderBytes:    maxHeader,
+	}
+	stop := context.AfterFunc(ctx, func() {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+		defer cancel()
+		if srv.Shutdown(late) != nil {
+			_ = srv.Close() // ends what does not end by itself
+		}
+	})
+	defer stop()
+	err := srv.Serve(netutil.LimitListener(ln, maxConnections))
+	s.streams.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve: %w", err)
+}

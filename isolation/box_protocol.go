@@ -4,13 +4,13 @@ package isolation
 
 import "time"
 
-// The conversation with PID 1 of a box, over one SEQPACKET socket. The keeper leads the first two
-// lines and then hands its end to boxd, so nothing privileged is in the path of an exec.
+// The conversation with PID 1 of a box, over one SEQPACKET socket. The keeper says the first word and
+// hands its end to boxd, so nothing privileged is in the path of an exec.
 //
 //	keeper, then boxd                     boxinit
 //	Setup{…} + mount trees ────────────►  make the box, drop privileges
-//	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	─── the socket changes hands ───
+//	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	Spawn{id, command} + files ────────►  start a program
 //	            ◄──────────────────────── Started{id, pid} + files    if the output is followed
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, and that is its end

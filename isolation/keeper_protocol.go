@@ -10,8 +10,9 @@ import "syscall"
 //	boxd                                  keeper
 //	Hello{version} ────────────────────►
 //	            ◄──────────────────────── Hello{version}         or the connection ends
-//	Launch{req, spec} ─────────────────►  reserve ids, open mounts, clone from the zygote, set up
-//	            ◄──────────────────────── Launched{req, pid, base} + control socket, pidfd
+//	Launch{req, spec} ─────────────────►  reserve ids, open mounts, clone from the zygote
+//	            ◄──────────────────────── Launched{req, pid, base} + control socket, pidfd:
+//	                                      PID 1 runs and has its Setup, see box_protocol.go
 //	            ◄──────────────────────── Failed{req, step, item, errno | refusal}
 //	End{req, key, remove work} ────────►  kill, wait until it is gone, release all of it
 //	            ◄──────────────────────── Ended{req}             or Failed

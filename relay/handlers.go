@@ -171,7 +171,7 @@ func sessionOf(i supervisor.Info) api.Session {
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
 		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, Pids: i.Settings.Pids, Tmp: i.Settings.Tmp,
 		WorkspaceQuota: i.Settings.WorkspaceQuota, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
-		Mounts: []api.Mount{}, Env: i.Settings.EnvNames, Labels: i.Settings.Labels, Enforcement: map[string]string{},
+		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
 		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase,
 	}
 	for _, m := range i.Settings.Mounts {

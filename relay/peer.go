@@ -18,22 +18,47 @@ import (
 // peerKey is the context key of the caller.
 type peerKey struct{}
 
-// withPeer asks the kernel who has connected, once, before the first byte is read. A connection
-// without credentials gets no principal, and every route refuses it.
+// peerListener accepts connections whose caller the kernel names; any other is closed before its
+// first byte is read.
+type peerListener struct{ net.Listener }
+
+// Accept returns the next connection; its remote address is the caller.
+func (l peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if raw, ok := conn.(syscall.Conn); ok {
+			if who, err := peerOf(raw); err == nil {
+				return peerConn{conn, peerAddr{who}}, nil
+			}
+		}
+		conn.Close()
+	}
+}
+
+// peerConn is a connection that knows its caller. The caller travels as the remote address, which
+// reaches ConnContext through whatever else wraps the connection.
+type peerConn struct {
+	net.Conn
+	peer peerAddr
+}
+
+// RemoteAddr returns a peerAddr.
+func (c peerConn) RemoteAddr() net.Addr { return c.peer }
+
+type peerAddr struct{ who supervisor.Principal }
+
+func (peerAddr) Network() string  { return "unix" }
+func (a peerAddr) String() string { return a.who.Name }
+
+// withPeer puts the caller into the context of its requests.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	type wrapped interface{ NetConn() net.Conn }
-	if w, ok := conn.(wrapped); ok {
-		conn = w.NetConn()
+	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
+		return context.WithValue(ctx, peerKey{}, addr.who)
 	}
-	raw, ok := conn.(syscall.Conn)
-	if !ok {
-		return ctx
-	}
-	who, err := peerOf(raw)
-	if err != nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, who)
+	return ctx
 }
 
 // caller returns who has connected.

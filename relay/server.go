@@ -73,7 +73,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		}
 	})
 	defer stop()
-	err := srv.Serve(netutil.LimitListener(ln, maxConnections))
+	err := srv.Serve(netutil.LimitListener(peerListener{ln}, maxConnections))
 	s.streams.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

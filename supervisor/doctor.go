@@ -4,8 +4,10 @@ package supervisor
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,11 +24,38 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	checks = append(checks, v.checkControlGroups())
+	checks = append(checks, v.checkBox(ctx), v.checkControlGroups())
 	for _, name := range []string{limitMemory, limitCPU, limitPids} {
 		checks = append(checks, v.checkLimit(name))
 	}
 	return append(checks, v.checkDisk()), nil
+}
+
+// checkBox starts a box as a session of the default profile would have it, and ends it: a host that
+// passes has done what it will be asked to do.
+func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
+	c := isolation.Check{Name: "a real box"}
+	s := &Session{ID: "doctor", Key: keyOf("", rand.Text()), Hostname: "doctor"}
+	var err error
+	if s.Settings, _, err = v.cfg.merge(&SessionRequest{}); err != nil {
+		c.Level, c.Detail = isolation.CheckFail, err.Error()
+		return c
+	}
+	begin := time.Now()
+	box, err := v.keeper.Launch(ctx, s.spec())
+	if err != nil {
+		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
+		return c
+	}
+	took := time.Since(begin)
+	err = v.keeper.End(context.WithoutCancel(ctx), s.Key, true)
+	box.Close()
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, "it does not end: "+err.Error()
+		return c
+	}
+	c.Detail = fmt.Sprintf("started in %.1f ms", float64(took.Microseconds())/1000)
+	return c
 }
 
 func (v *Supervisor) checkControlGroups() isolation.Check {

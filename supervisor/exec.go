@@ -258,7 +258,7 @@ func (v *Supervisor) command(s *Session, req *ExecRequest) (*isolation.Command, 
 		return nil, nil, nil, err
 	}
 	cmd := &isolation.Command{
-		Env: v.environment(s, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		Env: withEnv(s.env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: s.profile.Leftovers == LeftoversKeep,
 		Output:      isolation.Output{Follow: req.Follow, Tail: uint64(followWindow)},
 	}
@@ -337,7 +337,7 @@ func (v *Supervisor) validateExec(req *ExecRequest) error {
 		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(isolation.Roots(), ", "))
 	}
 	if size := quantity.Size(len(req.Stdin)); size > v.cfg.Exec.MaxStdin {
-		return fault.Field("stdin", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", v.cfg.Exec.MaxStdin))
+		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", v.cfg.Exec.MaxStdin))
 	}
 	if l := req.OutputLimit; l != nil && (*l < 1 || *l > v.cfg.Exec.OutputLimit) {
 		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", v.cfg.Exec.OutputLimit))
@@ -349,20 +349,20 @@ func (v *Supervisor) validateArgv(argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
 		return fault.Field("argv", fmt.Sprintf("%q", argv), "a program and its arguments")
 	}
-	size := 0
+	var size quantity.Size
 	for i, arg := range argv {
 		field := fmt.Sprintf("argv[%d]", i)
 		if strings.Contains(arg, "\x00") {
 			return fault.Field(field, arg, "text without NUL")
 		}
 		if len(arg) > maxArg {
-			return fault.Field(field, fmt.Sprintf("%d bytes", len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", maxArg)).
+			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", maxArg)).
 				WithHint("a command, code or stdin may be longer")
 		}
-		size += len(arg) + 1
+		size += quantity.Size(len(arg) + 1)
 	}
-	if quantity.Size(size) > v.cfg.Exec.MaxCommand {
-		return fault.Field("argv", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %v (exec.max_command)", v.cfg.Exec.MaxCommand))
+	if size > v.cfg.Exec.MaxCommand {
+		return fault.Field("argv", size, fmt.Sprintf("at most %v (exec.max_command)", v.cfg.Exec.MaxCommand))
 	}
 	return nil
 }
@@ -374,7 +374,7 @@ func (v *Supervisor) validateCode(field, code string) error {
 	case strings.Contains(code, "\x00"):
 		return fault.Field(field, code, "text without NUL")
 	case quantity.Size(len(code)) > v.cfg.Exec.MaxCommand:
-		return fault.Field(field, fmt.Sprintf("%d bytes", len(code)), fmt.Sprintf("at most %v (exec.max_command)", v.cfg.Exec.MaxCommand)).
+		return fault.Field(field, quantity.Size(len(code)), fmt.Sprintf("at most %v (exec.max_command)", v.cfg.Exec.MaxCommand)).
 			WithHint("put it into a file of the workspace, or send it by stdin")
 	}
 	return nil
@@ -396,15 +396,31 @@ func (p *Profile) timeout(name string, asked *quantity.Duration) (time.Duration,
 	return time.Duration(*asked), nil, nil
 }
 
-// environment is the configured one, then the session's, then the request's.
-func (v *Supervisor) environment(s *Session, env map[string]string) []string {
-	all := make(map[string]string, len(v.cfg.Env)+len(s.env)+len(env))
-	for _, layer := range []map[string]string{v.cfg.Env, s.env, env} {
-		maps.Copy(all, layer)
-	}
+// environment is the configured one with a session's on top.
+func (v *Supervisor) environment(env map[string]string) []string {
+	all := maps.Clone(v.cfg.Env)
+	maps.Copy(all, env)
 	list := make([]string, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		list = append(list, name+"="+all[name])
+	}
+	return list
+}
+
+// withEnv is a session's environment with an execution's on top.
+func withEnv(base []string, env map[string]string) []string {
+	if len(env) == 0 {
+		return base
+	}
+	list := make([]string, 0, len(base)+len(env))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, replaced := env[name]; !replaced {
+			list = append(list, kv)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
 	}
 	return list
 }

@@ -22,7 +22,7 @@ type Session struct {
 	Settings Settings
 	Created  time.Time
 	profile  Profile
-	env      map[string]string
+	env      []string // NAME=value of every program that adds nothing
 	enforced map[string]Mechanism
 
 	started chan struct{} // closed when the start is over, well or not

@@ -64,7 +64,7 @@ const (
 	maxLabels    = 32
 	maxLabelSize = 256
 	maxEnv       = 256
-	maxEnvSize   = 32 << 10
+	maxEnvSize   = 32 * quantity.KiB
 	minMemory    = 32 * quantity.MiB
 	maxCPUs      = 1024
 	maxPids      = 1 << 22 // PID_MAX_LIMIT
@@ -212,15 +212,15 @@ func validateEnvironment(env map[string]string) error {
 	if len(env) > maxEnv {
 		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", maxEnv))
 	}
-	size := 0
+	var size quantity.Size
 	for name, value := range env {
 		if err := validateEnv(name, value); err != nil {
 			return err
 		}
-		size += len(name) + len(value) + 2
+		size += quantity.Size(len(name) + len(value) + 2)
 	}
 	if size > maxEnvSize {
-		return fault.Field("env", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %d bytes in all", maxEnvSize))
+		return fault.Field("env", size, fmt.Sprintf("at most %v in all", maxEnvSize))
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func (v *Supervisor) claim(who Principal, req *SessionRequest, settings Settings
 	now := time.Now()
 	s := &Session{
 		ID: req.ID, Key: key, Owner: who, Hostname: hostnameOf(req.ID), Settings: settings, Created: now,
-		profile: *profile, env: req.Env, enforced: enforced,
+		profile: *profile, env: v.environment(req.Env), enforced: enforced,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
 	}
 	v.sessions[key] = s
@@ -184,13 +184,15 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer cancel()
 	begin := time.Now()
-	err := v.writeRecord(s)
-	var box *client.Box
-	if err == nil {
-		box, err = v.keeper.Launch(ctx, s.spec())
+	written := make(chan error, 1)
+	go func() { written <- v.writeRecord(s) }() // waited for below
+	box, err := v.keeper.Launch(ctx, s.spec())
+	if werr := <-written; werr != nil && err == nil {
+		err = errors.Join(werr, v.keeper.End(ctx, s.Key, true))
+		box.Close()
 	}
 	if err != nil {
-		err = startError(s, err)
+		box, err = nil, startError(s, err)
 		v.log.Warn("session start failed", "session", s.ID, "owner", s.Owner.Name, "error", err)
 		v.removeRecord(s)
 		v.mu.Lock()
@@ -332,12 +334,16 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(s *Session) {
-	clean := false
-	for !clean {
+	forgotten := make(chan struct{})
+	go func() { // waited for below; without a record the workspace itself tells the next boxd
+		defer close(forgotten)
+		v.removeRecord(s)
+	}()
+	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
 		err := v.keeper.End(ctx, s.Key, true)
 		cancel()
-		if clean = err == nil; clean || errors.Is(err, client.ErrKeeperGone) {
+		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break
 		}
 		v.log.Error("session does not end", "session", s.ID, "error", err)
@@ -349,9 +355,7 @@ func (v *Supervisor) release(s *Session) {
 		break
 	}
 	s.box.Close()
-	if clean { // or the next boxd cleans up by the record
-		v.removeRecord(s)
-	}
+	<-forgotten
 	v.mu.Lock()
 	delete(v.sessions, s.Key)
 	v.mu.Unlock()
@@ -402,11 +406,21 @@ func (v *Supervisor) removeRecord(s *Session) {
 	}
 }
 
-// sweep removes what sessions of an earlier boxd have left: their boxes ended with it.
+// sweep removes what sessions of an earlier boxd have left: their boxes ended with it. A workspace
+// may be there without a record, if that boxd died between the two.
 func (v *Supervisor) sweep(ctx context.Context) error {
 	names, err := durable.Names(v.records)
 	if err != nil {
 		return err
+	}
+	orphans, err := os.ReadDir(filepath.Join(v.state, "workspaces"))
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	for _, o := range orphans {
+		if err := v.keeper.End(ctx, o.Name(), true); err != nil {
+			return fmt.Errorf("clean up workspace %s: %w", o.Name(), err)
+		}
 	}
 	for _, name := range names {
 		key, ok := strings.CutSuffix(name, recordSuffix)

@@ -223,8 +223,12 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	case "canceled":
 		fmt.Fprintf(a.stderr, "boxctl: canceled\n")
 	}
-	if r.LeftoversKilled > 0 {
-		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", r.LeftoversKilled)
+	switch n := r.LeftoversKilled; n {
+	case 0:
+	case 1:
+		fmt.Fprintln(a.stderr, "boxctl: killed a process it left running")
+	default:
+		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", n)
 	}
 	return resultCode(r, caught)
 }

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// PID 1 has one P by its environment; looking up the processor quota it might have takes longer than
+// all else before main.
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command boxinit is PID 1 of every box. Only the keeper starts it.
 package main
 

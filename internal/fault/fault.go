@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -41,7 +42,7 @@ func (k Kind) String() string {
 type Error struct {
 	Kind    Kind
 	Field   string // the request or configuration field at fault, in the caller's spelling
-	Value   string // what was given, shortened by Show
+	Value   string // what was given, shortened
 	Allowed string // what would have been accepted
 	Hint    string // what to do next, one sentence
 	Err     error  // what happened; its text may change in any release
@@ -55,7 +56,7 @@ func Errorf(k Kind, format string, args ...any) *Error {
 // Field returns an Invalid error that names the field, the value given and what is allowed.
 func Field(field string, value any, allowed string) *Error {
 	return &Error{
-		Kind: Invalid, Field: field, Value: Show(value), Allowed: allowed,
+		Kind: Invalid, Field: field, Value: shorten(fmt.Sprint(value)), Allowed: allowed,
 		Err: fmt.Errorf("%s is %s: allowed is %s", field, Show(value), allowed),
 	}
 }
@@ -102,9 +103,21 @@ func Show(value any) string {
 	if len(s) <= showLimit {
 		return strconv.Quote(s)
 	}
-	cut := showLimit
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
+	return strconv.Quote(cut(s)) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+}
+
+func shorten(s string) string {
+	if len(s) <= showLimit {
+		return strings.ToValidUTF8(s, "�")
 	}
-	return strconv.Quote(s[:cut]) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+	return strings.ToValidUTF8(cut(s), "�") + "…"
+}
+
+// cut takes the beginning of a long text without breaking a character.
+func cut(s string) string {
+	n := showLimit
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }

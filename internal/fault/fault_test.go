@@ -40,7 +40,7 @@ func TestKindOfSeesThroughWrapping(t *testing.T) {
 func TestFieldNamesFieldValueAndAllowed(t *testing.T) {
 	t.Parallel()
 	err := fault.Field("memory", "512 pigs", "a size such as 512MiB")
-	if err.Kind != fault.Invalid || err.Field != "memory" || err.Value != `"512 pigs"` {
+	if err.Kind != fault.Invalid || err.Field != "memory" || err.Value != "512 pigs" {
 		t.Fatalf("got %+v", err)
 	}
 	for _, part := range []string{"memory", "512 pigs", "a size such as 512MiB"} {

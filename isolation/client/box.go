@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +24,7 @@ type Box struct {
 	isolation.Launched
 	conn  *fdpass.Conn
 	pidfd *os.File
+	ready chan error    // one word on the setup, or closed with the connection
 	done  chan struct{} // closed when the connection to PID 1 has ended
 
 	mu       sync.Mutex // guards the fields below
@@ -39,9 +41,29 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		file.Close()
 		return nil, err
 	}
-	b := &Box{Launched: l, conn: conn, pidfd: file, done: make(chan struct{}), programs: map[uint32]*Program{}}
+	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), programs: map[uint32]*Program{}}
 	go b.receive()
 	return b, nil
+}
+
+// setupPatience is what PID 1 gets to make the box, which takes it less than a millisecond.
+const setupPatience = 20 * time.Second
+
+// awaitReady waits for PID 1's word that the box is made.
+func (b *Box) awaitReady(ctx context.Context) error {
+	timer := time.NewTimer(setupPatience)
+	defer timer.Stop()
+	select {
+	case err, ok := <-b.ready:
+		if !ok {
+			return ErrBoxLost
+		}
+		return err
+	case <-timer.C:
+		return &isolation.StepError{Step: isolation.StepSetup, Item: "PID 1 does not answer", Errno: unix.ETIMEDOUT}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Done is closed when the box is gone.
@@ -118,11 +140,24 @@ func (b *Box) receive() {
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
 	}
+	close(b.ready)
 	close(b.done)
 }
 
 // deliver hands a message to the program it is about. On an error the files are still the caller's.
 func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
+	if reply.Ready || reply.Failed != nil && reply.ID == 0 {
+		var failed error
+		if reply.Failed != nil {
+			failed = reply.Failed
+		}
+		select {
+		case b.ready <- failed:
+			return nil
+		default:
+			return isolation.ErrMalformed // said twice
+		}
+	}
 	b.mu.Lock()
 	p := b.programs[reply.ID]
 	if p != nil && !reply.Started {

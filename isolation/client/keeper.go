@@ -137,7 +137,15 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		fdpass.CloseAll(a.files)
 		return nil, fmt.Errorf("launch: %w", isolation.ErrMalformed)
 	}
-	return newBox(*a.msg.Launched, a.files[0], a.files[1])
+	box, err := newBox(*a.msg.Launched, a.files[0], a.files[1])
+	if err == nil {
+		if err = box.awaitReady(ctx); err == nil {
+			return box, nil
+		}
+		box.Close()
+	}
+	// The keeper has done its part; what came of it has to be undone with its help.
+	return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
 }
 
 // End kills a box and waits until it has left nothing behind, with removeWork not even its

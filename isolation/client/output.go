@@ -79,6 +79,10 @@ const followChunk = 64 << 10
 // more of it, emit fails or ctx ends. The program waits while emit does not return and the ring is
 // full. The slice is reused after emit returns.
 func (p *Program) Follow(ctx context.Context, emit func(stream int, data []byte) error) error {
+	if p.event == nil { // never ran
+		_, err := p.Wait(ctx)
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { _ = p.event.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, followChunk)

@@ -8,11 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setRlimits sets the limits every program inherits. syscall.Setrlimit and not unix.Prlimit: the
-// runtime raised its own soft RLIMIT_NOFILE and would otherwise give children the old one back.
+// setRlimits sets the limits every program inherits, or what the host allows if that is less.
+// syscall.Setrlimit and not unix.Prlimit: the runtime raised its own soft RLIMIT_NOFILE and would
+// otherwise give children the old one back.
 func (b *box) setRlimits() (string, error) {
 	for _, r := range b.setup.Rlimits {
-		lim := syscall.Rlimit{Cur: r.Soft, Max: r.Hard}
+		var host syscall.Rlimit
+		if err := syscall.Getrlimit(int(r.Resource), &host); err != nil {
+			return rlimitName(r.Resource), err
+		}
+		lim := syscall.Rlimit{Cur: min(r.Soft, host.Max), Max: min(r.Hard, host.Max)}
 		if err := syscall.Setrlimit(int(r.Resource), &lim); err != nil {
 			return rlimitName(r.Resource), err
 		}
@@ -68,7 +73,6 @@ func (b *box) writeFiles() (string, error) {
 	for _, f := range []struct{ name, text string }{
 		{"hostname", name + "\n"},
 		{"hosts", "127.0.0.1\tlocalhost " + name + "\n::1\tlocalhost " + name + "\n"},
-		{"resolv.conf", "# This session has no network.\n"},
 	} {
 		fd, err := unix.Open(dir+"/"+f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 		if err != nil {

@@ -26,12 +26,16 @@ const (
 // every box; the limit alone keeps it bounded.
 const memoryLimit = 8 << 20
 
+// defaultSlack is the kernel's own timer slack, in nanoseconds (PR_SET_TIMERSLACK(2const)).
+const defaultSlack = 50_000
+
 // Main runs PID 1 until the box ends and returns its exit status. It must be called on the main
 // goroutine of a program that does nothing else.
 func Main() int {
 	// The thread that serves the box is the one that starts programs: they inherit its working
 	// directory, capabilities and filter, so it must stay the same thread.
 	runtime.LockOSThread()
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, defaultSlack, 0, 0, 0) // the zygote has set that of the other threads
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
 	unix.CloseOnExec(controlFD)

@@ -113,16 +113,17 @@ func (b *box) mountDevpts() (string, error) {
 	return "/dev/pts", mountfd.Attach(m, unix.AT_FDCWD, "/dev/pts")
 }
 
-// What of /proc is hidden, and what is shown read-only. Most of it is root's and closed to the box
-// user anyway; this holds also where a kernel is careless with a mode. See proc(5).
+// What of /proc is hidden, and what is shown read-only, as far as its own modes do not see to it: all
+// in it that only root of the host may open or write is closed to the box user, who is nobody there.
+// See proc(5).
 func hiddenFiles() []string {
 	return []string{
-		"kcore", "kmsg", "keys", "key-users", "kallsyms", "timer_list", "sched_debug", "latency_stats",
-		"interrupts", // timing of other boxes' input
+		"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats",
+		"interrupts", // the timing of other boxes' input
 	}
 }
 func hiddenDirs() []string    { return []string{"acpi", "asound", "scsi"} }
-func readOnlyPaths() []string { return []string{"sys", "sysrq-trigger", "bus", "fs", "irq"} }
+func readOnlyPaths() []string { return []string{"sys", "sysrq-trigger"} }
 
 func (b *box) maskProc() (string, error) {
 	for _, name := range hiddenFiles() {
@@ -283,12 +284,4 @@ func setfs(uid, gid uintptr) {
 	// Raw calls: the wrappers would change every thread.
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, gid, 0, 0)
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uid, 0, 0)
-}
-
-// allThreads makes a system call on every thread of the process.
-func allThreads(trap, a1, a2 uintptr) error {
-	if _, _, errno := syscall.AllThreadsSyscall(trap, a1, a2, 0); errno != 0 {
-		return errno
-	}
-	return nil
 }

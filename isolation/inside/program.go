@@ -200,24 +200,22 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 		p.deadline = p.started + cmd.Timeout
 	}
 	s.programs[p.id], s.byPID[p.pid] = p, p
-	if p.token, err = s.watch(p.pidfd, watch{program: p}); err == nil {
-		err = s.watchStreams(p)
-	}
-	if err != nil {
+	if p.token, err = s.watch(p.pidfd, watch{program: p}); err != nil {
 		s.killTagged(p.tag)
 		return stepError(isolation.StepStdio, "epoll", err)
 	}
+	s.watchStreams(p)
 	return nil
 }
 
 // lookup finds a program as execvp(3) would, as the box user. ENOENT: nothing of that name;
-// EACCES: something, but not executable.
+// EACCES: something, but not executable. What is named by a path execve judges.
 func lookup(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
 	restore := asBoxUser()
 	defer restore()
-	if strings.Contains(name, "/") {
-		return name, executable(name)
-	}
 	found := error(unix.ENOENT)
 	for dir := range strings.SplitSeq(pathOf(env), ":") {
 		if dir == "" {

@@ -62,15 +62,13 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 	return io, nil
 }
 
-func (s *server) watchStreams(p *program) error {
+// watchStreams begins to take a program's output as it comes. Out of memory for that, the output is
+// taken at the program's end, as far as the pipe holds it.
+func (s *server) watchStreams(p *program) {
 	for i := range p.streams {
 		st := &p.streams[i]
-		var err error
-		if st.token, err = s.watch(st.pipe, watch{program: p, stream: st}); err != nil {
-			return err
-		}
+		st.token, _ = s.watch(st.pipe, watch{program: p, stream: st})
 	}
-	return nil
 }
 
 // readable moves what a program has written into its ring.
@@ -86,9 +84,14 @@ func (s *server) readable(p *program, st *stream) {
 	case n == 0 || err != nil:
 		s.closePipe(st)
 	}
-	if n > 0 && p.event >= 0 {
+	s.tellFollower(p)
+}
+
+// tellFollower wakes who follows a program's output.
+func (s *server) tellFollower(p *program) {
+	if p.event >= 0 {
 		one := [8]byte{1}
-		_, _ = unix.Write(p.event, one[:]) // full means it has been told
+		_, _ = unix.Write(p.event, one[:]) // a full counter means that it has been told
 	}
 }
 

@@ -3,25 +3,21 @@
 package keeper
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// check tries what boxes need on this host. The last line starts a real box, so a host that passes
-// has done what it will be asked to do.
+// check examines what boxes need of this host. Whether one really starts, boxd tries by itself.
 func (k *Keeper) check() []isolation.Check {
 	return []isolation.Check{
-		checkKernel(), checkUserNamespaces(), checkCapabilities(), k.checkIDs(), k.checkBox(),
+		checkKernel(), checkUserNamespaces(), checkCapabilities(), k.checkIDs(),
 	}
 }
 
@@ -149,27 +145,4 @@ func subordinate(line string) (who string, start, count uint64, err error) {
 		count, err = strconv.ParseUint(fields[2], 10, 32)
 	}
 	return fields[0], start, count, err
-}
-
-// checkBox starts a box and ends it.
-func (k *Keeper) checkBox() isolation.Check {
-	const name = "a real box"
-	var random [isolation.KeyLen / 2]byte
-	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
-	spec := &isolation.Spec{
-		Key: hex.EncodeToString(random[:]), Hostname: "doctor", ManagedWork: true,
-		Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 256},
-	}
-	start := time.Now()
-	l := k.launch(spec)
-	if l.failed != nil {
-		return fail(name, "the step and errno say what the host refuses", "%v", l.failed)
-	}
-	took := time.Since(start)
-	unix.Close(l.control)
-	unix.Close(l.pidfd)
-	if err := k.end(&isolation.EndBox{Key: spec.Key, RemoveWork: true}); err != nil {
-		return fail(name, "", "ending it: %v", err)
-	}
-	return ok(name, "started in %.1f ms", float64(took.Microseconds())/1000)
 }

@@ -41,8 +41,8 @@ type Config struct {
 
 // Times the keeper gives to things that take milliseconds when all is well.
 const (
-	setupPatience = 20 * time.Second
-	endPatience   = 30 * time.Second
+	zygotePatience = 20 * time.Second
+	endPatience    = 30 * time.Second
 )
 
 // Keeper serves one boxd.

@@ -4,13 +4,9 @@ package keeper
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -27,14 +23,15 @@ type launching struct {
 	box     *box
 	ids     idRange
 	sources []source
-	conn    *fdpass.Conn // towards PID 1, until boxd gets it
-	pid     int
-	pidfd   int
+	control int // towards PID 1: the keeper's first word, then boxd's
+	clone   *cloning
 	mounts  []isolation.SetupMount
 	trees   []int
-	control int // for boxd
 	undo    []func()
-	failed  *isolation.StepError
+
+	pid    int
+	pidfd  int // for boxd
+	failed *isolation.StepError
 }
 
 func (l *launching) steps() []launchStep {
@@ -42,10 +39,12 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepValidate, l.claim},
 		{isolation.StepMountSource, l.openSources},
 		{isolation.StepIDRange, l.reserveIDs},
+		// From here the zygote works too; the steps up to StepClone are done meanwhile.
+		{isolation.StepZygote, l.requestClone},
 		{isolation.StepWorkspace, l.makeWorkspace},
-		{isolation.StepClone, l.clone},
 		{isolation.StepIDMap, l.mapMounts},
-		{isolation.StepSetup, l.setUp},
+		{isolation.StepSetup, l.sendSetup},
+		{isolation.StepClone, l.awaitClone},
 	}
 }
 
@@ -54,7 +53,9 @@ type launchStep struct {
 	do   func() (item string, err error)
 }
 
-// launch starts a box. On success the caller owns l.control and l.pidfd.
+// launch starts a box as far as the keeper is needed: PID 1 runs and knows what to make of itself.
+// Whether it has made it, it tells who holds the control socket. On success the caller owns
+// l.control and l.pidfd.
 func (k *Keeper) launch(spec *isolation.Spec) *launching {
 	l := &launching{k: k, spec: spec, pidfd: -1, control: -1}
 	for _, s := range l.steps() {
@@ -87,10 +88,12 @@ func (l *launching) claim() (string, error) {
 	}
 	l.box = &box{gone: make(chan struct{})}
 	l.k.boxes[l.spec.Key] = l.box
-	l.undo = append(l.undo, func() {
+	l.undo = append(l.undo, func() { // a box that is watched goes when it is dead
 		l.k.mu.Lock()
 		defer l.k.mu.Unlock()
-		delete(l.k.boxes, l.spec.Key)
+		if l.box.pidfd == nil {
+			delete(l.k.boxes, l.spec.Key)
+		}
 	})
 	return "", nil
 }
@@ -107,8 +110,37 @@ func (l *launching) reserveIDs() (string, error) {
 		return l.k.cfg.IDLock, err
 	}
 	l.ids = ids
-	l.undo = append(l.undo, func() { l.k.ids.release(ids) })
+	l.undo = append(l.undo, func() {
+		if l.box.pidfd == nil { // else the watcher's to release
+			l.k.ids.release(ids)
+		}
+	})
 	return "", nil
+}
+
+// requestClone asks for PID 1 in its namespaces. Its end of the control socket goes with it, so it
+// may find its setup waiting when it begins.
+func (l *launching) requestClone() (string, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "socket", err
+	}
+	l.control = ends[0]
+	l.clone, err = l.k.zygote.request(l.k, l.ids, ends[1])
+	l.undo = append(l.undo, func() {
+		unix.Close(l.control) // PID 1 ends by it, if it has come to live
+		if l.clone != nil {
+			_, _ = l.awaitClone()
+		}
+		if l.box.pidfd == nil {
+			return
+		}
+		unix.Close(l.pidfd)
+		if err := l.box.kill(); err != nil {
+			l.k.cfg.Log.Print(err)
+		}
+	})
+	return "", err
 }
 
 // makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
@@ -120,6 +152,7 @@ func (l *launching) makeWorkspace() (string, error) {
 	if err := l.k.makeWorkspace(l.spec.Key); err != nil {
 		return l.spec.Key, err
 	}
+	// Nothing has been in it yet: PID 1 attaches it, and no program runs before the start is over.
 	l.undo = append(l.undo, func() {
 		if err := l.k.removeWorkspace(l.spec.Key); err != nil {
 			l.k.cfg.Log.Printf("workspace %s: %v", l.spec.Key, err)
@@ -128,41 +161,85 @@ func (l *launching) makeWorkspace() (string, error) {
 	return "", nil
 }
 
-// clone starts PID 1 in its namespaces. From here on the box exists and is watched.
-func (l *launching) clone() (string, error) {
-	conn, child, err := fdpass.Pair(isolation.MaxBoxReply)
-	if err != nil {
-		return "socket", err
+// mapMounts makes the trees the box will attach, each mapped so that the box user is the owner of
+// the files in it: parents before children.
+func (l *launching) mapMounts() (string, error) {
+	if l.spec.ManagedWork {
+		dir, err := l.k.openWorkspace(l.spec.Key)
+		if err != nil {
+			return isolation.Workspace, err
+		}
+		l.sources = append(l.sources, source{
+			fd: dir, mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, owner: workOwner(),
+		})
 	}
-	l.conn = conn
-	l.undo = append(l.undo, func() { conn.Close() })
-	defer unix.Close(child)
-	l.pid, l.pidfd, err = l.k.zygote.clone(l.k, l.ids, child)
+	slices.SortStableFunc(l.sources, func(a, b source) int { return cmp.Compare(len(a.mount.Target), len(b.mount.Target)) })
+	for _, src := range l.sources {
+		if err := l.mapMount(src); err != nil {
+			return src.mount.Target, err
+		}
+	}
+	return "", nil
+}
+
+func (l *launching) mapMount(src source) error {
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+	}
+	if !src.mount.Writable {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if src.owner.mapped {
+		ns, err := l.k.users.get(src.owner, l.ids.base)
+		if err != nil {
+			return err
+		}
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(ns)
+	}
+	tree, err := mountfd.Clone(src.fd, "", false)
+	if err != nil {
+		return err
+	}
+	l.trees = append(l.trees, tree)
+	l.mounts = append(l.mounts, isolation.SetupMount{Target: src.mount.Target, Writable: src.mount.Writable})
+	return mountfd.Restrict(tree, &attr)
+}
+
+// sendSetup tells PID 1 what to make of itself.
+func (l *launching) sendSetup() (string, error) {
+	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
+	req := isolation.BoxRequest{Setup: &isolation.Setup{
+		Hostname: l.spec.Hostname,
+		Scratch:  l.spec.Scratch,
+		Rlimits:  l.spec.Rlimits,
+		Mounts:   l.mounts,
+		Filter:   l.k.filter(hostWritable),
+	}}
+	return "", fdpass.Send(l.control, req.Encode(), l.trees...)
+}
+
+// awaitClone takes the zygote's answer. From here on the box exists and is watched.
+func (l *launching) awaitClone() (string, error) {
+	pid, pidfd, err := l.clone.await()
+	l.clone = nil
 	if err != nil {
 		return "", err
 	}
-	own, err := unix.FcntlInt(uintptr(l.pidfd), unix.F_DUPFD_CLOEXEC, 3)
+	own, err := unix.FcntlInt(uintptr(pidfd), unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
 		err = unix.SetNonblock(own, true) // so that the Go poller watches it
 	}
 	if err != nil {
-		_ = unix.PidfdSendSignal(l.pidfd, unix.SIGKILL, nil, 0)
-		unix.Close(l.pidfd)
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		unix.Close(pidfd)
 		return "pidfd", err
 	}
+	l.pid, l.pidfd = pid, pidfd
 	l.k.mu.Lock()
 	l.box.pid, l.box.ids, l.box.pidfd = l.pid, l.ids, os.NewFile(uintptr(own), "pidfd")
 	l.k.mu.Unlock()
-	// The watcher releases the range and the key when the box is dead; from here on that is its job.
-	l.undo = append(l.undo[:0], func() {
-		unix.Close(l.pidfd)
-		if err := l.box.kill(); err != nil {
-			l.k.cfg.Log.Print(err)
-		}
-		if l.spec.ManagedWork {
-			_ = l.k.removeWorkspace(l.spec.Key)
-		}
-	}, func() { conn.Close() })
 	go l.k.watch(l.spec.Key, l.box)
 	return "", nil
 }
@@ -184,105 +261,6 @@ func (k *Keeper) watch(key string, b *box) {
 	delete(k.boxes, key)
 	k.mu.Unlock()
 	close(b.gone)
-}
-
-// mapMounts makes the trees the box will attach, each mapped so that the box user is the owner of
-// the files in it.
-func (l *launching) mapMounts() (string, error) {
-	if l.spec.ManagedWork {
-		if err := l.mapWorkspace(); err != nil {
-			return isolation.Workspace, err
-		}
-	}
-	slices.SortStableFunc(l.sources, func(a, b source) int { return cmp.Compare(len(a.mount.Target), len(b.mount.Target)) })
-	for _, src := range l.sources {
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
-		if !src.mount.Writable {
-			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
-		}
-		if src.owner.mapped {
-			ns, err := l.k.users.get(src.owner, l.ids.base)
-			if err != nil {
-				return src.mount.Source, err
-			}
-			attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
-			attr.Userns_fd = uint64(ns)
-		}
-		if err := l.addTree(src.fd, src.mount.Target, &attr); err != nil {
-			return src.mount.Source, err
-		}
-	}
-	return "", nil
-}
-
-// mapWorkspace adds the managed workspace. Its files are the box user's id on disk too, so the
-// box's own user namespace is the map.
-func (l *launching) mapWorkspace() error {
-	ns, err := unix.Open("/proc/"+strconv.Itoa(l.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(ns)
-	dir, err := l.k.openWorkspace(l.spec.Key)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	return l.addTree(dir, isolation.Workspace, &unix.MountAttr{
-		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_IDMAP,
-		Propagation: unix.MS_PRIVATE,
-		Userns_fd:   uint64(ns),
-	})
-}
-
-func (l *launching) addTree(dir int, target string, attr *unix.MountAttr) error {
-	tree, err := mountfd.Clone(dir, "", false)
-	if err != nil {
-		return err
-	}
-	l.trees = append(l.trees, tree)
-	l.mounts = append(l.mounts, isolation.SetupMount{Target: target, Writable: attr.Attr_set&unix.MOUNT_ATTR_RDONLY == 0})
-	return mountfd.Restrict(tree, attr)
-}
-
-// setUp tells PID 1 what to make of itself, waits until it has, and takes the socket back for boxd.
-func (l *launching) setUp() (string, error) {
-	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
-	req := isolation.BoxRequest{Setup: &isolation.Setup{
-		Hostname: l.spec.Hostname,
-		Scratch:  l.spec.Scratch,
-		Rlimits:  l.spec.Rlimits,
-		Mounts:   l.mounts,
-		Filter:   l.k.filter(hostWritable),
-	}}
-	if err := l.conn.Send(req.Encode(), l.trees...); err != nil {
-		return "send", err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), setupPatience)
-	defer cancel()
-	body, files, err := l.conn.RecvContext(ctx, true)
-	if errors.Is(err, io.EOF) {
-		return "PID 1 ended", unix.ECHILD
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "PID 1 does not answer", unix.ETIMEDOUT
-	}
-	if err != nil {
-		return "receive", err
-	}
-	fdpass.CloseAll(files)
-	reply, err := isolation.DecodeBoxReply(body)
-	if err != nil {
-		return "answer", err
-	}
-	if reply.Failed != nil {
-		return "", reply.Failed
-	}
-	if !reply.Ready {
-		return "answer", fmt.Errorf("unexpected: %w", isolation.ErrMalformed)
-	}
-	l.control, err = l.conn.Take()
-	return "take", err
 }
 
 func (k *Keeper) filter(hostWritable bool) []byte {

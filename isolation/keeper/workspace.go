@@ -48,6 +48,10 @@ func (k *Keeper) makeWorkspace(key string) error {
 	return nil
 }
 
+// workOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
+// use there, as the directory above is closed to all.
+func workOwner() owner { return owner{uid: isolation.BoxUID, gid: isolation.BoxGID, mapped: true} }
+
 func (k *Keeper) openWorkspace(key string) (int, error) {
 	dir, err := k.work.Open(".")
 	if err != nil {

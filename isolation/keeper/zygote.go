@@ -44,43 +44,66 @@ const (
 
 // zygote is the keeper's handle on one.
 type zygote struct {
-	mu    sync.Mutex // guards the fields below; clones are made one at a time
+	mu    sync.Mutex // guards the fields below, and is held from a request to its answer
 	conn  *fdpass.Conn
 	stamp string
 }
 
-// clone starts a PID 1 with the range ids and the socket control. The pidfd is the caller's.
-func (z *zygote) clone(k *Keeper, ids idRange, control int) (pid, pidfd int, err error) {
+// cloning is a request under way. Its maker must call await.
+type cloning struct {
+	z       *zygote
+	k       *Keeper
+	ids     idRange
+	control int
+	fresh   bool // the zygote was started for this request
+}
+
+// request asks for a PID 1 with the range ids and the socket control, which it takes over. The zygote
+// works while its caller does something else.
+func (z *zygote) request(k *Keeper, ids idRange, control int) (*cloning, error) {
+	c := &cloning{z: z, k: k, ids: ids, control: control}
 	z.mu.Lock()
-	defer z.mu.Unlock()
 	stamp := hostStamp()
 	if z.conn != nil && z.stamp != stamp {
 		z.closeLocked() // the host has changed; boxes of the old zygote live on
 	}
-	fresh := z.conn == nil
-	if fresh {
-		if err := z.startLocked(k, stamp); err != nil {
-			return 0, -1, err
-		}
+	c.fresh = z.conn == nil
+	if err := c.sendLocked(); err != nil {
+		z.mu.Unlock()
+		unix.Close(control)
+		return nil, err
 	}
-	pid, pidfd, err = z.requestLocked(ids, control)
-	if err != nil && !fresh && !errors.As(err, new(syscall.Errno)) { // it has died; a new one may do
-		if err := z.startLocked(k, stamp); err != nil {
-			return 0, -1, err
-		}
-		pid, pidfd, err = z.requestLocked(ids, control)
-	}
-	return pid, pidfd, err
+	return c, nil
 }
 
-func (z *zygote) requestLocked(ids idRange, control int) (pid, pidfd int, err error) {
-	if err := z.conn.Send(binary.LittleEndian.AppendUint32(nil, ids.base), control, ids.lock); err != nil {
-		return 0, -1, fmt.Errorf("zygote: %w", err)
+func (c *cloning) sendLocked() error {
+	if c.z.conn == nil {
+		if err := c.z.startLocked(c.k); err != nil {
+			return err
+		}
 	}
-	body, files, err := receive(z.conn)
+	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.base), c.control, c.ids.lock); err != nil {
+		return fmt.Errorf("zygote: %w", err)
+	}
+	return nil
+}
+
+// await returns the clone. A zygote that has died since it was last used is replaced once. The pidfd
+// is the caller's.
+func (c *cloning) await() (pid, pidfd int, err error) {
+	defer c.z.mu.Unlock()
+	defer unix.Close(c.control)
+	body, files, err := receive(c.z.conn)
+	if err != nil && !c.fresh {
+		c.z.closeLocked()
+		if err := c.sendLocked(); err != nil {
+			return 0, -1, err
+		}
+		body, files, err = receive(c.z.conn)
+	}
 	if err != nil {
-		z.closeLocked()
-		return 0, -1, fmt.Errorf("zygote: %v", err) //nolint:errorlint // not the kernel's word on this clone
+		c.z.closeLocked()
+		return 0, -1, fmt.Errorf("zygote: %w", err)
 	}
 	if len(body) != 8 || len(files) > 1 {
 		fdpass.CloseAll(files)
@@ -93,7 +116,7 @@ func (z *zygote) requestLocked(ids idRange, control int) (pid, pidfd int, err er
 	return int(binary.LittleEndian.Uint32(body)), files[0], nil
 }
 
-func (z *zygote) startLocked(k *Keeper, stamp string) error {
+func (z *zygote) startLocked(k *Keeper) error {
 	z.closeLocked()
 	conn, child, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -124,12 +147,12 @@ func (z *zygote) startLocked(k *Keeper, stamp string) error {
 		conn.Close()
 		return &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
 	}
-	z.conn, z.stamp = conn, stamp
+	z.conn, z.stamp = conn, hostStamp()
 	return nil
 }
 
 func receive(conn *fdpass.Conn) ([]byte, []int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), setupPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), zygotePatience)
 	defer cancel()
 	return conn.RecvContext(ctx, true)
 }
@@ -160,6 +183,9 @@ func hostStamp() string {
 	return string(stamp)
 }
 
+// runtimeSlack is how late timers of the runtime's threads in PID 1 may be, in nanoseconds.
+const runtimeSlack = 100_000_000
+
 // Zygote is the life of a zygote; it returns when the keeper is gone.
 func Zygote(etc []string) error {
 	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
@@ -171,6 +197,12 @@ func Zygote(etc []string) error {
 		return err
 	}
 	unix.Close(zygoteBoxInit)
+	// Go's runtime has a thread that looks around every 20 µs while anything runs, and takes as much
+	// from the programs on a small machine. In boxes it may be late: what the runtime's threads have
+	// of slack they inherit from here; PID 1 gives its own thread, and so the programs, the default.
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, runtimeSlack, 0, 0, 0); err != nil {
+		return err
+	}
 	buf := fdpass.NewBuffer(64)
 	if err := rootfs.Enter(rootfs.Host{Etc: etc}); err != nil {
 		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))

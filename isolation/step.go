@@ -16,24 +16,26 @@ const (
 	StepNone Step = iota
 	// The keeper, before the box exists.
 	StepValidate
-	StepIDRange
 	StepMountSource
-	StepWorkspace
+	StepIDRange
 	StepZygote
-	StepClone
+	StepWorkspace
 	StepIDMap
 	StepSetup
-	// PID 1, making the box.
-	StepReceive
-	StepRlimit
+	StepClone
+	// PID 1, making what every box has.
+	StepRoot
 	StepProc
 	StepSysctl
-	StepScratch
 	StepDevpts
-	StepHostname
 	StepLoopback
-	StepFiles
 	StepMask
+	// PID 1, making this box.
+	StepReceive
+	StepRlimit
+	StepScratch
+	StepHostname
+	StepFiles
 	StepMount
 	StepVerifyMount
 	StepPrivileges
@@ -48,9 +50,9 @@ const (
 )
 
 var stepNames = [...]string{
-	"none", "validate", "id range", "mount source", "workspace", "zygote", "clone", "id map", "setup",
-	"receive", "rlimit", "proc", "sysctl", "scratch", "devpts", "hostname", "loopback", "files", "mask",
-	"mount", "verify mount", "privileges", "seccomp",
+	"none", "validate", "mount source", "id range", "zygote", "workspace", "id map", "setup", "clone",
+	"root", "proc", "sysctl", "devpts", "loopback", "mask",
+	"receive", "rlimit", "scratch", "hostname", "files", "mount", "verify mount", "privileges", "seccomp",
 	"command", "directory", "script", "stdio", "lookup", "exec",
 }
 

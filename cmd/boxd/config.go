@@ -33,6 +33,7 @@ type daemonConfig struct {
 	Socket      string `toml:"socket"`
 	SocketGroup string `toml:"socket_group"`
 	StateDir    string `toml:"state_dir"`
+	Ahead       int    `toml:"ahead"`
 }
 
 type idConfig struct {
@@ -82,7 +83,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd"},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Mounts: mountConfig{Allow: []allowRule{{Path: "{home}"}}},
 		Image: imageConfig{Etc: []string{
@@ -259,6 +260,9 @@ func (c *config) validate(path string) error {
 		if !isolation.CleanAbsolute(value) {
 			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
 		}
+	}
+	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
+		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))
 	}
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {

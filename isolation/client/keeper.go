@@ -29,6 +29,7 @@ type KeeperConfig struct {
 	IDBase   uint32
 	IDCount  uint32
 	IDLock   string
+	Ahead    int // how many boxes are cloned ahead of need
 	Allow    []string
 	Etc      []string
 	Stderr   io.Writer // where the keeper and its zygotes log
@@ -68,7 +69,7 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	peer := os.NewFile(uintptr(child), "keeper")
 	defer peer.Close()
 	args := []string{
-		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock,
+		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead),
 		"-id-base", strconv.FormatUint(uint64(cfg.IDBase), 10), "-id-count", strconv.FormatUint(uint64(cfg.IDCount), 10),
 	}
 	for _, a := range cfg.Allow {

@@ -42,39 +42,44 @@ func Main() int {
 	unix.CloseOnExec(idLockFD)
 	setName("boxinit")
 
-	buf := fdpass.NewBuffer(fdpass.MaxInline)
-	box, err := receiveSetup(buf)
-	if err == nil {
-		err = box.make()
-	}
+	s, err := setUp(fdpass.NewBuffer(fdpass.MaxInline))
+	reply := isolation.BoxReply{Ready: err == nil}
 	if err != nil {
-		reply := isolation.BoxReply{Failed: asStepError(err)}
-		_ = fdpass.Send(controlFD, reply.Encode()) // if even this fails the peer sees the end
-		return 1
+		reply.Failed = asStepError(err)
 	}
-	s, err := newServer(box, buf)
-	if err != nil {
-		reply := isolation.BoxReply{Failed: asStepError(err)}
-		_ = fdpass.Send(controlFD, reply.Encode())
-		return 1
-	}
-	ready := isolation.BoxReply{Ready: true}
-	if fdpass.Send(controlFD, ready.Encode()) != nil {
-		return 1
+	if fdpass.Send(controlFD, reply.Encode()) != nil || err != nil {
+		return 1 // with the socket closed the peer knows that the box is gone
 	}
 	return s.serve()
 }
 
-func receiveSetup(buf *fdpass.Buffer) (*box, error) {
+// setUp makes the box as far as all are the same, learns which one it is, and makes the rest.
+func setUp(buf *fdpass.Buffer) (*server, error) {
+	b := &box{}
+	if err := run(b.common()); err != nil {
+		return nil, err
+	}
+	if err := b.receive(buf); err != nil {
+		return nil, err
+	}
+	if err := run(b.own()); err != nil {
+		return nil, err
+	}
+	unix.Close(b.work)
+	return newServer(b, buf)
+}
+
+func (b *box) receive(buf *fdpass.Buffer) error {
 	body, files, err := fdpass.Recv(controlFD, buf, false)
 	if err != nil {
-		return nil, stepError(isolation.StepReceive, "setup", err)
+		return stepError(isolation.StepReceive, "setup", err)
 	}
 	req, err := isolation.DecodeBoxRequest(body)
 	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) {
-		return nil, stepError(isolation.StepReceive, "setup", syscall.EPROTO)
+		return stepError(isolation.StepReceive, "setup", syscall.EPROTO)
 	}
-	return &box{setup: req.Setup, trees: files}, nil
+	b.setup, b.trees = req.Setup, files
+	return nil
 }
 
 // setName sets what ps shows on the host; the kernel took "4" from the path /proc/self/fd/4.

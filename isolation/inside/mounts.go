@@ -79,9 +79,6 @@ func (b *box) mountScratch() (string, error) {
 			return d.target, err
 		}
 	}
-	if err := unix.Mkdirat(m, "empty", 0o555); err != nil {
-		return "empty", err
-	}
 	return staging, b.showScratch(scratchDirs()[0])
 }
 
@@ -132,7 +129,8 @@ func (b *box) maskProc() (string, error) {
 		}
 	}
 	for _, name := range hiddenDirs() {
-		if err := b.cover(name, b.work, "empty", unix.MOUNT_ATTR_RDONLY); err != nil {
+		// Nothing is in /media of the template, which is read-only.
+		if err := b.cover(name, b.root, "media", 0); err != nil {
 			return name, err
 		}
 	}

@@ -23,20 +23,33 @@ type box struct {
 	work  int   // the scratch tmpfs, source of every writable directory
 }
 
-// steps is the making of a box, in order. A line may lean on the lines above it, on none below.
-func (b *box) steps() []step {
+type step struct {
+	name isolation.Step
+	do   func() (item string, err error)
+}
+
+// common is what every box has. It is done before PID 1 knows which box it will be. A line may lean
+// on the lines above it, on none below.
+func (b *box) common() []step {
 	return []step{
-		{isolation.StepRlimit, b.setRlimits},
+		{isolation.StepRoot, b.openRoot},
 		{isolation.StepProc, b.mountProc},
 		// Once CAP_SYS_RESOURCE is gone nobody in the box can raise it again.
 		{isolation.StepSysctl, b.forbidUserNamespaces},
-		{isolation.StepScratch, b.mountScratch},
 		{isolation.StepDevpts, b.mountDevpts},
-		{isolation.StepHostname, b.setHostname},
 		{isolation.StepLoopback, b.raiseLoopback},
-		{isolation.StepFiles, b.writeFiles},
 		// After the last write to /proc/sys, which becomes read-only here.
 		{isolation.StepMask, b.maskProc},
+	}
+}
+
+// own is what makes it this box, and what has to come last.
+func (b *box) own() []step {
+	return []step{
+		{isolation.StepRlimit, b.setRlimits},
+		{isolation.StepScratch, b.mountScratch},
+		{isolation.StepHostname, b.setHostname},
+		{isolation.StepFiles, b.writeFiles},
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},
 		// Last, since the filter forbids most of the above.
@@ -44,25 +57,20 @@ func (b *box) steps() []step {
 	}
 }
 
-type step struct {
-	name isolation.Step
-	do   func() (item string, err error)
-}
-
-func (b *box) make() error {
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return stepError(isolation.StepNone, "/", err)
-	}
-	b.root = root
-	unix.Umask(0o022)
-	for _, s := range b.steps() {
+func run(steps []step) error {
+	for _, s := range steps {
 		if item, err := s.do(); err != nil {
 			return stepError(s.name, item, err)
 		}
 	}
-	unix.Close(b.work)
 	return nil
+}
+
+func (b *box) openRoot() (string, error) {
+	unix.Umask(0o022)
+	var err error
+	b.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return "/", err
 }
 
 // keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID and

@@ -32,10 +32,6 @@ type idRange struct {
 	lock int // descriptor that holds the reservation
 }
 
-func newIDRanges(cfg Config) *idRanges {
-	return &idRanges{path: cfg.IDLock, base: cfg.IDBase, count: cfg.IDCount, used: map[uint32]bool{}}
-}
-
 // take reserves the lowest free range: few ranges used over and over keep the cache of user
 // namespaces warm. EUSERS: all are taken.
 func (r *idRanges) take() (idRange, error) {

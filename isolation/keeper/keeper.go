@@ -34,6 +34,7 @@ type Config struct {
 	IDBase   uint32 // first host id of the first range, a multiple of isolation.IDRange
 	IDCount  uint32 // number of ranges, one for each living box
 	IDLock   string // file that reserves ranges among all keepers of the host
+	Ahead    int    // how many boxes are cloned ahead of need
 	Allow    []AllowRule
 	Host     rootfs.Host
 	Log      *log.Logger
@@ -51,9 +52,10 @@ type Keeper struct {
 	conn    *fdpass.Conn
 	boxInit int // descriptor of cfg.BoxInit
 	filters [2]seccomp.Filter
-	ids     *idRanges
+	ids     idRanges
 	users   userNamespaces
 	zygote  zygote
+	ahead   nursery
 	work    *os.Root
 
 	mu    sync.Mutex // guards the field below
@@ -74,7 +76,10 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 		uint64(cfg.IDBase)+uint64(cfg.IDCount)*isolation.IDRange > 1<<32-isolation.IDRange {
 		return nil, fmt.Errorf("id ranges %d+%d: want a multiple of %d, and all below 2³²", cfg.IDBase, cfg.IDCount, isolation.IDRange)
 	}
-	k := &Keeper{cfg: cfg, conn: conn, boxes: map[string]*box{}, ids: newIDRanges(cfg)}
+	k := &Keeper{
+		cfg: cfg, conn: conn, boxes: map[string]*box{}, ahead: nursery{want: cfg.Ahead},
+		ids: idRanges{path: cfg.IDLock, base: cfg.IDBase, count: cfg.IDCount, used: map[uint32]bool{}},
+	}
 	for i := range k.filters {
 		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
 		if err != nil {
@@ -129,10 +134,10 @@ func (k *Keeper) answer(req *isolation.KeeperRequest) {
 			k.cfg.Log.Printf("box %s: %v", req.Launch.Key, l.failed)
 			break
 		}
-		defer unix.Close(l.control)
-		defer unix.Close(l.pidfd)
-		reply.Launched = &isolation.Launched{PID: uint32(l.pid), IDBase: l.ids.base}
-		files = []int{l.control, l.pidfd}
+		defer k.ahead.leave(k)
+		files = []int{l.embryo.control, l.embryo.pidfd}
+		defer fdpass.CloseAll(files)
+		reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.base}
 	case req.End != nil:
 		if err := k.end(req.End); err != nil {
 			reply.Failed = stepError(isolation.StepWorkspace, req.End.Key, err)
@@ -201,6 +206,7 @@ func (k *Keeper) close() {
 		})
 	}
 	all.Wait()
+	k.ahead.close(&k.ids)
 	k.zygote.close()
 	k.users.close()
 	k.ids.close()

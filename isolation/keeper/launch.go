@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -21,30 +22,27 @@ type launching struct {
 	k       *Keeper
 	spec    *isolation.Spec
 	box     *box
-	ids     idRange
+	watched bool // the box's end releases the box
 	sources []source
-	control int // towards PID 1: the keeper's first word, then boxd's
-	clone   *cloning
+	asked   *conceiving // the zygote is at work on embryo
+	embryo  *embryo
 	mounts  []isolation.SetupMount
 	trees   []int
 	undo    []func()
-
-	pid    int
-	pidfd  int // for boxd
-	failed *isolation.StepError
+	failed  *isolation.StepError
 }
 
 func (l *launching) steps() []launchStep {
 	return []launchStep{
 		{isolation.StepValidate, l.claim},
 		{isolation.StepMountSource, l.openSources},
-		{isolation.StepIDRange, l.reserveIDs},
-		// From here the zygote works too; the steps up to StepClone are done meanwhile.
-		{isolation.StepZygote, l.requestClone},
+		// Where there is no embryo, the zygote works from here on, and the workspace is made
+		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
+		{isolation.StepZygote, l.takeEmbryo},
 		{isolation.StepWorkspace, l.makeWorkspace},
+		{isolation.StepClone, l.awaitClone},
 		{isolation.StepIDMap, l.mapMounts},
 		{isolation.StepSetup, l.sendSetup},
-		{isolation.StepClone, l.awaitClone},
 	}
 }
 
@@ -54,10 +52,10 @@ type launchStep struct {
 }
 
 // launch starts a box as far as the keeper is needed: PID 1 runs and knows what to make of itself.
-// Whether it has made it, it tells who holds the control socket. On success the caller owns
-// l.control and l.pidfd.
+// Whether it has made it, it tells who holds the control socket. On success the caller owns the
+// descriptors of l.embryo.
 func (k *Keeper) launch(spec *isolation.Spec) *launching {
-	l := &launching{k: k, spec: spec, pidfd: -1, control: -1}
+	l := &launching{k: k, spec: spec}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -88,10 +86,10 @@ func (l *launching) claim() (string, error) {
 	}
 	l.box = &box{gone: make(chan struct{})}
 	l.k.boxes[l.spec.Key] = l.box
-	l.undo = append(l.undo, func() { // a box that is watched goes when it is dead
+	l.undo = append(l.undo, func() {
 		l.k.mu.Lock()
 		defer l.k.mu.Unlock()
-		if l.box.pidfd == nil {
+		if !l.watched {
 			delete(l.k.boxes, l.spec.Key)
 		}
 	})
@@ -104,43 +102,41 @@ func (l *launching) openSources() (string, error) {
 	return "", err
 }
 
-func (l *launching) reserveIDs() (string, error) {
-	ids, err := l.k.ids.take()
-	if err != nil {
-		return l.k.cfg.IDLock, err
-	}
-	l.ids = ids
-	l.undo = append(l.undo, func() {
-		if l.box.pidfd == nil { // else the watcher's to release
-			l.k.ids.release(ids)
+// takeEmbryo takes a PID 1 that waits for its setup, or asks for one.
+func (l *launching) takeEmbryo() (string, error) {
+	l.embryo = l.k.ahead.enter(&l.k.ids)
+	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
+	if l.embryo == nil {
+		asked, err := l.k.requestEmbryo()
+		if errors.Is(err, unix.EUSERS) {
+			return "", &isolation.StepError{Step: isolation.StepIDRange, Item: l.k.cfg.IDLock, Errno: unix.EUSERS}
 		}
-	})
+		if err != nil {
+			return "", err
+		}
+		l.asked, l.embryo = asked, asked.e
+	}
+	l.undo = append(l.undo, l.dropEmbryo)
 	return "", nil
 }
 
-// requestClone asks for PID 1 in its namespaces. Its end of the control socket goes with it, so it
-// may find its setup waiting when it begins.
-func (l *launching) requestClone() (string, error) {
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "socket", err
+// dropEmbryo ends what takeEmbryo has brought, however far it has come.
+func (l *launching) dropEmbryo() {
+	if l.asked != nil {
+		if _, err := l.asked.await(); err != nil {
+			return // await has released it
+		}
 	}
-	l.control = ends[0]
-	l.clone, err = l.k.zygote.request(l.k, l.ids, ends[1])
-	l.undo = append(l.undo, func() {
-		unix.Close(l.control) // PID 1 ends by it, if it has come to live
-		if l.clone != nil {
-			_, _ = l.awaitClone()
-		}
-		if l.box.pidfd == nil {
-			return
-		}
-		unix.Close(l.pidfd)
+	switch {
+	case l.embryo == nil:
+	case !l.watched:
+		l.embryo.discard(&l.k.ids)
+	default:
+		fdpass.CloseAll([]int{l.embryo.control, l.embryo.pidfd})
 		if err := l.box.kill(); err != nil {
 			l.k.cfg.Log.Print(err)
 		}
-	})
-	return "", err
+	}
 }
 
 // makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
@@ -191,10 +187,11 @@ func (l *launching) mapMount(src source) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if src.owner.mapped {
-		ns, err := l.k.users.get(src.owner, l.ids.base)
+		ns, err := l.userNamespace(src.owner)
 		if err != nil {
 			return err
 		}
+		defer unix.Close(ns)
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(ns)
 	}
@@ -207,6 +204,15 @@ func (l *launching) mapMount(src source) error {
 	return mountfd.Restrict(tree, &attr)
 }
 
+// userNamespace returns a descriptor of the map from an owner on disk to the box user. Managed
+// workspaces have the box user's own number on disk, so the box's own namespace is that map.
+func (l *launching) userNamespace(o owner) (int, error) {
+	if o != workOwner() {
+		return l.k.users.get(o, l.embryo.ids.base)
+	}
+	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
 // sendSetup tells PID 1 what to make of itself.
 func (l *launching) sendSetup() (string, error) {
 	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
@@ -217,29 +223,30 @@ func (l *launching) sendSetup() (string, error) {
 		Mounts:   l.mounts,
 		Filter:   l.k.filter(hostWritable),
 	}}
-	return "", fdpass.Send(l.control, req.Encode(), l.trees...)
+	return "", fdpass.Send(l.embryo.control, req.Encode(), l.trees...)
 }
 
-// awaitClone takes the zygote's answer. From here on the box exists and is watched.
+// awaitClone takes the zygote's answer, if it was asked. From here on the box exists and is watched.
 func (l *launching) awaitClone() (string, error) {
-	pid, pidfd, err := l.clone.await()
-	l.clone = nil
-	if err != nil {
-		return "", err
+	if asked := l.asked; asked != nil {
+		l.asked = nil
+		if _, err := asked.await(); err != nil {
+			l.embryo = nil // await has released it
+			return "", err
+		}
 	}
-	own, err := unix.FcntlInt(uintptr(pidfd), unix.F_DUPFD_CLOEXEC, 3)
+	e := l.embryo
+	own, err := unix.FcntlInt(uintptr(e.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
 		err = unix.SetNonblock(own, true) // so that the Go poller watches it
 	}
 	if err != nil {
-		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-		unix.Close(pidfd)
 		return "pidfd", err
 	}
-	l.pid, l.pidfd = pid, pidfd
 	l.k.mu.Lock()
-	l.box.pid, l.box.ids, l.box.pidfd = l.pid, l.ids, os.NewFile(uintptr(own), "pidfd")
+	l.box.pid, l.box.ids, l.box.pidfd = e.pid, e.ids, os.NewFile(uintptr(own), "pidfd")
 	l.k.mu.Unlock()
+	l.watched = true
 	go l.k.watch(l.spec.Key, l.box)
 	return "", nil
 }

@@ -27,26 +27,27 @@ type idMap struct {
 	base  uint32
 }
 
-// maxOpen bounds the cache; every entry is one descriptor.
-const maxOpen = 256
+// maxOpen bounds the cache; every entry is one descriptor and one namespace. The lowest free range is
+// always the next, so few entries serve whoever does one thing after the other.
+const maxOpen = 16
 
-// get returns a user namespace for the map. The descriptor stays the cache's.
+// get returns a user namespace for the map. The descriptor is the caller's.
 func (u *userNamespaces) get(o owner, base uint32) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := idMap{o, base}
-	if fd, ok := u.open[key]; ok {
-		return fd, nil
+	fd, ok := u.open[key]
+	if !ok {
+		var err error
+		if fd, err = newUserNamespace(o, base); err != nil {
+			return -1, err
+		}
+		if u.open == nil || len(u.open) >= maxOpen {
+			u.closeLocked()
+		}
+		u.open[key] = fd
 	}
-	if u.open == nil || len(u.open) >= maxOpen {
-		u.closeLocked()
-	}
-	fd, err := newUserNamespace(o, base)
-	if err != nil {
-		return -1, err
-	}
-	u.open[key] = fd
-	return fd, nil
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
 func (u *userNamespaces) close() {

@@ -9,12 +9,14 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -41,9 +43,9 @@ func main() {
 // program is what all cases run.
 const program = "/bin/true"
 
-// settle is the pause between two measurements, so that one case's clean-up, such as the teardown
+// settle is the pause between two measurements, so that what one case leaves to do, such as the teardown
 // of a network namespace, does not fall into the next.
-const settle = 1500 * time.Microsecond
+const settle = 10 * time.Millisecond
 
 func run(ctx context.Context) error {
 	rounds := flag.Int("rounds", 200, "measurements of each case")
@@ -57,18 +59,14 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	daemon, c, err := startDaemon(ctx, *bin, dir)
-	if err != nil {
-		return err
-	}
-	defer stopDaemon(daemon)
-	cases, err := makeCases(ctx, c, *bin, dir)
-	if err != nil {
+	b := &bench{bin: *bin, dir: dir}
+	defer b.stop()
+	if err := b.makeCases(ctx); err != nil {
 		return err
 	}
 	for range *rounds {
-		rand.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
-		for _, m := range cases {
+		rand.Shuffle(len(b.cases), func(i, j int) { b.cases[i], b.cases[j] = b.cases[j], b.cases[i] })
+		for _, m := range b.cases {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -82,7 +80,21 @@ func run(ctx context.Context) error {
 			time.Sleep(settle)
 		}
 	}
-	return report(os.Stdout, cases)
+	return report(os.Stdout, b.cases)
+}
+
+// bench is one run.
+type bench struct {
+	bin, dir string
+	daemons  []*exec.Cmd
+	cases    []*measure
+}
+
+func (b *bench) stop() {
+	for _, cmd := range b.daemons {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	}
 }
 
 // measure is one case.
@@ -95,46 +107,70 @@ type measure struct {
 	err    error
 }
 
-func makeCases(ctx context.Context, c *client.Client, bin, dir string) ([]*measure, error) {
-	var cases []*measure
-	add := func(name string, once func() (time.Duration, error)) {
-		cases = append(cases, &measure{name: name, order: len(cases), once: once})
+func (b *bench) add(name string, once func() (time.Duration, error)) {
+	b.cases = append(b.cases, &measure{name: name, order: len(b.cases), once: once})
+}
+
+// addCommand adds a command line, timed in C from vfork to wait.
+func (b *bench) addCommand(ctx context.Context, name string, argv ...string) error {
+	h, err := newHelper(ctx, filepath.Join(b.dir, "floor"), argv...)
+	if err == nil {
+		b.add(name, h.once)
 	}
-	floor := filepath.Join(dir, "floor")
+	return err
+}
+
+func (b *bench) makeCases(ctx context.Context) error {
+	floor := filepath.Join(b.dir, "floor")
 	if out, err := exec.CommandContext(ctx, "cc", "-O2", "-o", floor, "test/bench/floor/floor.c").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compile the floor: %w: %s", err, out)
+		return fmt.Errorf("compile the floor: %w: %s", err, out)
 	}
-	helper, err := newHelper(ctx, floor, program)
+	if err := b.addCommand(ctx, floorName, program); err != nil {
+		return err
+	}
+	c, err := b.startDaemon(ctx, "a", 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	add(floorName, helper.once)
-	add("boxd: exec in a live session", timed(func() error { return succeed(c.Exec(ctx, "bench", trueRequest())) }))
-	add("boxd: create + exec + delete, cold", timed(func() error { return lifecycle(ctx, c) }))
-	add("boxd: one-shot exec, cold", timed(func() error {
-		return succeed(c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
+	cold, err := b.startDaemon(ctx, "b", 0)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.Create(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
+		return fmt.Errorf("session: %w", err)
+	}
+	bare, err := newBareClient(filepath.Join(b.dir, "a", "s"))
+	if err != nil {
+		return err
+	}
+	b.add("boxd: exec in a live session, bare HTTP client", timed(func() error {
+		return bare.post("/v1/sessions/bench/exec", `{"argv":["`+program+`"]}`)
 	}))
-	ctl, err := newHelper(ctx, floor, filepath.Join(bin, "boxctl"), "--socket", filepath.Join(dir, "s"), "run", "-n", "--", program)
-	if err != nil {
-		return nil, err
+	b.add("boxd: exec in a live session, Go client", timed(func() error { return succeed(c.Exec(ctx, "bench", trueRequest())) }))
+	for _, d := range []struct {
+		name string
+		c    *client.Client
+	}{{"", c}, {", nothing cloned ahead", cold}} {
+		b.add("boxd: create + exec + delete"+d.name, timed(func() error { return lifecycle(ctx, d.c) }))
+		b.add("boxd: one-shot exec"+d.name, timed(func() error {
+			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
+		}))
 	}
-	add("boxd: boxctl run, cold, the whole program", ctl.once)
+	if err := b.addCommand(ctx, "boxd: boxctl run, the whole program", filepath.Join(b.bin, "boxctl"),
+		"--socket", filepath.Join(b.dir, "a", "s"), "run", "-n", "--", program); err != nil {
+		return err
+	}
 	for _, p := range peers() {
 		path, err := exec.LookPath(p[0])
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "bench: %s is not installed: left out\n", p[0])
 			continue
 		}
-		h, err := newHelper(ctx, floor, append([]string{path}, p[1:]...)...)
-		if err != nil {
-			return nil, err
+		if err := b.addCommand(ctx, p[0], append([]string{path}, p[1:]...)...); err != nil {
+			return err
 		}
-		add(p[0], h.once)
 	}
-	if _, _, err := c.Create(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
-		return nil, fmt.Errorf("session: %w", err)
-	}
-	return cases, nil
+	return nil
 }
 
 // peers are command lines of comparable isolation.
@@ -248,39 +284,83 @@ func report(out io.Writer, cases []*measure) error {
 
 // startDaemon starts a private boxd. Its limits are best effort where the host has nothing better,
 // as the figures of the peers have none at all.
-func startDaemon(ctx context.Context, bin, dir string) (*exec.Cmd, *client.Client, error) {
-	config := filepath.Join(dir, "box.toml")
-	socket := filepath.Join(dir, "s")
-	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\n[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n",
-		socket, filepath.Join(dir, "state"))
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, nil, err
+func (b *bench) startDaemon(ctx context.Context, name string, ahead int) (*client.Client, error) {
+	dir := filepath.Join(b.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "boxd"), "-config", config)
+	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
+	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nahead = %d\n"+
+		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n", socket, filepath.Join(dir, "state"), ahead)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer log.Close()
+	cmd := exec.Command(filepath.Join(b.bin, "boxd"), "-config", config)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	b.daemons = append(b.daemons, cmd)
 	c := client.New(socket)
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		err := c.Ready(ctx)
 		if err == nil {
-			return cmd, c, nil
+			return c, nil
 		}
 		if time.Now().After(deadline) {
 			text, _ := os.ReadFile(log.Name())
-			return nil, nil, fmt.Errorf("boxd does not come up: %w\n%s", err, text)
+			return nil, fmt.Errorf("boxd does not come up: %w\n%s", err, text)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-func stopDaemon(cmd *exec.Cmd) {
-	_ = cmd.Process.Signal(os.Interrupt)
-	_ = cmd.Wait()
+// bareClient speaks just enough HTTP: what is measured with it is boxd.
+type bareClient struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func newBareClient(socket string) (*bareClient, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &bareClient{conn: conn, in: bufio.NewReader(conn)}, nil
+}
+
+// post makes a request and checks that its answer tells of exit code 0.
+func (c *bareClient) post(path, body string) error {
+	_, err := fmt.Fprintf(c.conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	if err != nil {
+		return err
+	}
+	length := 0
+	for {
+		line, err := c.in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if value, ok := strings.CutPrefix(line, "Content-Length: "); ok {
+			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+				return err
+			}
+		}
+		if line == "\r\n" {
+			break
+		}
+	}
+	answer := make([]byte, length)
+	if _, err := io.ReadFull(c.in, answer); err != nil {
+		return err
+	}
+	if !bytes.Contains(answer, []byte(`"exit_code":0`)) {
+		return fmt.Errorf("answer %s", answer)
+	}
+	return nil
 }

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package boxtest starts real daemons with real boxes for tests.
+package boxtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// Environment variables that steer tests.
+const (
+	strictVariable = "BOXD_TEST_STRICT" // not empty: what would be skipped fails instead
+	binVariable    = "BOXD_TEST_BIN"    // directory of programs that are built already
+)
+
+// RequireRoot skips a test that needs to be root, or fails it where skipping is not allowed.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	Missing(t, "root: boxes are started by it")
+}
+
+// RequireProgram skips a test that needs a program of the host inside a box, or fails it where
+// skipping is not allowed.
+func RequireProgram(t testing.TB, name string) {
+	t.Helper()
+	for _, dir := range []string{"/usr/bin", "/usr/sbin", "/bin", "/usr/local/bin"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return
+		}
+	}
+	Missing(t, "the program "+name+" in /usr")
+}
+
+// Missing says what a test lacks: it skips, or fails where skipping is not allowed.
+func Missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv(strictVariable) != "" {
+		t.Fatalf("missing: %s", what)
+	}
+	t.Skipf("missing: %s", what)
+}
+
+// build makes the programs once for all tests of a process.
+var build = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv(binVariable); dir != "" {
+		return dir, nil
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(os.TempDir(), "boxd-test-bin-"+fmt.Sprint(os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", dir, "./cmd/...")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the programs: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// Programs returns the directory of boxd, boxctl, boxkeeper and boxinit.
+func Programs(t testing.TB) string {
+	t.Helper()
+	dir, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Build makes another program of this module, without cgo, and returns its path.
+func Build(t testing.TB, pkg string) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(TempDir(t), filepath.Base(pkg))
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v: %s", pkg, err, text)
+	}
+	return out
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}
+
+// TempDir is t.TempDir with a short name, which the path of a socket needs, and open to every user.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "boxd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// Daemon is a private boxd.
+type Daemon struct {
+	*client.Client
+	Dir    string // its own directory: Socket, State and the log are in it
+	Socket string
+	State  string
+	Config string
+
+	t   testing.TB
+	cmd *exec.Cmd
+	log string
+}
+
+// BestEffort lets sessions go without the limits that only control groups keep.
+const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n"
+
+// Start starts a private boxd and ends it with the test. Configuration comes after what names its
+// files and BestEffort; %DIR% in it is the daemon's directory.
+func Start(t testing.TB, configuration ...string) *Daemon {
+	t.Helper()
+	return StartWith(t, append([]string{BestEffort}, configuration...)...)
+}
+
+// StartWith is Start without best effort.
+func StartWith(t testing.TB, configuration ...string) *Daemon {
+	t.Helper()
+	RequireRoot(t)
+	dir := TempDir(t)
+	d := &Daemon{
+		Dir: dir, Socket: filepath.Join(dir, "s"), State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "box.toml"),
+		log: filepath.Join(dir, "log"), t: t,
+	}
+	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nstate_dir = %q\n", d.Socket, d.State) +
+		strings.Join(configuration, "\n")
+	if err := os.WriteFile(d.Config, []byte(strings.ReplaceAll(text, "%DIR%", dir)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Client = client.New(d.Socket)
+	d.Restart()
+	t.Cleanup(func() {
+		d.Client.Close()
+		d.Stop()
+		if t.Failed() {
+			t.Logf("log of boxd:\n%s", d.Log())
+		}
+	})
+	return d
+}
+
+// Restart starts boxd again after Stop or Kill.
+func (d *Daemon) Restart() {
+	d.t.Helper()
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer log.Close()
+	// Not CommandContext: boxd ends by Stop, in order.
+	cmd := exec.Command(filepath.Join(Programs(d.t), "boxd"), "-config", d.Config)
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.cmd = cmd
+	Eventually(d.t, "boxd is ready", func() bool {
+		if d.Client.Ready(d.t.Context()) == nil {
+			return true
+		}
+		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil || exited(cmd.Process.Pid) {
+			d.t.Fatalf("boxd has ended:\n%s", d.Log())
+		}
+		return false
+	})
+}
+
+// exited reports whether a child that was not waited for has ended.
+func exited(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// Stop asks boxd to end and waits for it.
+func (d *Daemon) Stop() {
+	d.t.Helper()
+	if d.cmd == nil {
+		return
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		d.t.Errorf("stop boxd: %v", err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		d.t.Errorf("boxd: %v", err)
+	}
+	d.cmd = nil
+}
+
+// Kill ends boxd without any warning.
+func (d *Daemon) Kill() {
+	d.t.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		d.t.Fatal(err)
+	}
+	_ = d.cmd.Wait() // killed, as asked
+	d.cmd = nil
+}
+
+// PID is the process id of boxd.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Log returns what boxd and its keeper have logged.
+func (d *Daemon) Log() string {
+	text, err := os.ReadFile(d.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// patience is how long Eventually waits. It decides no test: what it waits for either comes or the
+// test has failed.
+const patience = 30 * time.Second
+
+// Eventually waits until cond holds.
+func Eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for !cond() {
+		if ctx.Err() != nil {
+			t.Fatalf("in %v it has not come true that %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// embryo is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
+// ids, and nothing of any session. To be cloned and to come to its first line of code is more than
+// half of a start, so the keeper has some ahead of need.
+type embryo struct {
+	ids     idRange
+	control int // our end of its control socket
+	pid     int
+	pidfd   int
+}
+
+// alive reports whether the embryo can still become a box.
+func (e *embryo) alive() bool {
+	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return n == 0 && err == nil
+}
+
+// discard ends an embryo; without its socket it would end by itself.
+func (e *embryo) discard(ids *idRanges) {
+	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
+	unix.Close(e.control)
+	unix.Close(e.pidfd)
+	ids.release(e.ids)
+}
+
+// nursery holds the embryos.
+type nursery struct {
+	want int
+
+	mu       sync.Mutex // guards the fields below
+	ready    []*embryo
+	stamp    string // of the zygote they came from
+	starting int    // boxes that are being started: they come first
+	growing  *time.Timer
+	closed   bool
+	work     sync.WaitGroup
+}
+
+// quiet is how long nothing has been started before an embryo is made: what has just been started
+// has work to do, and a clone takes a processor.
+const quiet = 5 * time.Millisecond
+
+// enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
+// follow.
+func (n *nursery) enter(ids *idRanges) *embryo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.starting++
+	for len(n.ready) > 0 {
+		e := n.ready[0]
+		n.ready = n.ready[1:]
+		if e.alive() && n.stamp == hostStamp() {
+			return e
+		}
+		e.discard(ids)
+	}
+	return nil
+}
+
+// leave notes that a start is over. When it has been quiet for a while, the embryo it took is made up
+// for.
+func (n *nursery) leave(k *Keeper) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.starting--
+	if n.closed || n.starting > 0 || len(n.ready) >= n.want {
+		return
+	}
+	if n.growing == nil {
+		n.growing = time.AfterFunc(quiet, func() { n.growAll(k) })
+	} else {
+		n.growing.Reset(quiet)
+	}
+}
+
+// growAll makes embryos until there are enough, or something is started.
+func (n *nursery) growAll(k *Keeper) {
+	n.mu.Lock()
+	if n.closed || n.starting > 0 {
+		n.mu.Unlock()
+		return // leave sets the timer again
+	}
+	n.work.Add(1)
+	n.mu.Unlock()
+	defer n.work.Done()
+	for n.grow(k) {
+	}
+}
+
+// grow makes one embryo and reports whether there should be more. What keeps it from one is not worth
+// an error: the next start finds out for itself.
+func (n *nursery) grow(k *Keeper) bool {
+	stamp := hostStamp()
+	e, err := k.conceive()
+	if err != nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || len(n.ready) >= n.want {
+		e.discard(&k.ids)
+		return false
+	}
+	if n.stamp != stamp {
+		for _, old := range n.ready {
+			old.discard(&k.ids)
+		}
+		n.ready, n.stamp = nil, stamp
+	}
+	n.ready = append(n.ready, e)
+	return n.starting == 0 && len(n.ready) < n.want
+}
+
+// close ends all embryos.
+func (n *nursery) close(ids *idRanges) {
+	n.mu.Lock()
+	n.closed = true
+	if n.growing != nil {
+		n.growing.Stop()
+	}
+	n.mu.Unlock()
+	n.work.Wait()
+	for _, e := range n.ready {
+		e.discard(ids)
+	}
+	n.ready = nil
+}
+
+// conceive clones a PID 1.
+func (k *Keeper) conceive() (*embryo, error) {
+	c, err := k.requestEmbryo()
+	if err != nil {
+		return nil, err
+	}
+	return c.await()
+}
+
+// conceiving is an embryo that has been asked for.
+type conceiving struct {
+	k     *Keeper
+	e     *embryo
+	clone *cloning
+}
+
+// requestEmbryo asks the zygote for a PID 1. The caller must call await, and may do other things
+// before.
+func (k *Keeper) requestEmbryo() (*conceiving, error) {
+	ids, err := k.ids.take()
+	if err != nil {
+		return nil, err
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		k.ids.release(ids)
+		return nil, err
+	}
+	clone, err := k.zygote.request(k, ids, ends[1])
+	if err != nil {
+		unix.Close(ends[0])
+		k.ids.release(ids)
+		return nil, err
+	}
+	return &conceiving{k: k, e: &embryo{ids: ids, control: ends[0]}, clone: clone}, nil
+}
+
+func (c *conceiving) await() (*embryo, error) {
+	pid, pidfd, err := c.clone.await()
+	if err != nil {
+		unix.Close(c.e.control)
+		c.k.ids.release(c.e.ids)
+		return nil, err
+	}
+	c.e.pid, c.e.pidfd = pid, pidfd
+	return c.e, nil
+}

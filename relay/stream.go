@@ -121,7 +121,7 @@ func (st *stream) run(ctx context.Context, hangUp func(), open opener) (*api.Exe
 		return nil, err
 	}
 	st.control(ctx, api.ServerControl{Started: &api.StreamStarted{Session: session.ID, Clamped: clamped(e.Clamped())}})
-	in := newInput(e.Stdin())
+	in := newInput(start.Stdin, e.Stdin())
 	defer in.close()
 	st.tasks.Go(func() { // ends with the connection
 		defer hangUp()
@@ -249,7 +249,8 @@ func (st *stream) control(ctx context.Context, msg api.ServerControl) {
 // input carries standard input from the connection to the program, so that a program that does not
 // read holds up neither signals nor the notice that the client is gone. The window bounds it.
 type input struct {
-	pipe     *os.File // nil: the program has no standard input
+	asked    bool     // the client said that there would be input
+	pipe     *os.File // nil: there is no program to read it
 	queue    chan []byte
 	done     chan struct{}
 	received uint64        // bytes from the client; add's
@@ -259,14 +260,17 @@ type input struct {
 // inputQueue bounds the messages under way, as the window bounds their bytes.
 const inputQueue = 1024
 
-func newInput(pipe *os.File) *input {
-	return &input{pipe: pipe, queue: make(chan []byte, inputQueue), done: make(chan struct{})}
+func newInput(asked bool, pipe *os.File) *input {
+	return &input{asked: asked, pipe: pipe, queue: make(chan []byte, inputQueue), done: make(chan struct{})}
 }
 
 // add queues bytes; none is the end of the input.
 func (in *input) add(data []byte) error {
-	if in.pipe == nil {
+	if !in.asked {
 		return errors.New("the start did not ask for stdin")
+	}
+	if in.pipe == nil {
+		return nil // for a program that could not start
 	}
 	in.received += uint64(len(data))
 	if in.received-in.taken.Load() > api.StdinWindow {

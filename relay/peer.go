@@ -105,11 +105,11 @@ func peerGroups(fd uintptr) ([]uint32, error) {
 	size := uint32(len(groups) * 4)
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 		uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
-	switch errno {
-	case 0:
-		return groups[:size/4], nil
-	case unix.ERANGE:
+	if errno == unix.ERANGE {
 		return nil, nil
 	}
-	return nil, errno
+	if errno != 0 {
+		return nil, errno
+	}
+	return groups[:size/4], nil
 }

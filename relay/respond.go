@@ -34,8 +34,8 @@ func (c *call) reply(body any) {
 // noContent is the answer of a deletion.
 type noContent struct{}
 
-func (c *call) fail(err error) {
-	p := c.server.problem(c.r.Context(), err)
+func (c *call) fail(ctx context.Context, err error) {
+	p := c.server.problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", "1")
 	}

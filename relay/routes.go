@@ -60,13 +60,13 @@ func (s *Server) serve(rt route) http.Handler {
 		who, known := caller(r.Context())
 		c.who = who
 		if !known || rt.role == 0 || rt.role == admin && !who.Admin {
-			c.fail(fault.Errorf(fault.Denied, "this caller may not do that"))
+			c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
 			return
 		}
 		body, err := rt.handle(c)
 		switch {
 		case err != nil:
-			c.fail(err)
+			c.fail(r.Context(), err)
 		case body != nil:
 			c.reply(body)
 		}

@@ -71,7 +71,7 @@ func (c *call) stream(open opener) error {
 	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
 	ws, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return nil //nolint:nilerr // Accept has answered
+		return nil // Accept has answered
 	}
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	ctx, cancel := context.WithCancel(c.context())

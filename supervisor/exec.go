@@ -182,7 +182,7 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 	for done := ctx.Done(); ; {
 		select {
 		case <-e.program.Exited():
-			return e.result(canceled)
+			return e.result(ctx, canceled)
 		case <-late.C:
 			// Every deadline is PID 1's; one that does not keep it serves nobody any more.
 			e.v.work.Go(func() { _ = e.v.End(e.v.life, e.session, EndLost) })
@@ -214,9 +214,9 @@ func (e *Execution) Close() {
 	})
 }
 
-func (e *Execution) result(canceled bool) (*Result, error) {
+func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) {
 	r := &Result{Timeout: e.timeout, Clamped: e.clamped}
-	exit, err := e.program.Wait(context.Background()) // has ended: does not wait
+	exit, err := e.program.Wait(context.WithoutCancel(ctx)) // has ended: does not wait
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		r.Status, r.Failed = StatusStartFailed, step
 		return r, nil

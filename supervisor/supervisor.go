@@ -322,7 +322,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 	}
 	s.mu.Unlock()
 	if first {
-		v.work.Go(func() { v.release(s) })
+		v.work.Go(func() { v.release(s) }) //nolint:contextcheck // goes on when its first caller has gone
 	}
 	select {
 	case <-s.ended:

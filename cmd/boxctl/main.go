@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -84,6 +83,13 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return &usageError{fmt.Errorf("unknown command %q", args[0])}
+		}
+		return cmd.Help()
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	socket := os.Getenv("BOXD_SOCKET")
 	if socket == "" {
@@ -132,7 +138,7 @@ func (a *app) report(err error) int {
 		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
 	}
 	switch {
-	case errors.As(err, new(*usageError)) || strings.HasPrefix(err.Error(), "unknown command"): //nolint:forbidigo // cobra has no type for it
+	case errors.As(err, new(*usageError)):
 		return exitUsage
 	case errors.As(err, new(programError)):
 		return exitBoxd

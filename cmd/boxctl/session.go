@@ -212,15 +212,14 @@ func (a *app) lsCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(api.SessionList{Sessions: list})
 			}
-			a.printSessions(list, time.Now())
-			return nil
+			return a.printSessions(list, time.Now())
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
 	return cmd
 }
 
-func (a *app) printSessions(list []api.Session, now time.Time) {
+func (a *app) printSessions(list []api.Session, now time.Time) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
 	for _, s := range list {
@@ -231,7 +230,7 @@ func (a *app) printSessions(list []api.Session, now time.Time) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
 			s.Memory, s.CPUs, s.Pids, roughly(now.Sub(s.LastUsedAt)), left)
 	}
-	w.Flush()
+	return w.Flush()
 }
 
 // roughly is a duration as people say it: its largest unit alone.

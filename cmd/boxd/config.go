@@ -268,7 +268,7 @@ func (c *config) validate(path string) error {
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
 		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: allowed is a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
 	}
-	if err := c.Config.Validate(); err != nil {
+	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -78,7 +78,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	ln, err := listen(&cfg.Daemon, log)
+	ln, err := listen(ctx, &cfg.Daemon, log)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func lockState(dir string) (*os.File, error) {
 
 // listen takes the service manager's socket or makes one. Who can open the socket can use boxd, so
 // it belongs to a group.
-func listen(cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
+func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
 	ln, err := systemd.Listener()
 	if ln != nil || err != nil {
 		return ln, err
@@ -153,7 +153,7 @@ func listen(cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	old := unix.Umask(0o177)
-	ln, err = net.Listen("unix", cfg.Socket)
+	ln, err = new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
 	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
@@ -175,7 +175,7 @@ func openSocket(cfg *daemonConfig, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("socket group: %w", err)
 	}
-	if err := os.Chown(cfg.Socket, 0, gid); err != nil {
+	if err := os.Lchown(cfg.Socket, 0, gid); err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
 	return os.Chmod(cfg.Socket, 0o660)

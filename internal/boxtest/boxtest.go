@@ -114,7 +114,7 @@ func moduleRoot() (string, error) {
 // TempDir is t.TempDir with a short name, which the path of a socket needs, and open to every user.
 func TempDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "boxd")
+	dir, err := os.MkdirTemp("", "boxd") //nolint:usetesting // t.TempDir's names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	d.Client = client.New(d.Socket)
 	d.Restart()
 	t.Cleanup(func() {
-		d.Client.Close()
+		d.Close()
 		d.Stop()
 		if t.Failed() {
 			t.Logf("log of boxd:\n%s", d.Log())
@@ -194,7 +194,7 @@ func (d *Daemon) Restart() {
 	}
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
-		if d.Client.Ready(d.t.Context()) == nil {
+		if d.Ready(d.t.Context()) == nil {
 			return true
 		}
 		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil || exited(cmd.Process.Pid) {

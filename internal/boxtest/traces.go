@@ -127,7 +127,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 	d.t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
-		d.Client.Close() // idle connections are descriptors of boxd
+		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()
 		if len(now.Processes) <= len(before.Processes) && now.Mounts <= before.Mounts && len(now.Namespace) <= len(before.Namespace) &&
 			len(now.Files) <= len(before.Files) && now.OpenFiles <= before.OpenFiles {

@@ -32,21 +32,21 @@ func (r *ring) size() (int64, error) {
 	return st.Size, nil
 }
 
-func (r *ring) readAt(p []byte, off int64) (int, error) {
+func (r *ring) readAt(p []byte, off int64) error {
 	for n := 0; n < len(p); {
 		m, err := unix.Pread(r.fd, p[n:], off+int64(n))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return n, fmt.Errorf("output: %w", err)
+			return fmt.Errorf("output: %w", err)
 		}
 		if m == 0 {
-			return n, io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		}
 		n += m
 	}
-	return len(p), nil
+	return nil
 }
 
 // Kept returns what is kept of a stream (0 standard output, 1 standard error) of an ended program
@@ -63,10 +63,10 @@ func (p *Program) Kept(stream int) (head, tail []byte, err error) {
 	}
 	buf := make([]byte, headLen+tailLen)
 	head, tail = buf[:headLen:headLen], buf[headLen:]
-	if _, err := r.readAt(head, 0); err != nil {
+	if err := r.readAt(head, 0); err != nil {
 		return nil, nil, err
 	}
-	if _, err := r.readAt(tail, int64(end.CutTo)); err != nil {
+	if err := r.readAt(tail, int64(end.CutTo)); err != nil {
 		return nil, nil, err
 	}
 	return head, tail, nil
@@ -128,7 +128,7 @@ func (p *Program) handOver(stream int, r *ring, buf []byte, emit func(int, []byt
 	if n <= 0 {
 		return 0, nil
 	}
-	if _, err := r.readAt(buf[:n], r.read); err != nil {
+	if err := r.readAt(buf[:n], r.read); err != nil {
 		return 0, err
 	}
 	if err := emit(stream, buf[:n]); err != nil {

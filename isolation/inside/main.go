@@ -6,7 +6,6 @@ package inside
 import (
 	"errors"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -22,10 +21,6 @@ const (
 	idLockFD  = 4 // holds the reservation of the id range for as long as the box lives
 )
 
-// The heap of PID 1 is a few hundred KiB. Collecting by growth would cost threads and memory in
-// every box; the limit alone keeps it bounded.
-const memoryLimit = 8 << 20
-
 // defaultSlack is the kernel's own timer slack, in nanoseconds (PR_SET_TIMERSLACK(2const)).
 const defaultSlack = 50_000
 
@@ -36,8 +31,6 @@ func Main() int {
 	// directory, capabilities and filter, so it must stay the same thread.
 	runtime.LockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, defaultSlack, 0, 0, 0) // the zygote has set that of the other threads
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(memoryLimit)
 	unix.CloseOnExec(controlFD)
 	unix.CloseOnExec(idLockFD)
 	setName("boxinit")
@@ -94,16 +87,15 @@ func setName(name string) {
 
 // stepError makes the error of a step; whatever is not the kernel's word is EPROTO.
 func stepError(step isolation.Step, item string, err error) *isolation.StepError {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
 		errno = syscall.EPROTO
 	}
 	return &isolation.StepError{Step: step, Item: item, Errno: errno}
 }
 
 func asStepError(err error) *isolation.StepError {
-	var s *isolation.StepError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*isolation.StepError](err); ok {
 		return s
 	}
 	return stepError(isolation.StepNone, "", err)

@@ -240,13 +240,17 @@ func Zygote(etc []string) error {
 	}
 }
 
+// initEnvironment is all of PID 1's: constant, and only for its runtime. Its heap is a few hundred
+// KiB; collecting by growth would cost threads and memory in every box, so only the limit does.
+func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
+
 // cloneBox starts PID 1 of a box in all its namespaces, as in-box root and as the keeper's child.
 // The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
 // would fail (ENOENT).
 func cloneBox(boxInit, null int, base uint32, control, lock int) (pid, pidfd int, err error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", boxInit), []string{"boxinit"}, &syscall.ProcAttr{
-		Env:   []string{"GOMAXPROCS=1"},
+		Env:   initEnvironment(),
 		Files: []uintptr{uintptr(null), uintptr(null), uintptr(null), uintptr(control), uintptr(lock)},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |

@@ -36,7 +36,7 @@ func (e *Error) Is(target error) bool {
 }
 
 // NotFound matches the error of a session that does not exist, with errors.Is.
-var NotFound = &Error{api.Problem{Type: api.ProblemType + "not_found"}} //nolint:revive,errname // reads as errors.Is(err, client.NotFound)
+var NotFound = &Error{api.Problem{Type: api.ProblemType + "not_found"}}
 
 // ConnectError means that boxd could not be reached at all.
 type ConnectError struct {

@@ -41,7 +41,7 @@ func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio S
 func (c *Client) stream(ctx context.Context, path string, start *api.StreamStart, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, &websocket.DialOptions{HTTPClient: c.http})
+	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, &websocket.DialOptions{HTTPClient: c.http}) //nolint:bodyclose // the library has closed it
 	if err != nil {
 		return nil, dialError(resp, err)
 	}

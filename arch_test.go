@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxd_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/boxd-dev/boxd"
+
+// mayImport is the map of the rooms: what each may import of the others. A room that is not here does
+// not exist. Imports point down: nothing appears on the right before it has stood on the left.
+func mayImport() map[string]string {
+	return map[string]string{
+		// things, not rooms: each is one idea that several rooms need
+		"internal/fault":    "",
+		"internal/fdpass":   "",
+		"internal/mountfd":  "",
+		"internal/durable":  "",
+		"internal/quantity": "",
+		// what a box is, and its two halves
+		"isolation":             "",
+		"isolation/seccomp":     "",
+		"isolation/seccomp/gen": "",
+		"isolation/rootfs":      "isolation internal/mountfd",
+		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp internal/fdpass internal/mountfd",
+		"isolation/inside":      "isolation internal/fdpass internal/mountfd",
+		"isolation/client":      "isolation internal/fdpass",
+		"cgroup":                "",
+		// what exists and who may
+		"supervisor": "cgroup isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		// ways in
+		"relay/api":    "internal/quantity",
+		"relay/client": "relay/api",
+		"relay":        "relay/api supervisor isolation internal/fault internal/quantity",
+		"systemd":      "",
+		// programs
+		"cmd/boxinit":   "isolation/inside",
+		"cmd/boxkeeper": "isolation/keeper internal/fdpass",
+		"cmd/boxd":      "relay supervisor isolation isolation/client systemd",
+		"cmd/boxctl":    "relay/api relay/client internal/quantity",
+		// for tests alone
+		"internal/boxtest": "relay/client",
+		"test/bench":       "relay/api relay/client",
+		"test/boxes/probe": "",
+		"test/demo":        "relay/api relay/client",
+	}
+}
+
+// mustNotLink lists what a program may not contain, with its dependencies counted in. What does not
+// exist in the build any more fails too, so that no rule outlives its reason.
+func mustNotLink() map[string][]string {
+	return map[string][]string{
+		// PID 1 of every box: small, and nothing that parses or connects.
+		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "os/exec", "reflect:never", module + "/isolation/keeper", module + "/supervisor"},
+		// The privileged half parses one binary protocol and nothing else.
+		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
+		// A client knows the wire and nothing of the server.
+		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
+		// boxd asks for what is privileged and cannot do it.
+		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
+	}
+}
+
+// prescribed are the libraries that shipped programs must use, and which of them do.
+func prescribed() map[string][]string {
+	return map[string][]string{
+		"github.com/coreos/go-systemd/v22": {"cmd/boxd"},
+		"github.com/containerd/cgroups/v3": {"cmd/boxd"},
+		"golang.org/x/sys":                 {"cmd/boxd", "cmd/boxctl", "cmd/boxkeeper", "cmd/boxinit"},
+		"github.com/BurntSushi/toml":       {"cmd/boxd"},
+	}
+}
+
+// testsOnly are prescribed libraries that no program uses yet: pty comes into boxinit with terminals.
+func testsOnly() []string { return []string{"github.com/creack/pty"} }
+
+// sizes of the programs, static and stripped, in bytes.
+func maxSize() map[string]int64 {
+	return map[string]int64{"boxinit": 2 << 20, "boxkeeper": 4 << 20, "boxctl": 8 << 20, "boxd": 20 << 20}
+}
+
+type goPackage struct {
+	ImportPath   string
+	Dir          string
+	Imports      []string
+	Deps         []string
+	GoFiles      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+}
+
+// packages lists those that match, by their path in the module.
+func packages(t *testing.T, patterns ...string) map[string]goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json"}, patterns...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	found := map[string]goPackage{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")] = p
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	t.Parallel()
+	allowed := mayImport()
+	for name, p := range packages(t, "./...") {
+		if len(p.GoFiles) == 0 {
+			continue // tests alone
+		}
+		list, ok := allowed[name]
+		if !ok {
+			t.Errorf("%s is not on the map: write its sentence and its line first", name)
+			continue
+		}
+		delete(allowed, name)
+		for _, imp := range p.Imports {
+			room, ours := strings.CutPrefix(imp, module+"/")
+			if ours && !slices.Contains(strings.Fields(list), room) {
+				t.Errorf("%s imports %s, which the map does not allow", name, room)
+			}
+		}
+	}
+	for name := range allowed {
+		t.Errorf("%s is on the map and does not exist", name)
+	}
+	rooms := mayImport()
+	for name, list := range rooms {
+		for _, imp := range strings.Fields(list) {
+			if _, ok := rooms[imp]; !ok {
+				t.Errorf("%s may import %s, which is not on the map", name, imp)
+			}
+			if slices.Contains(strings.Fields(rooms[imp]), name) {
+				t.Errorf("%s and %s may import each other", name, imp)
+			}
+		}
+	}
+}
+
+func TestProgramsDoNotLink(t *testing.T) {
+	t.Parallel()
+	programs := packages(t, "./cmd/...")
+	linked := map[string]bool{}
+	for _, p := range packages(t, "./...") {
+		for _, d := range append(p.Deps, p.ImportPath) {
+			linked[d] = true
+		}
+	}
+	for name, list := range mustNotLink() {
+		for _, forbidden := range list {
+			if strings.HasSuffix(forbidden, ":never") {
+				continue
+			}
+			if slices.Contains(programs[name].Deps, forbidden) {
+				t.Errorf("%s links %s", name, forbidden)
+			}
+			ours := strings.HasPrefix(forbidden, module)
+			if ours && !linked[forbidden] {
+				t.Errorf("%s must not link %s, which does not exist", name, forbidden)
+			}
+		}
+	}
+}
+
+func TestPrescribedLibrariesAreUsed(t *testing.T) {
+	t.Parallel()
+	programs := packages(t, "./cmd/...")
+	for library, users := range prescribed() {
+		for _, name := range users {
+			if !slices.ContainsFunc(programs[name].Deps, func(d string) bool { return d == library || strings.HasPrefix(d, library+"/") }) {
+				t.Errorf("%s does not use %s", name, library)
+			}
+		}
+	}
+	all := packages(t, "-test", "./...")
+	for _, library := range testsOnly() {
+		used := false
+		for _, p := range all {
+			used = used || slices.Contains(p.Imports, library)
+		}
+		if !used {
+			t.Errorf("no test uses %s", library)
+		}
+	}
+}
+
+func TestProgramsAreStaticAndSmall(t *testing.T) {
+	t.Parallel()
+	for _, arch := range []string{"amd64", "arm64"} {
+		dir := t.TempDir()
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/...")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build for %s: %v: %s", arch, err, out)
+		}
+		for _, name := range slices.Sorted(maps.Keys(maxSize())) {
+			path := filepath.Join(dir, name)
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Size() > maxSize()[name] {
+				t.Errorf("%s for %s has %d bytes, more than %d", name, arch, info.Size(), maxSize()[name])
+			}
+			if interpreter(t, path) {
+				t.Errorf("%s for %s is linked dynamically", name, arch)
+			}
+		}
+	}
+}
+
+func TestEveryPackageHasOneShortComment(t *testing.T) {
+	t.Parallel()
+	const most = 12 // lines: what fits where a reader meets it
+	for name, p := range packages(t, "./...") {
+		var comments []string
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc != nil {
+				comments = append(comments, f.Doc.Text())
+			}
+		}
+		switch {
+		case len(p.GoFiles) == 0:
+		case len(comments) != 1:
+			t.Errorf("%s has %d package comments, not one", name, len(comments))
+		case strings.Count(comments[0], "\n") > most:
+			t.Errorf("the package comment of %s is longer than %d lines", name, most)
+		}
+	}
+}
+
+// budgets of the code: what a reader can hold.
+const (
+	maxFile    = 400
+	maxPackage = 2000
+)
+
+func TestFilesAndPackagesStayReadable(t *testing.T) {
+	t.Parallel()
+	for name, p := range packages(t, "./...") {
+		total := 0
+		for _, file := range p.GoFiles {
+			data, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(data, []byte("DO NOT EDIT")) {
+				continue
+			}
+			lines := bytes.Count(data, []byte("\n"))
+			total += lines
+			if lines > maxFile {
+				t.Errorf("%s/%s has %d lines, more than %d", name, file, lines, maxFile)
+			}
+			if !bytes.HasPrefix(data, []byte("// SPDX-License-Identifier: Apache-2.0\n")) && !bytes.Contains(data, []byte("\n// SPDX-License-Identifier: Apache-2.0\n")) {
+				t.Errorf("%s/%s does not begin with its licence", name, file)
+			}
+		}
+		if total > maxPackage {
+			t.Errorf("%s has %d lines, more than %d: look for a second room", name, total, maxPackage)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The habits of this repository. `make` alone lists them.
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+FUZZTIME ?= 30s
+ROUNDS ?= 200
+# Layers of the tests to leave out, by name: make test SKIP="boxes demo"
+SKIP ?=
+
+export GOFLAGS := -buildvcs=false
+
+.PHONY: help build test lint fmt fuzz bench demo check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## the four programs, static, into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+test: ## everything: pure tests, real boxes, the demo; needs root for the boxes
+	@test/run.sh $(SKIP)
+
+lint: ## golangci-lint with the reasons of .golangci.yml, and go vet for the other architecture
+	go tool -modfile=lint.mod golangci-lint run ./...
+	GOARCH=arm64 CGO_ENABLED=0 go vet ./...
+	go mod tidy -diff
+	go mod verify
+
+fmt: ## format the code and tidy the modules
+	go tool -modfile=lint.mod golangci-lint fmt ./...
+	go mod tidy
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@test/fuzz.sh $(FUZZTIME)
+
+bench: build ## boxd against its peers and the bare kernel, in one run; ratios count (ROUNDS=200)
+	go run ./test/bench -bin bin -rounds $(ROUNDS)
+
+demo: build ## a private boxd, real programs in real boxes, nothing left behind; needs root
+	@test/demo/demo.sh bin
+
+check: lint test ## what has to pass before a change lands
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs the tests layer by layer and says which have run. A layer that cannot run fails, unless it is
+# named as an argument: then it is left out, and that is said too.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+skip=" $* "
+ran=() left=() failed=()
+
+# need PROGRAM PACKAGE: a bare machine gets what it lacks, if that is ours to install.
+need() {
+	command -v "$1" >/dev/null && return
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		echo "installing $2"
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $2 >/dev/null && return
+	fi
+	echo "missing: $1 (package $2)" >&2
+	return 1
+}
+
+layer() { # NAME COMMAND...
+	if [[ $skip == *" $1 "* ]]; then
+		left+=("$1")
+		return
+	fi
+	printf '\n== %s\n' "$1"
+	local start=$SECONDS
+	if "${@:2}"; then
+		ran+=("$1 ($((SECONDS - start)) s)")
+	else
+		failed+=("$1")
+	fi
+}
+
+# Packages whose tests start boxes; all others need neither root nor a particular kernel.
+boxes='./test/boxes/... ./test/sessions/... ./cmd/boxctl'
+
+# Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
+pure() {
+	need gcc 'gcc libc6-dev' || return
+	local all
+	all=$(go list ./... | grep -v -e /test/boxes -e /test/sessions -e /cmd/boxctl) || return
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
+}
+
+# Real boxes by the real programs. boxd has the race detector; boxinit and boxkeeper are as they ship,
+# since they make calls on all threads, which a program with cgo cannot (syscall.AllThreadsSyscall).
+real() {
+	[ "$(id -u)" = 0 ] || { echo 'missing: root, which starts the boxes' >&2; return 1; }
+	need gcc 'gcc libc6-dev' && need python3 python3 && need git git && need npm 'npm' && need pip3 'python3-pip' || return
+	local bin
+	bin=$(mktemp -d) && chmod 755 "$bin" || return
+	CGO_ENABLED=0 go build -o "$bin/" ./cmd/... && CGO_ENABLED=1 go build -race -o "$bin/" ./cmd/boxd &&
+		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -p 1 -shuffle=on -timeout 20m $boxes
+	local status=$?
+	rm -rf "$bin"
+	return $status
+}
+
+demo() {
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/... && test/demo/demo.sh bin
+}
+
+layer pure pure
+layer boxes real
+layer demo demo
+
+printf '\nran: %s\n' "${ran[*]:-nothing}"
+[ ${#left[@]} = 0 ] || echo "left out, as asked: ${left[*]}"
+if [ ${#failed[@]} -gt 0 ]; then
+	echo "FAILED: ${failed[*]}"
+	exit 1
+fi

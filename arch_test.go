@@ -55,7 +55,6 @@ func mayImport() map[string]string {
 		"internal/boxtest": "relay/client",
 		"test/bench":       "relay/api relay/client",
 		"test/boxes/probe": "",
-		"test/demo":        "relay/api relay/client",
 	}
 }
 

@@ -159,7 +159,7 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 	for {
 		n, err := unix.Sendfile(fd, from, nil, 1<<20)
 		if err != nil {
-			unix.Unlink(p.script)
+			_ = unix.Unlink(p.script)
 			return err
 		}
 		if n == 0 {

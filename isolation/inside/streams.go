@@ -31,6 +31,7 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		p.streams[i] = stream{pipe: -1, ring: newRing(cmd.Output)}
 	}
 	switch cmd.Stdin {
+	case isolation.StdinNull:
 	case isolation.StdinFile:
 		io.child[0] = stdin
 	case isolation.StdinPipe:

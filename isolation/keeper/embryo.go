@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -26,9 +27,16 @@ func (e *embryo) alive() bool {
 	return n == 0 && err == nil
 }
 
-// discard ends an embryo; without its socket it would end by itself.
+// discard ends an embryo and waits until it is dead, so that its ids are free.
 func (e *embryo) discard(ids *idRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
+	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(poll, int(endPatience/time.Millisecond))
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
 	unix.Close(e.control)
 	unix.Close(e.pidfd)
 	ids.release(e.ids)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"go/format"
@@ -35,7 +36,7 @@ var arches = [...]string{"amd64", "arm64"}
 
 // table returns the source of the table for the module version in use.
 func table() ([]byte, error) {
-	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
+	dir, err := exec.CommandContext(context.Background(), "go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
 	if err != nil {
 		return nil, fmt.Errorf("find golang.org/x/sys/unix: %w", err)
 	}

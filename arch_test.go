@@ -40,16 +40,17 @@ func mayImport() map[string]string {
 		"isolation/client":      "isolation internal/fdpass",
 		"cgroup":                "",
 		// what exists and who may
-		"supervisor": "cgroup isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor/policy": "cgroup isolation internal/fault internal/quantity",
+		"supervisor":        "supervisor/policy cgroup isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",
-		"relay":        "relay/api supervisor isolation internal/fault internal/quantity",
+		"relay":        "relay/api supervisor supervisor/policy isolation internal/fault internal/quantity",
 		"systemd":      "",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation/keeper internal/fdpass",
-		"cmd/boxd":      "relay supervisor isolation isolation/client systemd",
+		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
 		"internal/boxtest": "relay/client",

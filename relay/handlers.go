@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 func health(*call) (any, error) { return api.Health{Status: "ok"}, nil }
@@ -153,14 +154,14 @@ const (
 	encodingBase64 = "base64"
 )
 
-func sessionRequest(r *api.SessionRequest) *supervisor.SessionRequest {
-	req := &supervisor.SessionRequest{
+func sessionRequest(r *api.SessionRequest) *policy.Request {
+	req := &policy.Request{
 		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
 		Memory: r.Memory, Pids: r.Pids, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Env: r.Env, Labels: r.Labels,
 	}
 	for _, m := range r.Mounts {
-		req.Mounts = append(req.Mounts, supervisor.Mount(m))
+		req.Mounts = append(req.Mounts, policy.Mount(m))
 	}
 	return req
 }
@@ -220,7 +221,7 @@ func encode(data []byte, encoding string) string {
 	return strings.ToValidUTF8(string(data), "�")
 }
 
-func clamped(list []supervisor.Clamp) []api.Clamp {
+func clamped(list []policy.Clamp) []api.Clamp {
 	var out []api.Clamp
 	for _, c := range list {
 		out = append(out, api.Clamp(c))

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Doctor examines the host: what a box needs, and what is enforced by what. A line is CheckFail
@@ -25,7 +26,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
 	checks = append(checks, v.checkBox(ctx), v.checkControlGroups())
-	for _, name := range []string{limitMemory, limitCPU, limitPids} {
+	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids} {
 		checks = append(checks, v.checkLimit(name))
 	}
 	return append(checks, v.checkDisk()), nil
@@ -37,7 +38,7 @@ func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
 	c := isolation.Check{Name: "a real box"}
 	s := &Session{ID: "doctor", Key: keyOf("", rand.Text()), Hostname: "doctor"}
 	var err error
-	if s.Settings, _, err = v.cfg.merge(&SessionRequest{}); err != nil {
+	if s.Settings, _, err = v.cfg.Merge(&policy.Request{}); err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		return c
 	}
@@ -73,12 +74,12 @@ func (v *Supervisor) checkLimit(name string) isolation.Check {
 	c := isolation.Check{Name: name + " limit"}
 	profile := v.cfg.Profiles[v.cfg.Sessions.DefaultProfile]
 	only := v.cfg
-	for _, other := range limitNames() {
+	for _, other := range policy.LimitNames() {
 		if other != name {
 			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
 		}
 	}
-	by, err := only.enforcement(&Settings{Memory: profile.Memory}, v.host)
+	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory}, v.host)
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
@@ -88,7 +89,7 @@ func (v *Supervisor) checkLimit(name string) isolation.Check {
 	}
 	c.Level = isolation.CheckWarn
 	switch by[name] {
-	case MechanismRlimit:
+	case policy.MechanismRlimit:
 		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
 	default:
 		c.Detail = "best effort: not enforced"
@@ -145,7 +146,7 @@ func (v *Supervisor) Overview() Overview {
 }
 
 // Profiles returns the configured profiles by name.
-func (v *Supervisor) Profiles() map[string]Profile { return v.cfg.Profiles }
+func (v *Supervisor) Profiles() map[string]policy.Profile { return v.cfg.Profiles }
 
 // Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
 func (v *Supervisor) Ready() error {

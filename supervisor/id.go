@@ -7,11 +7,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Principal is who is calling. Ids of sessions belong to it: two principals may both have "s1".
@@ -28,14 +27,10 @@ const maxID = 256
 
 // validateID accepts any UTF-8 text without control characters. No id is ever a path: the key is.
 func validateID(id string) error {
-	if id == "" || len(id) > maxID || !printable(id) {
+	if id == "" || len(id) > maxID || !policy.Printable(id) {
 		return fault.Field("id", id, "1 to 256 bytes of UTF-8 without control characters")
 	}
 	return nil
-}
-
-func printable(s string) bool {
-	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
 // newID makes an id nobody can guess, short enough to type.

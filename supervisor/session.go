@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Session is one box and what is known of it.
@@ -19,11 +20,11 @@ type Session struct {
 	Key      string
 	Owner    Principal
 	Hostname string
-	Settings Settings
+	Settings policy.Settings
 	Created  time.Time
-	profile  Profile
+	profile  policy.Profile
 	env      []string // NAME=value of every program that adds nothing
-	enforced map[string]Mechanism
+	enforced map[string]policy.Mechanism
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session
@@ -45,8 +46,8 @@ type Info struct {
 	OwnerUID   uint32
 	Hostname   string
 	State      State
-	Settings   Settings
-	Enforced   map[string]Mechanism
+	Settings   policy.Settings
+	Enforced   map[string]policy.Mechanism
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int

@@ -9,18 +9,16 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
@@ -32,7 +30,7 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	cfg     Config
+	cfg     policy.Config
 	keeper  *client.Keeper
 	state   string
 	log     *slog.Logger
@@ -53,7 +51,7 @@ type Supervisor struct {
 const startPatience = time.Minute
 
 // New cleans up what a dead boxd has left in the state directory and starts the reaper.
-func New(ctx context.Context, cfg Config, parts Parts) (*Supervisor, error) {
+func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -95,18 +93,18 @@ func (v *Supervisor) Close() {
 
 // Create returns the principal's session of the requested id, and makes it if there is none; the
 // second result tells which. A session that exists must not differ in what was asked for.
-func (v *Supervisor) Create(ctx context.Context, who Principal, req *SessionRequest) (*Session, bool, error) {
+func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Request) (*Session, bool, error) {
 	if req.ID == "" {
 		req.ID = newID()
 	}
 	if err := validateID(req.ID); err != nil {
 		return nil, false, err
 	}
-	settings, profile, err := v.cfg.merge(req)
+	settings, profile, err := v.cfg.Merge(req)
 	if err != nil {
 		return nil, false, err
 	}
-	enforced, err := v.cfg.enforcement(&settings, v.host)
+	enforced, err := v.cfg.Enforcement(&settings, v.host)
 	if err != nil {
 		return nil, false, err
 	}
@@ -126,7 +124,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *SessionRequ
 }
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
-func (v *Supervisor) claim(who Principal, req *SessionRequest, settings Settings, profile *Profile, enforced map[string]Mechanism) (*Session, bool, error) {
+func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.Settings, profile *policy.Profile, enforced map[string]policy.Mechanism) (*Session, bool, error) {
 	key := keyOf(who.Name, req.ID)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -151,8 +149,8 @@ func (v *Supervisor) claim(who Principal, req *SessionRequest, settings Settings
 }
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
-func (v *Supervisor) join(ctx context.Context, s *Session, req *SessionRequest, asked *Settings) (bool, error) {
-	if diff := s.Settings.differences(req, asked); len(diff) > 0 {
+func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, asked *policy.Settings) (bool, error) {
+	if diff := s.Settings.Differences(req, asked); len(diff) > 0 {
 		return true, fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), strings.Join(diff, ", ")).
 			WithHint("ask for the same, use another id, or remove it first")
 	}
@@ -236,11 +234,11 @@ func (s *Session) spec() *isolation.Spec {
 		Key: s.Key, Hostname: s.Hostname,
 		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
 		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
-		Rlimits:     rlimits(&s.Settings),
+		Rlimits:     policy.Rlimits(&s.Settings),
 		ManagedWork: true,
 	}
 	for _, m := range s.Settings.Mounts {
-		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == MountReadWrite, Owner: m.Owner})
+		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner})
 		if m.Target == isolation.Workspace {
 			spec.ManagedWork = false
 		}
@@ -369,71 +367,3 @@ func (v *Supervisor) release(s *Session) {
 
 // endRetry is how often a box that does not die is tried again.
 const endRetry = time.Second
-
-// record is what a session leaves on disk: enough for the next boxd to clean up after this one, and
-// for a person to see what was running.
-type record struct {
-	ID       string               `json:"id"`
-	Key      string               `json:"key"`
-	Owner    string               `json:"owner"`
-	Created  time.Time            `json:"created"`
-	Settings Settings             `json:"settings"`
-	Enforced map[string]Mechanism `json:"enforcement"`
-}
-
-const recordSuffix = ".json"
-
-func openRecords(state string) (*os.Root, error) {
-	dir := filepath.Join(state, "sessions")
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("records: %w", err)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, fmt.Errorf("records: %w", err)
-	}
-	return root, nil
-}
-
-func (v *Supervisor) writeRecord(s *Session) error {
-	r := record{ID: s.ID, Key: s.Key, Owner: s.Owner.Name, Created: s.Created, Settings: s.Settings, Enforced: s.enforced}
-	return durable.WriteJSON(v.records, s.Key+recordSuffix, r)
-}
-
-func (v *Supervisor) removeRecord(s *Session) {
-	if err := v.records.Remove(s.Key + recordSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-		v.log.Error("record not removed", "session", s.ID, "error", err)
-	}
-}
-
-// sweep removes what sessions of an earlier boxd have left: their boxes ended with it. A workspace
-// may be there without a record, if that boxd died between the two.
-func (v *Supervisor) sweep(ctx context.Context) error {
-	names, err := durable.Names(v.records)
-	if err != nil {
-		return err
-	}
-	orphans, err := os.ReadDir(filepath.Join(v.state, "workspaces"))
-	if err != nil {
-		return fmt.Errorf("workspaces: %w", err)
-	}
-	for _, o := range orphans {
-		if err := v.keeper.End(ctx, o.Name(), true); err != nil {
-			return fmt.Errorf("clean up workspace %s: %w", o.Name(), err)
-		}
-	}
-	for _, name := range names {
-		key, ok := strings.CutSuffix(name, recordSuffix)
-		if !ok || len(key) != isolation.KeyLen {
-			return fmt.Errorf("record %s: not one of boxd's; remove it from %s", strconv.Quote(name), v.records.Name())
-		}
-		if err := v.keeper.End(ctx, key, true); err != nil {
-			return fmt.Errorf("clean up session %s: %w", key, err)
-		}
-		if err := v.records.Remove(name); err != nil {
-			return fmt.Errorf("record %s: %w", name, err)
-		}
-		v.log.Info("removed what an earlier boxd left", "key", key)
-	}
-	return nil
-}

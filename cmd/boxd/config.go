@@ -16,7 +16,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // config is box.toml. Every key is explained there, and a test proves that the file at the root of
@@ -26,7 +26,7 @@ type config struct {
 	IDs    idConfig     `toml:"ids"`
 	Mounts mountConfig  `toml:"mounts"`
 	Image  imageConfig  `toml:"image"`
-	supervisor.Config
+	policy.Config
 }
 
 type daemonConfig struct {
@@ -90,7 +90,7 @@ func defaultConfig() config {
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
 		}},
-		Config: supervisor.DefaultConfig(),
+		Config: policy.DefaultConfig(),
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *config) decode(name, text string) error {
 	for profile, primitive := range file.Profiles {
 		base, ok := c.Profiles[profile]
 		if !ok {
-			base = supervisor.DefaultProfile()
+			base = policy.DefaultProfile()
 		}
 		if err := meta.PrimitiveDecode(primitive, &base); err != nil {
 			return fmt.Errorf("%s: profiles.%s: %w", name, profile, err)
@@ -205,7 +205,7 @@ func knownKeys() []string {
 	cfg := defaultConfig()
 	file := struct {
 		*config
-		Profiles map[string]supervisor.Profile `toml:"profiles"`
+		Profiles map[string]policy.Profile `toml:"profiles"`
 	}{&cfg, cfg.Profiles}
 	if toml.NewEncoder(&text).Encode(file) != nil {
 		return nil

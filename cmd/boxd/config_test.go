@@ -12,12 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // bare is a configuration without any built-in value, so that what box.toml does not say is missing.
 func bare() config {
-	return config{Config: supervisor.Config{Profiles: map[string]supervisor.Profile{
+	return config{Config: policy.Config{Profiles: map[string]policy.Profile{
 		"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {},
 	}}}
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervisor knows which boxes exist, in what state, who may start what, and when it ends.
-package supervisor
+// Package policy says what a session may be: profiles, what a request makes of one, and what keeps its
+// limits on this host. It looks at nothing but its arguments.
+package policy
 
 import (
 	"errors"
@@ -14,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
-// Config is the supervisor's part of box.toml. Every key is explained there.
+// Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
 	Limits    Limits              `toml:"limits"`
 	Sessions  SessionLimits       `toml:"sessions"`
@@ -58,6 +59,20 @@ const (
 	filePlaceholder = "{file}"
 )
 
+// MaxArg is the longest argument the kernel takes, without its NUL (MAX_ARG_STRLEN, execve(2)).
+const MaxArg = 128<<10 - 1
+
+// Command returns the arguments that run code. Code that is too long to be one of them has to be in a
+// file: then script is the index of the argument that becomes its path, otherwise -1.
+func (l Language) Command(code string) (argv []string, script int) {
+	if len(code) <= MaxArg {
+		argv = slices.Clone(l.Inline)
+		argv[slices.Index(argv, codePlaceholder)] = code
+		return argv, -1
+	}
+	return slices.Clone(l.File), slices.Index(l.File, filePlaceholder)
+}
+
 // Profile is a set of defaults, and of fields that requests cannot change.
 type Profile struct {
 	Image          string            `toml:"image"`
@@ -98,8 +113,8 @@ func lockable() []string {
 	}
 }
 
-// limitNames are the limits that best_effort may list.
-func limitNames() []string { return []string{limitMemory, limitCPU, limitPids, limitWorkspace} }
+// LimitNames are the limits that best_effort may list.
+func LimitNames() []string { return []string{LimitMemory, LimitCPU, LimitPids, LimitWorkspace} }
 
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
@@ -170,8 +185,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
 	}
 	for _, name := range c.Limits.BestEffort {
-		if !slices.Contains(limitNames(), name) {
-			bad("limits.best_effort", fmt.Sprintf("%q", name), strings.Join(limitNames(), ", "))
+		if !slices.Contains(LimitNames(), name) {
+			bad("limits.best_effort", fmt.Sprintf("%q", name), strings.Join(LimitNames(), ", "))
 		}
 	}
 	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {

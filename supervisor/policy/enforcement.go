@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package policy
 
 import (
 	"slices"
@@ -14,11 +14,11 @@ import (
 
 // Limits by the names they have in best_effort and in a session's record.
 const (
-	limitMemory    = "memory"
-	limitCPU       = "cpu"
-	limitPids      = "pids"
-	limitTmp       = "tmp"
-	limitWorkspace = "workspace"
+	LimitMemory    = "memory"
+	LimitCPU       = "cpu"
+	LimitPids      = "pids"
+	LimitTmp       = "tmp"
+	LimitWorkspace = "workspace"
 )
 
 // Mechanism is what enforces a limit.
@@ -31,17 +31,17 @@ const (
 	MechanismNone   Mechanism = "none"   // nothing
 )
 
-// enforcement decides how the limits of a session are kept on this host, or that they cannot be:
+// Enforcement decides how the limits of a session are kept on this host, or that they cannot be:
 // a limit that is not kept by the kernel as a whole must have been named as best effort by the
 // operator. Doctor and every start ask the same function.
-func (c *Config) enforcement(s *Settings, host cgroup.Layout) (map[string]Mechanism, error) {
+func (c *Config) Enforcement(s *Settings, host cgroup.Layout) (map[string]Mechanism, error) {
 	by := map[string]Mechanism{
-		limitTmp: MechanismTmpfs, limitMemory: MechanismRlimit, limitPids: MechanismRlimit, limitCPU: MechanismNone,
+		LimitTmp: MechanismTmpfs, LimitMemory: MechanismRlimit, LimitPids: MechanismRlimit, LimitCPU: MechanismNone,
 	}
-	need := []string{limitMemory, limitCPU, limitPids}
+	need := []string{LimitMemory, LimitCPU, LimitPids}
 	if s.WorkspaceQuota > 0 {
-		by[limitWorkspace] = MechanismNone
-		need = append(need, limitWorkspace)
+		by[LimitWorkspace] = MechanismNone
+		need = append(need, LimitWorkspace)
 	}
 	for _, name := range need {
 		if !slices.Contains(c.Limits.BestEffort, name) {
@@ -59,7 +59,7 @@ func unenforced(name string, host cgroup.Layout) error {
 
 func whyNot(name string, host cgroup.Layout) string {
 	switch {
-	case name == limitWorkspace:
+	case name == LimitWorkspace:
 		return "this version sets no disk quotas"
 	case host == cgroup.Unified:
 		return "this version does not write cgroup v2 limits"
@@ -77,7 +77,8 @@ const (
 	stackLimit   = 8 << 20
 )
 
-func rlimits(s *Settings) []isolation.Rlimit {
+// Rlimits are the resource limits of every process of a session.
+func Rlimits(s *Settings) []isolation.Rlimit {
 	same := func(resource int, n uint64) isolation.Rlimit {
 		return isolation.Rlimit{Resource: uint32(resource), Soft: n, Hard: n}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package policy
 
 import (
 	"fmt"
@@ -8,14 +8,17 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// SessionRequest asks for a session. A nil field was not given: it takes the profile's value.
-type SessionRequest struct {
+// Request asks for a session. A nil field was not given: it takes the profile's value.
+type Request struct {
 	ID             string // "": one is made up
 	Profile        string // "": the configured default
 	Image          *string
@@ -70,8 +73,8 @@ const (
 	maxPids      = 1 << 22 // PID_MAX_LIMIT
 )
 
-// merge applies a request to its profile: defaults, then what was asked for, then what is locked.
-func (c *Config) merge(req *SessionRequest) (Settings, *Profile, error) {
+// Merge applies a request to its profile: defaults, then what was asked for, then what is locked.
+func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	name := req.Profile
 	if name == "" {
 		name = c.Sessions.DefaultProfile
@@ -106,7 +109,7 @@ func (c *Config) merge(req *SessionRequest) (Settings, *Profile, error) {
 	if err := validateLabels(req.Labels); err != nil {
 		return s, nil, err
 	}
-	if err := validateEnvironment(req.Env); err != nil {
+	if err := ValidateEnvironment(req.Env); err != nil {
 		return s, nil, err
 	}
 	if err := s.validate(); err != nil {
@@ -135,6 +138,27 @@ func pick[T comparable](m *merger, field string, profile T, asked *T) T {
 		return profile
 	}
 	return *asked
+}
+
+// Clamp says that less was given than asked for.
+type Clamp struct {
+	Field, Asked, Got string
+}
+
+// ExecTimeout is how long an execution may take: the profile's, or the request's as far as the profile goes.
+func (p *Profile) ExecTimeout(name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
+	if asked == nil {
+		return time.Duration(p.Timeout), nil, nil
+	}
+	switch {
+	case *asked <= 0:
+		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", p.MaxTimeout))
+	case *asked != p.Timeout && slices.Contains(p.Locked, "timeout"):
+		return 0, nil, locked("timeout", *asked, p.Timeout.String(), name)
+	case *asked > p.MaxTimeout:
+		return time.Duration(p.MaxTimeout), []Clamp{{"timeout", asked.String(), p.MaxTimeout.String()}}, nil
+	}
+	return time.Duration(*asked), nil, nil
 }
 
 func locked(field string, value any, allowed, profile string) error {
@@ -196,19 +220,25 @@ func (s *Settings) supported() error {
 	return nil
 }
 
+// Printable reports whether a text is UTF-8 without control characters.
+func Printable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+}
+
 func validateLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return fault.Field("labels", len(labels), fmt.Sprintf("at most %d", maxLabels))
 	}
 	for k, v := range labels {
-		if k == "" || len(k)+len(v) > maxLabelSize || !printable(k) || !printable(v) {
+		if k == "" || len(k)+len(v) > maxLabelSize || !Printable(k) || !Printable(v) {
 			return fault.Field("labels", k, fmt.Sprintf("a name and a value of at most %d bytes together, without control characters", maxLabelSize))
 		}
 	}
 	return nil
 }
 
-func validateEnvironment(env map[string]string) error {
+// ValidateEnvironment checks the variables of a request.
+func ValidateEnvironment(env map[string]string) error {
 	if len(env) > maxEnv {
 		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", maxEnv))
 	}
@@ -236,8 +266,8 @@ func validateEnv(name, value string) error {
 	return nil
 }
 
-// differences names the fields that were asked for and that a session has otherwise.
-func (s *Settings) differences(req *SessionRequest, asked *Settings) []string {
+// Differences names the fields that were asked for and that a session has otherwise.
+func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	var names []string
 	check := func(name string, given, same bool) {
 		if given && !same {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package supervisor knows which boxes exist, in what state, who may start what, and when it ends.
 package supervisor
 
 import (

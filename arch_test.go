@@ -53,7 +53,7 @@ func mayImport() map[string]string {
 		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
-		"internal/boxtest": "relay/client",
+		"internal/boxtest": "relay/api relay/client",
 		"test/bench":       "relay/api relay/client",
 		"test/boxes/probe": "",
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
@@ -140,13 +141,15 @@ type Daemon struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	log string
+	ids idRange
 }
 
 // BestEffort lets sessions go without the limits that only control groups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n"
 
 // Start starts a private boxd and ends it with the test. Configuration comes after what names its
-// files and BestEffort; %DIR% in it is the daemon's directory.
+// files and BestEffort; %DIR% in it is the daemon's directory. Unless it has [ids], the daemon gets
+// host ids that no other test's has, by which Look knows its boxes.
 func Start(t testing.TB, configuration ...string) *Daemon {
 	t.Helper()
 	return StartWith(t, append([]string{BestEffort}, configuration...)...)
@@ -163,6 +166,10 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	}
 	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nstate_dir = %q\n", d.Socket, d.State) +
 		strings.Join(configuration, "\n")
+	if d.ids = allIDs(); !strings.Contains(text, "[ids]") {
+		d.ids = takeIDs(t)
+		text += fmt.Sprintf("\n[ids]\nbase = %d\ncount = %d\n", d.ids.first, d.ids.boxes())
+	}
 	if err := os.WriteFile(d.Config, []byte(strings.ReplaceAll(text, "%DIR%", dir)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +240,17 @@ func (d *Daemon) Kill() {
 	}
 	_ = d.cmd.Wait() // killed, as asked
 	d.cmd = nil
+}
+
+// Warm makes everything that a daemon makes once and then keeps: the zygote and the boxes ahead of
+// need. What Look finds afterwards is what it will find whenever nothing is in use.
+func (d *Daemon) Warm() {
+	d.t.Helper()
+	req := api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}
+	if r, err := d.Client.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
+		d.t.Fatalf("warm up: %+v, %v", r, err)
+	}
+	Eventually(d.t, "a box is made ahead of need", func() bool { return len(d.Look().Processes) == 1 })
 }
 
 // PID is the process id of boxd.

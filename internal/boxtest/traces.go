@@ -4,58 +4,46 @@ package boxtest
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-// Traces is what boxes could leave behind on a host.
+// Traces is what the boxes of one daemon could leave behind on a host.
 type Traces struct {
-	Processes []string // boxinit and whatever runs with ids of boxes
+	Processes []string // with ids of its boxes
 	Mounts    int      // of the namespace the test runs in
-	Namespace []string // mount, network, pid and user namespaces that processes are in
+	Namespace []string // mount, network, pid and user namespaces of those, of boxd and of its helpers
 	Files     []string // below the daemon's state directory
 	OpenFiles int      // of boxd and its keeper
 }
-
-// firstID is the first host id of boxes, as in the built-in configuration.
-const firstID = 0x70000000
 
 // Look takes a picture of the host.
 func (d *Daemon) Look() Traces {
 	d.t.Helper()
 	var tr Traces
 	spaces := map[string]bool{}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	for _, e := range entries {
-		var pid int
-		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
+	helpers := d.helpers()
+	for _, p := range processes(d.t) {
+		boxed := p.uid >= d.ids.first && p.uid < d.ids.end
+		if boxed {
+			tr.Processes = append(tr.Processes, strconv.Itoa(p.pid)+" "+p.name)
+		}
+		if !boxed && !slices.Contains(helpers, p.pid) {
 			continue
 		}
-		dir := filepath.Join("/proc", e.Name())
 		for _, ns := range []string{"mnt", "net", "pid", "user"} {
-			if link, err := os.Readlink(filepath.Join(dir, "ns", ns)); err == nil {
+			if link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, ns)); err == nil {
 				spaces[link] = true
 			}
 		}
-		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
-		if err != nil {
-			continue // it has just ended
-		}
-		if uid := hostUID(dir); uid >= firstID && uid < 1<<31 {
-			tr.Processes = append(tr.Processes, e.Name()+" "+strings.TrimSpace(string(comm)))
-		}
 	}
-	for ns := range spaces {
-		tr.Namespace = append(tr.Namespace, ns)
-	}
-	slices.Sort(tr.Namespace)
+	tr.Namespace = slices.Sorted(maps.Keys(spaces))
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		d.t.Fatal(err)
@@ -70,7 +58,7 @@ func (d *Daemon) Look() Traces {
 			tr.Files = append(tr.Files, filepath.Join(sub, f.Name()))
 		}
 	}
-	for _, pid := range append(Children(d.t, d.PID()), d.PID()) {
+	for _, pid := range d.helpers() {
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		if err != nil {
 			d.t.Fatal(err)
@@ -80,43 +68,64 @@ func (d *Daemon) Look() Traces {
 	return tr
 }
 
-func hostUID(dir string) int {
-	status, err := os.ReadFile(filepath.Join(dir, "status"))
-	if err != nil {
-		return -1
+// helpers are boxd and its keeper; none if boxd has ended.
+func (d *Daemon) helpers() []int {
+	if d.cmd == nil {
+		return nil
 	}
-	for line := range strings.Lines(string(status)) {
-		var uid int
-		if _, err := fmt.Sscanf(line, "Uid:\t%d", &uid); err == nil {
-			return uid
-		}
-	}
-	return -1
+	return append(Children(d.t, d.PID()), d.PID())
 }
 
-// Children lists the processes whose parent is pid.
-func Children(t testing.TB, pid int) []int {
+// process is a process of the host.
+type process struct {
+	pid, parent int
+	uid         uint32
+	name        string
+}
+
+// processes lists all processes, as far as they live long enough to be looked at.
+func processes(t testing.TB) []process {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []int
+	var list []process
 	for _, e := range entries {
-		var child, parent int
-		var state string
-		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		var p process
+		if p.pid, err = strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
 		if err != nil {
 			continue
 		}
-		_, rest, ok := strings.Cut(string(stat), ") ")
-		if !ok {
-			continue
-		}
-		if _, err := fmt.Sscanf(rest, "%s %d", &state, &parent); err == nil && parent == pid {
-			if _, err := fmt.Sscanf(e.Name(), "%d", &child); err == nil {
-				list = append(list, child)
+		for line := range strings.Lines(string(status)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+			switch key {
+			case "Name":
+				p.name = value
+			case "PPid":
+				_, err = fmt.Sscan(value, &p.parent)
+			case "Uid":
+				_, err = fmt.Sscan(value, &p.uid)
 			}
+			if err != nil {
+				t.Fatalf("status of process %d: %v", p.pid, err)
+			}
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// Children lists the processes whose parent is pid.
+func Children(t testing.TB, pid int) []int {
+	t.Helper()
+	var list []int
+	for _, p := range processes(t) {
+		if p.parent == pid {
+			list = append(list, p.pid)
 		}
 	}
 	return list

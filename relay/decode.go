@@ -11,14 +11,24 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
+// bodyPatience is how long a body may take to arrive.
+const bodyPatience = time.Minute
+
 // decodeBody reads the JSON body of a request into v.
 func (c *call) decodeBody(v any) error {
+	conn := http.NewResponseController(c.w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	defer conn.SetReadDeadline(time.Time{})                //nolint:errcheck // as above
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return fault.Field("body", fmt.Sprintf("more than %d bytes", tooLarge.Limit), fmt.Sprintf("at most %v", quantity.Size(maxBody)))
@@ -30,9 +40,9 @@ func (c *call) decodeBody(v any) error {
 }
 
 // decode reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
-// control plane: it takes keys in any case, the last of several equal ones, and whatever follows the
-// value, and its errors name no field. Here every key must be known, spelt exactly and given once,
-// and every error says which field it is about.
+// control plane: it takes keys in any case, the last of several equal ones, null for anything, and text
+// that is no UTF-8, of which it makes other text; and its errors name no field. Here every key must be
+// known, spelt exactly and given once, and every error says which field it is about.
 func decode(data []byte, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return fault.Errorf(fault.Invalid, "the body is empty, want a JSON object")
@@ -41,7 +51,50 @@ func decode(data []byte, v any) error {
 		err := json.Unmarshal(data, new(json.RawMessage))
 		return fault.Errorf(fault.Invalid, "the body is not JSON: %w", err)
 	}
-	return decodeValue(data, reflect.ValueOf(v).Elem(), "")
+	if err := decodeValue(data, reflect.ValueOf(v).Elem(), ""); err != nil {
+		return err
+	}
+	if !isText(data) { // in a key: decodeValue knows the values
+		return fault.Errorf(fault.Invalid, "the body is not UTF-8 text")
+	}
+	return nil
+}
+
+// isText reports whether every string in valid JSON is text: encoding/json replaces what is not, and a
+// request would mean something that nobody has sent.
+func isText(raw []byte) bool {
+	if !utf8.Valid(raw) {
+		return false
+	}
+	for {
+		i := bytes.IndexByte(raw, '\\') // escapes are in strings alone
+		if i < 0 {
+			return true
+		}
+		if raw = raw[i+1:]; raw[0] != 'u' {
+			raw = raw[1:]
+			continue
+		}
+		first, second := escaped(raw), rune(0)
+		if raw = raw[5:]; utf16.IsSurrogate(first) {
+			if len(raw) > 6 && raw[0] == '\\' && raw[1] == 'u' {
+				second = escaped(raw[1:])
+			}
+			if utf16.DecodeRune(first, second) == utf8.RuneError {
+				return false
+			}
+			raw = raw[6:]
+		}
+	}
+}
+
+// escaped is the number of an escape, after its backslash.
+func escaped(raw []byte) rune {
+	n, err := strconv.ParseUint(string(raw[1:5]), 16, 16)
+	if err != nil {
+		return utf8.RuneError // not in valid JSON
+	}
+	return rune(n)
 }
 
 // decodeValue reads valid JSON into v; path names the field in errors.
@@ -65,17 +118,20 @@ func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
 		})
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
+		if raw[0] != '{' {
+			return fault.Field(path, "something else", "a JSON object") // it may hold a secret, as may a value
+		}
 		return object(raw, path, func(key, field string, value json.RawMessage) error {
 			e := reflect.New(v.Type().Elem()).Elem()
-			if json.Unmarshal(value, e.Addr().Interface()) != nil {
-				return fault.Field(field, "something else", article(e.Kind())) // the value may be a secret
+			if decodeValue(value, e, field) != nil {
+				return fault.Field(field, "something else", article(e.Kind()))
 			}
 			v.SetMapIndex(reflect.ValueOf(key), e)
 			return nil
 		})
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+	case v.Kind() == reflect.Slice:
 		var list []json.RawMessage
-		if json.Unmarshal(raw, &list) != nil {
+		if raw[0] != '[' || json.Unmarshal(raw, &list) != nil {
 			return fault.Field(path, string(raw), "a list")
 		}
 		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
@@ -86,8 +142,11 @@ func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
 		}
 		return nil
 	}
-	if string(raw) == "null" && !custom {
+	if string(raw) == "null" {
 		return fault.Field(path, "null", article(v.Kind()))
+	}
+	if !isText(raw) {
+		return fault.Field(path, strings.Trim(string(raw), `"`), "text in UTF-8")
 	}
 	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
 		allowed := article(v.Kind())
@@ -161,8 +220,6 @@ func article(k reflect.Kind) string {
 		return "true or false"
 	case reflect.String:
 		return "a string"
-	case reflect.Slice:
-		return "a list of strings"
 	case reflect.Int, reflect.Uint32:
 		return "a whole number"
 	default:

@@ -56,8 +56,12 @@ func doctor(c *call) (any, error) {
 }
 
 func listSessions(c *call) (any, error) {
-	everybody := c.r.URL.Query().Get("all") == "true"
-	if everybody && !c.who.Admin {
+	all := c.r.URL.Query().Get("all")
+	everybody := all == "true"
+	switch {
+	case all != "" && all != "true" && all != "false":
+		return nil, fault.Field("all", all, "true, false")
+	case everybody && !c.who.Admin:
 		return nil, fault.Field("all", "true", "left out: only root sees the sessions of others").Of(fault.Denied)
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
@@ -107,7 +111,11 @@ func execute(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.execute(s, &req)
+	exec, err := execRequest(&req)
+	if err != nil {
+		return nil, err
+	}
+	return c.execute(s, exec, req.Encoding)
 }
 
 // oneShot makes a session, runs one thing in it and removes it, whatever happens.
@@ -116,16 +124,23 @@ func oneShot(c *call) (any, error) {
 	if err := c.decodeBody(&req); err != nil {
 		return nil, err
 	}
-	s, err := c.makeOneShot(&req.Session)
+	exec, err := execRequest(&req.Exec)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.makeOneShot(&req.Session, exec)
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.endOneShot(s)
-	return c.execute(s, &req.Exec)
+	return c.execute(s, exec, req.Exec.Encoding)
 }
 
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
-func (c *call) makeOneShot(req *api.SessionRequest) (*supervisor.Session, error) {
+func (c *call) makeOneShot(req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
+	if err := c.server.sup.CheckExec(req.Profile, exec); err != nil {
+		return nil, err
+	}
 	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(req))
 	if err == nil && !isNew {
 		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
@@ -137,18 +152,15 @@ func (c *call) makeOneShot(req *api.SessionRequest) (*supervisor.Session, error)
 // oneShotPatience is how long the answer waits for the end of the box; the end goes on after it.
 const oneShotPatience = 10 * time.Second
 
-func (c *call) execute(s *supervisor.Session, req *api.ExecRequest) (any, error) {
-	if req.Encoding != "" && req.Encoding != encodingUTF8 && req.Encoding != encodingBase64 {
-		return nil, fault.Field("encoding", req.Encoding, encodingUTF8+", "+encodingBase64)
-	}
-	result, err := c.server.sup.Exec(c.context(), s, execRequest(req))
+func (c *call) execute(s *supervisor.Session, req *supervisor.ExecRequest, encoding string) (any, error) {
+	result, err := c.server.sup.Exec(c.context(), s, req)
 	if err != nil {
 		return nil, err
 	}
-	return execResult(s, result, req.Encoding), nil
+	return execResult(s, result, encoding), nil
 }
 
-// Encodings of output in an answer.
+// Encodings of input and output in JSON.
 const (
 	encodingUTF8   = "utf-8"
 	encodingBase64 = "base64"
@@ -187,11 +199,23 @@ func sessionOf(i supervisor.Info) api.Session {
 	return s
 }
 
-func execRequest(r *api.ExecRequest) *supervisor.ExecRequest {
-	return &supervisor.ExecRequest{
+func execRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
+		if value != "" && value != encodingUTF8 && value != encodingBase64 {
+			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
+		}
+	}
+	req := &supervisor.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
 	}
+	if r.StdinEncoding == encodingBase64 {
+		var err error
+		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
+			return nil, fault.Field("stdin", r.Stdin, "base64, as stdin_encoding says")
+		}
+	}
+	return req, nil
 }
 
 func execResult(s *supervisor.Session, r *supervisor.Result, encoding string) api.ExecResult {

@@ -82,7 +82,7 @@ func statusOf(kind fault.Kind) int {
 // step at which a box failed to start is.
 func (s *Server) problem(ctx context.Context, err error) *api.Problem {
 	kind := fault.KindOf(err)
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled")
 	}
 	p := &api.Problem{

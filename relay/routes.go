@@ -3,8 +3,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"net/url"
+	"path"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -23,25 +26,27 @@ const (
 type route struct {
 	pattern string
 	role    role
+	query   string // the one query parameter it knows
 	handle  func(c *call) (any, error)
 }
 
 // routes is the whole API.
 func routes() []route {
 	return []route{
-		{"GET /healthz", anyone, health},
-		{"GET /readyz", anyone, ready},
-		{"GET /v1/status", user, status},
-		{"GET /v1/profiles", user, profiles},
-		{"GET /v1/doctor", user, doctor},
-		{"POST /v1/exec", user, oneShot},
-		{"GET /v1/exec/stream", user, oneShotStream},
-		{"GET /v1/sessions", user, listSessions},
-		{"POST /v1/sessions", user, createSession},
-		{"GET /v1/sessions/{id}", user, getSession},
-		{"DELETE /v1/sessions/{id}", user, deleteSession},
-		{"POST /v1/sessions/{id}/exec", user, execute},
-		{"GET /v1/sessions/{id}/exec/stream", user, executeStream},
+		{"GET /healthz", anyone, "", health},
+		{"GET /readyz", anyone, "", ready},
+		{"GET /v1/status", user, "", status},
+		{"GET /v1/profiles", user, "", profiles},
+		{"GET /v1/doctor", user, "", doctor},
+		{"POST /v1/exec", user, "", oneShot},
+		{"GET /v1/exec/stream", user, "", oneShotStream},
+		{"GET /v1/sessions", user, "all", listSessions},
+		{"POST /v1/sessions", user, "", createSession},
+		{"/v1/sessions/{$}", user, "owner", getSession}, // an empty id, which no pattern below takes
+		{"GET /v1/sessions/{id}", user, "owner", getSession},
+		{"DELETE /v1/sessions/{id}", user, "owner", deleteSession},
+		{"POST /v1/sessions/{id}/exec", user, "owner", execute},
+		{"GET /v1/sessions/{id}/exec/stream", user, "owner", executeStream},
 	}
 }
 
@@ -63,7 +68,7 @@ func (s *Server) serve(rt route) http.Handler {
 			c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
 			return
 		}
-		body, err := rt.handle(c)
+		body, err := rt.answer(c)
 		switch {
 		case err != nil:
 			c.fail(r.Context(), err)
@@ -71,6 +76,20 @@ func (s *Server) serve(rt route) http.Handler {
 			c.reply(body)
 		}
 	})
+}
+
+// answer calls the handler, if the request has nothing that would be passed over in silence.
+func (rt *route) answer(c *call) (any, error) {
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, fault.Field("query", c.r.URL.RawQuery, "name=value, percent-encoded")
+	}
+	for name, values := range query {
+		if name != rt.query || len(values) != 1 {
+			return nil, fault.Field("query", name, cmp.Or(rt.query, "nothing")+", once")
+		}
+	}
+	return rt.handle(c)
 }
 
 // context ends when the caller hangs up or boxd stops.
@@ -95,6 +114,20 @@ func (c *call) owner() (supervisor.Principal, error) {
 		return c.who, fault.Field("owner", name, "left out, or "+c.who.Name).Of(fault.Denied)
 	}
 	return supervisor.Principal{Name: name}, nil
+}
+
+// exact keeps ServeMux from redirecting to another path than was asked for: an id may look like a step
+// in a path, and a redirected POST would become a GET.
+func (s *Server) exact(next http.Handler) http.Handler {
+	none := s.serve(route{role: anyone, handle: noRoute})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked := r.URL.EscapedPath()
+		if clean := path.Clean("/" + asked); asked != clean && asked != clean+"/" && r.RequestURI != "*" {
+			none.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func noRoute(c *call) (any, error) {

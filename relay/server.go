@@ -57,7 +57,7 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 // Serve answers on a Unix socket until ctx ends, and returns when every stream has ended too.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.mux,
+		Handler:           s.exact(s.mux),
 		ConnContext:       withPeer,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
@@ -65,15 +65,19 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
 	}
+	done := make(chan struct{}) // closed when every ordinary request has its answer
 	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 		defer cancel()
 		if srv.Shutdown(late) != nil {
 			_ = srv.Close() // ends what does not end by itself
 		}
 	})
-	defer stop()
 	err := srv.Serve(netutil.LimitListener(peerListener{ln}, maxConnections))
+	if !stop() {
+		<-done
+	}
 	s.streams.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,7 @@ func executeStream(c *call) (any, error) {
 	if _, err := c.session(); err != nil {
 		return nil, err // before the upgrade, so that it is an ordinary answer
 	}
-	return nil, c.stream(func(start *api.StreamStart) (*supervisor.Session, func(), error) {
+	return nil, c.stream(func(start *api.StreamStart, _ *supervisor.ExecRequest) (*supervisor.Session, func(), error) {
 		if start.Session != nil {
 			return nil, nil, fault.Field("start.session", "given", "left out: the path names the session")
 		}
@@ -42,11 +43,11 @@ func executeStream(c *call) (any, error) {
 
 // oneShotStream does the same in a session that lives as long as the stream.
 func oneShotStream(c *call) (any, error) {
-	return nil, c.stream(func(start *api.StreamStart) (*supervisor.Session, func(), error) {
+	return nil, c.stream(func(start *api.StreamStart, req *supervisor.ExecRequest) (*supervisor.Session, func(), error) {
 		if start.Session == nil {
 			start.Session = &api.SessionRequest{}
 		}
-		s, err := c.makeOneShot(start.Session)
+		s, err := c.makeOneShot(start.Session, req)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -62,10 +63,13 @@ func (s *Server) endOneShot(session *supervisor.Session) {
 }
 
 // opener finds the session of a stream, and says how to let go of it.
-type opener func(*api.StreamStart) (*supervisor.Session, func(), error)
+type opener func(*api.StreamStart, *supervisor.ExecRequest) (*supervisor.Session, func(), error)
 
 // stream is one WebSocket from its upgrade to its end. An error is for an answer in plain HTTP.
 func (c *call) stream(open opener) error {
+	if !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
+		return fault.Field("Upgrade", c.r.Header.Get("Upgrade"), "websocket: a stream is one (RFC 6455)")
+	}
 	c.server.streams.Add(1)
 	defer c.server.streams.Done()
 	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
@@ -102,17 +106,16 @@ func (st *stream) run(ctx context.Context, hangUp func(), open opener) (*api.Exe
 	if err != nil {
 		return nil, err
 	}
-	session, release, err := open(start)
+	req, err := streamRequest(start)
+	if err != nil {
+		return nil, err
+	}
+	session, release, err := open(start, req)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	req := execRequest(&start.Exec)
-	if len(req.Stdin) > 0 || req.OutputLimit != nil || start.Exec.Encoding != "" {
-		return nil, fault.Errorf(fault.Invalid, "start.exec has stdin, output_limit or encoding: in a stream input and output are frames")
-	}
-	req.Follow, req.StdinPipe = true, start.Stdin
-	e, err := st.server.sup.Start(session, req)
+	e, err := st.server.sup.Start(ctx, session, req)
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +136,30 @@ func (st *stream) run(ctx context.Context, hangUp func(), open opener) (*api.Exe
 	return st.follow(ctx, session, e)
 }
 
+// streamRequest is the request of a start.
+func streamRequest(start *api.StreamStart) (*supervisor.ExecRequest, error) {
+	x := &start.Exec
+	for field, given := range map[string]bool{
+		"stdin": x.Stdin != "", "stdin_encoding": x.StdinEncoding != "", "encoding": x.Encoding != "", "output_limit": x.OutputLimit != nil,
+	} {
+		if given {
+			return nil, fault.Field("start.exec."+field, "given", "left out: in a stream input and output are frames")
+		}
+	}
+	req, err := execRequest(x)
+	if err != nil {
+		return nil, err
+	}
+	req.Follow, req.StdinPipe = true, start.Stdin
+	return req, nil
+}
+
 // follow relays the output and returns the result when there is no more of it.
 func (st *stream) follow(ctx context.Context, session *supervisor.Session, e *supervisor.Execution) (*api.ExecResult, error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	drained := make(chan struct{})
-	go func() { // an ended program's output is not kept for ever for a client that does not take it
+	st.tasks.Go(func() { // an ended program's output is not kept for ever for a client that does not take it
 		select {
 		case <-e.Exited():
 		case <-drained:
@@ -151,7 +172,7 @@ func (st *stream) follow(ctx context.Context, session *supervisor.Session, e *su
 			stop()
 		case <-drained:
 		}
-	}()
+	})
 	frame := make([]byte, 1, api.MaxFrame)
 	err := e.Follow(reading, func(stream int, data []byte) error {
 		frame = append(frame[:1], data...)
@@ -213,10 +234,19 @@ func (st *stream) receive(ctx context.Context, e *supervisor.Execution, in *inpu
 			}
 		}
 		if err != nil {
-			_ = st.ws.Close(websocket.StatusPolicyViolation, err.Error())
+			_ = e.Kill() // at once: the peer may take its time to answer the close
+			_ = st.ws.Close(websocket.StatusPolicyViolation, closeReason(err))
 			return
 		}
 	}
+}
+
+// maxCloseReason is what of a reason fits into a close frame, in bytes (RFC 6455, 5.5).
+const maxCloseReason = 123
+
+func closeReason(err error) string {
+	reason := err.Error()
+	return strings.ToValidUTF8(reason[:min(len(reason), maxCloseReason)], "")
 }
 
 var errBadFrame = errors.New("want binary messages on the stdin or control channel")

@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -74,6 +75,21 @@ func (v *Supervisor) argv(cmd *isolation.Command, req *ExecRequest) []byte {
 	}
 	cmd.ScriptSuffix = lang.Suffix
 	return []byte(*code)
+}
+
+// CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
+// Create judges.
+func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
+	if err := v.validateExec(req); err != nil {
+		return err
+	}
+	profile = cmp.Or(profile, v.cfg.Sessions.DefaultProfile)
+	p, ok := v.cfg.Profiles[profile]
+	if !ok {
+		return nil
+	}
+	_, _, err := p.ExecTimeout(profile, req.Timeout)
+	return err
 }
 
 func (v *Supervisor) validateExec(req *ExecRequest) error {

@@ -21,6 +21,12 @@ import (
 // Doctor examines the host: what a box needs, and what is enforced by what. A line is CheckFail
 // exactly if no session of the default profile can start because of it.
 func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
+	select { // each examination starts a box, which no limit on sessions counts
+	case v.exams <- struct{}{}:
+		defer func() { <-v.exams }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	checks, err := v.keeper.Check(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)

@@ -83,7 +83,7 @@ type Execution struct {
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
 func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*Result, error) {
-	e, err := v.Start(s, req)
+	e, err := v.Start(ctx, s, req)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +91,9 @@ func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*R
 	return e.Wait(ctx)
 }
 
-// Start starts a program in a session. The caller must call Close, which ends it if it still runs.
-func (v *Supervisor) Start(s *Session, req *ExecRequest) (*Execution, error) {
+// Start starts a program in a session, once that has started itself. The caller must call Close, which
+// ends the program if it still runs.
+func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*Execution, error) {
 	cmd, script, clamped, err := v.command(s, req)
 	if err != nil {
 		return nil, err
@@ -102,13 +103,18 @@ func (v *Supervisor) Start(s *Session, req *ExecRequest) (*Execution, error) {
 		return nil, err
 	}
 	defer files.close()
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	box, err := s.begin(v.cfg.Exec.MaxPerSession, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	p, err := box.Start(cmd, files.Files)
 	if err != nil {
-		s.finish(time.Now())
+		v.finish(s)
 		if errors.Is(err, client.ErrBoxLost) {
 			return nil, gone(s.ID)
 		}
@@ -192,8 +198,19 @@ func (e *Execution) Close() {
 			}
 		}
 		e.program.Close()
-		e.session.finish(time.Now())
+		e.v.finish(e.session)
 	})
+}
+
+// finish ends an execution, and tells the reaper if it does not know when the session ends now.
+func (v *Supervisor) finish(s *Session) {
+	at := s.finish(time.Now())
+	v.mu.Lock()
+	early := !at.IsZero() && at.Before(v.nextLook)
+	v.mu.Unlock()
+	if early {
+		v.wakeReaper()
+	}
 }
 
 func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) {

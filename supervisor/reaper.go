@@ -33,6 +33,7 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 	for _, s := range v.sessions {
 		all = append(all, s)
 	}
+	v.nextLook = now.Add(reapAtLeast) // whoever has an earlier deadline from here on tells
 	v.mu.Unlock()
 	wait := reapAtLeast
 	for _, s := range all {
@@ -48,5 +49,16 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 			v.work.Go(func() { _ = v.End(v.life, s, why) }) // logged where it fails
 		}
 	}
+	v.mu.Lock()
+	v.nextLook = now.Add(wait)
+	v.mu.Unlock()
 	return wait
+}
+
+// wakeReaper makes the reaper look at once.
+func (v *Supervisor) wakeReaper() {
+	select {
+	case v.poke <- struct{}{}:
+	default: // it has been told
+	}
 }

@@ -116,11 +116,14 @@ func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	return s.box, nil
 }
 
-func (s *Session) finish(now time.Time) {
+// finish ends an execution and returns when the session ends if it was the last use.
+func (s *Session) finish(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--
 	s.lastUsed = now
+	at, _ := s.expiryLocked()
+	return at
 }
 
 // touch notes a use, so that the idle time begins anew.

@@ -38,6 +38,7 @@ type Supervisor struct {
 	records *os.Root
 	host    cgroup.Layout
 	poke    chan struct{} // tells the reaper of a new deadline
+	exams   chan struct{} // has room for one examination
 	work    sync.WaitGroup
 	stop    context.CancelFunc
 	life    context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
@@ -46,6 +47,7 @@ type Supervisor struct {
 	sessions map[string]*Session
 	closed   bool
 	executed uint64
+	nextLook time.Time // when the reaper looks again
 }
 
 // startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
@@ -62,7 +64,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v := &Supervisor{
 		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, host: cgroup.HostLayout(),
-		poke: make(chan struct{}, 1), sessions: map[string]*Session{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	if err := v.sweep(ctx); err != nil {
 		records.Close()
@@ -73,7 +75,8 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	return v, nil
 }
 
-// Close ends all sessions and waits until nothing of them is left.
+// Close ends all sessions and waits until nothing of them is left. A box that does not die is given
+// up after a while: it must not keep boxd from ending.
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
@@ -86,7 +89,9 @@ func (v *Supervisor) Close() {
 	for _, s := range all {
 		ends.Go(func() { _ = v.End(v.life, s, EndShutdown) }) // logged where it fails
 	}
+	late := time.AfterFunc(startPatience, v.stop)
 	ends.Wait()
+	late.Stop()
 	v.stop()
 	v.work.Wait()
 	v.records.Close()
@@ -151,9 +156,11 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
 func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, asked *policy.Settings) (bool, error) {
-	if diff := s.Settings.Differences(req, asked); len(diff) > 0 {
-		return true, fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), strings.Join(diff, ", ")).
+	if diff := v.differences(s, req, asked); len(diff) > 0 {
+		err := fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), strings.Join(diff, ", ")).
 			WithHint("ask for the same, use another id, or remove it first")
+		err.Field = strings.Join(diff, ", ")
+		return true, err
 	}
 	select {
 	case <-s.started:
@@ -162,10 +169,13 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 	}
 	s.mu.Lock()
 	state, err := s.state, s.err
+	lost := state == StateReady && s.box.Gone()
 	s.mu.Unlock()
 	switch {
 	case err != nil:
 		return true, err
+	case lost: // and nobody has seen to it yet
+		return false, v.End(ctx, s, EndLost)
 	case state == StateReady:
 		s.touch(time.Now())
 		return true, nil
@@ -176,6 +186,15 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
+}
+
+// differences names the fields that were asked for and that the session has otherwise.
+func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
+	names := s.Settings.Differences(req, asked)
+	if req.Env != nil && !slices.Equal(s.env, v.environment(req.Env)) {
+		names = append(names, "env") // by the values, which no record has
+	}
+	return names
 }
 
 // start launches the box of a claimed session, outside any lock, and undoes the claim if it fails.
@@ -206,16 +225,15 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	}
 	move := s.advanceLocked(next)
 	s.mu.Unlock()
+	if err == nil {
+		v.work.Go(func() { v.watch(s) })
+	}
 	close(s.started)
 	if err != nil {
 		close(s.ended)
 		return err
 	}
-	v.work.Go(func() { v.watch(s) })
-	select {
-	case v.poke <- struct{}{}:
-	default: // the reaper has been told
-	}
+	v.wakeReaper()
 	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.Settings.Profile, "took", time.Since(begin))
 	return move
 }
@@ -253,6 +271,9 @@ const scratchBytesPerInode = 4096
 // startError turns the keeper's word into something a caller can act on.
 func startError(s *Session, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
+	}
 	if !ok {
 		return fmt.Errorf("start session %q: %w", s.ID, err)
 	}
@@ -276,6 +297,9 @@ func startError(s *Session, err error) error {
 
 // Session returns the principal's session of an id.
 func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
+	if err := validateID(id); err != nil {
+		return nil, err
+	}
 	v.mu.Lock()
 	s := v.sessions[keyOf(who.Name, id)]
 	v.mu.Unlock()

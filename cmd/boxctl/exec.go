@@ -4,13 +4,14 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 	"syscall"
-	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -152,41 +153,61 @@ const maxJSONStdin = 64 << 20
 // execute runs a program with its output as it comes, or with --json waits and prints the answer.
 func (a *app) execute(ctx context.Context, req *api.ExecRequest, noStdin bool, e execution) error {
 	in := a.input(noStdin)
-	if !a.json {
-		stop := make(chan string)
-		ctx, cancel := context.WithCancel(ctx)
-		var passing sync.WaitGroup
-		last := newSignalPasser(a.signals, stop)
-		passing.Go(func() { last.run(ctx, cancel) })
-		r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.stdout, Stderr: a.stderr}, stop)
-		cancel()
-		passing.Wait()
-		return a.conclude(r, err, last.signal)
+	if a.json {
+		return a.await(ctx, req, in, e)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	signals, release := catchSignals()
+	defer release()
+	names := make(chan string)
+	var passing sync.WaitGroup
+	passer := &signalPasser{from: signals, to: names}
+	passing.Go(func() { passer.run(ctx, cancel) })
+	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.stdout, Stderr: a.stderr}, names)
+	cancel()
+	passing.Wait()
+	return a.conclude(r, err, passer.signal)
+}
+
+// await runs a program and prints boxd's answer.
+func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e execution) error {
 	if in != nil {
 		data, err := io.ReadAll(io.LimitReader(in, maxJSONStdin))
 		if err != nil {
 			return programError{fmt.Errorf("read standard input: %w", err)}
 		}
 		req.Stdin = string(data)
+		if !utf8.Valid(data) {
+			req.Stdin, req.StdinEncoding = base64.StdEncoding.EncodeToString(data), "base64"
+		}
 	}
+	signals, release := catchSignals()
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // ends with the call
+	var watching sync.WaitGroup
+	var caught syscall.Signal
+	watching.Go(func() {
 		select {
-		case <-a.signals:
-			cancel()
+		case sig := <-signals:
+			caught, _ = sig.(syscall.Signal)
+			cancel() // without a caller boxd ends the program
 		case <-ctx.Done():
 		}
-	}()
+	})
 	r, err := e.wait(ctx)
-	if err != nil {
+	cancel()
+	watching.Wait()
+	switch {
+	case err != nil && caught != 0:
+		return exitError(exitSignalBase + int(caught))
+	case err != nil:
 		return programError{err}
 	}
 	if err := a.printJSON(r); err != nil {
 		return err
 	}
-	return resultCode(&r, 0)
+	return resultCode(&r, caught)
 }
 
 // input is standard input, unless that is a terminal: without a terminal in the box, typing into it
@@ -248,12 +269,7 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 			code = exitSignalBase + int(caught)
 		}
 	case "start_failed":
-		switch r.Failure.Errno {
-		case "ENOENT":
-			code = exitNotFound
-		case "EACCES", "ENOEXEC", "EISDIR", "ENOTDIR":
-			code = exitCannotRun
-		}
+		code = failureCode(r.Failure)
 	}
 	if code == 0 {
 		return nil
@@ -261,50 +277,13 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	return exitError(code)
 }
 
-// signalPasser hands the signals boxctl gets to the program: the first as it is, and if the program
-// has not ended some time after that, or at the second, SIGKILL.
-type signalPasser struct {
-	from   <-chan os.Signal
-	to     chan<- string
-	signal syscall.Signal // the first one; valid after run
-}
-
-// signalGrace is how long a program has to end after the first signal.
-const signalGrace = 5 * time.Second
-
-// killGrace is how long boxd has to report the end after SIGKILL; then boxctl hangs up.
-const killGrace = 10 * time.Second
-
-func newSignalPasser(from <-chan os.Signal, to chan<- string) *signalPasser {
-	return &signalPasser{from: from, to: to}
-}
-
-func (p *signalPasser) run(ctx context.Context, hangUp func()) {
-	select {
-	case sig := <-p.from:
-		p.signal, _ = sig.(syscall.Signal)
-	case <-ctx.Done():
-		return
+// failureCode is a shell's word on a program that did not start, if it is the program's fault.
+func failureCode(f *api.StartFailure) int {
+	switch {
+	case f.Step != "directory" && f.Step != "lookup" && f.Step != "exec":
+		return exitBoxd
+	case f.Step != "directory" && f.Errno == "ENOENT":
+		return exitNotFound
 	}
-	p.send(ctx, p.signal)
-	select {
-	case <-p.from:
-	case <-time.After(signalGrace):
-	case <-ctx.Done():
-		return
-	}
-	p.send(ctx, syscall.SIGKILL)
-	select {
-	case <-time.After(killGrace):
-		hangUp()
-	case <-ctx.Done():
-	}
-}
-
-func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) {
-	select {
-	case p.to <- unix.SignalName(sig):
-	case <-ctx.Done():
-	case <-time.After(time.Second): // the stream is not up yet, or is over
-	}
+	return exitCannotRun
 }

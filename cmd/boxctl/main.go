@@ -10,7 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -39,10 +39,7 @@ func main() {
 
 // realMain is the program without its process, for tests.
 func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
@@ -51,13 +48,12 @@ func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // app is what all commands share.
 type app struct {
-	stdin   io.Reader
-	stdout  io.Writer
-	stderr  io.Writer
-	signals chan os.Signal
-	socket  string
-	owner   string
-	json    bool
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	socket string
+	owner  string
+	json   bool
 }
 
 func (a *app) root() *cobra.Command {
@@ -133,7 +129,7 @@ func (a *app) report(err error) int {
 	if e, ok := errors.AsType[exitError](err); ok {
 		return int(e)
 	}
-	fmt.Fprintf(a.stderr, "boxctl: %v\n", err)
+	fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
 		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
 	}

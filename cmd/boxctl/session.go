@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -68,6 +69,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		req.Pids = &f.pids
 	}
 	var errs []error
+	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
+		errs = append(errs, errors.New("--owner: a new box is always your own"))
+	}
 	req.Memory = parseFlag(&errs, f.set, "memory", f.memory, quantity.ParseSize)
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
 	req.WorkspaceQuota = parseFlag(&errs, f.set, "workspace-quota", f.quota, quantity.ParseSize)
@@ -205,9 +209,12 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List sessions",
 		Args:    usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := a.client().Sessions(cmd.Context(), all)
+			list, err := a.client().Sessions(cmd.Context(), all || a.owner != "")
 			if err != nil {
 				return err
+			}
+			if a.owner != "" {
+				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.owner })
 			}
 			if a.json {
 				return a.printJSON(api.SessionList{Sessions: list})

@@ -148,9 +148,8 @@ func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Liste
 	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	// The state is locked, so a socket that is there has no boxd behind it.
-	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("socket: %w", err)
+	if err := removeOld(cfg.Socket); err != nil {
+		return nil, err
 	}
 	old := unix.Umask(0o177)
 	ln, err = new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
@@ -163,6 +162,28 @@ func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Liste
 		return nil, err
 	}
 	return ln, nil
+}
+
+// removeOld removes the socket of a boxd that is no more. Another may live with another state directory.
+func removeOld(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("socket %s: something else is there (%v)", path, info.Mode())
+	}
+	if conn, err := net.Dial("unix", path); err == nil { //nolint:noctx // answers or refuses at once
+		conn.Close()
+		return fmt.Errorf("socket %s is in use by another boxd", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return nil
 }
 
 func openSocket(cfg *daemonConfig, log *slog.Logger) error {

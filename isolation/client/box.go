@@ -69,6 +69,16 @@ func (b *Box) awaitReady(ctx context.Context) error {
 // Done is closed when the box is gone.
 func (b *Box) Done() <-chan struct{} { return b.done }
 
+// Gone reports whether the box is gone.
+func (b *Box) Gone() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Close ends the box by closing its connection, and waits until PID 1 has let go of its end. The
 // keeper's End cleans up after it.
 func (b *Box) Close() {
@@ -137,11 +147,11 @@ func (b *Box) receive() {
 	lost := b.programs
 	b.programs = nil
 	b.mu.Unlock()
+	close(b.ready)
+	close(b.done) // before any program ends: who hears of that finds the box gone
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
 	}
-	close(b.ready)
-	close(b.done)
 }
 
 // deliver hands a message to the program it is about. On an error the files are still the caller's.
@@ -150,6 +160,9 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 		var failed error
 		if reply.Failed != nil {
 			failed = reply.Failed
+		}
+		if len(files) > 0 {
+			return isolation.ErrMalformed
 		}
 		select {
 		case b.ready <- failed:

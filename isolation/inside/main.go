@@ -21,16 +21,12 @@ const (
 	idLockFD  = 4 // holds the reservation of the id range for as long as the box lives
 )
 
-// defaultSlack is the kernel's own timer slack, in nanoseconds (PR_SET_TIMERSLACK(2const)).
-const defaultSlack = 50_000
-
 // Main runs PID 1 until the box ends and returns its exit status. It must be called on the main
 // goroutine of a program that does nothing else.
 func Main() int {
 	// The thread that serves the box is the one that starts programs: they inherit its working
 	// directory, capabilities and filter, so it must stay the same thread.
 	runtime.LockOSThread()
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, defaultSlack, 0, 0, 0) // the zygote has set that of the other threads
 	unix.CloseOnExec(controlFD)
 	unix.CloseOnExec(idLockFD)
 	setName("boxinit")

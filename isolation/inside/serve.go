@@ -45,8 +45,12 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 		root: b.root, proc: b.proc, buf: buf,
 		programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
-	if err := defaultSignal(unix.SIGCHLD); err != nil {
-		return nil, stepError(isolation.StepPrivileges, "SIGCHLD", err)
+	// SIGHUP and SIGINT came in ignored: the zygote must outlive a terminal. Programs would inherit that
+	// (execve(2)) and be deaf to them.
+	for _, sig := range []syscall.Signal{unix.SIGCHLD, unix.SIGHUP, unix.SIGINT} {
+		if err := defaultSignal(sig); err != nil {
+			return nil, stepError(isolation.StepPrivileges, unix.SignalName(sig), err)
+		}
 	}
 	var err error
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {

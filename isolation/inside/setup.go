@@ -88,8 +88,8 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT
 //
 // What matters to execve alone, the secure bits and the bounding set, is set on this thread only: it
 // is the one that ever forks, and on the others no_new_privs (by installFilter) keeps an execve from
-// gaining anything (capabilities(7)). Stopping all threads fifty times would double the time of a
-// start.
+// gaining anything (capabilities(7)). Stopping all threads fifty times took longer than all else that
+// PID 1 does.
 func (b *box) dropPrivileges() (string, error) {
 	// A working directory of our own: programs inherit it, other threads are not disturbed.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {

@@ -183,9 +183,6 @@ func hostStamp() string {
 	return string(stamp)
 }
 
-// runtimeSlack is how late timers of the runtime's threads in PID 1 may be, in nanoseconds.
-const runtimeSlack = 100_000_000
-
 // Zygote is the life of a zygote; it returns when the keeper is gone.
 func Zygote(etc []string) error {
 	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
@@ -197,12 +194,6 @@ func Zygote(etc []string) error {
 		return err
 	}
 	unix.Close(zygoteBoxInit)
-	// Go's runtime has a thread that looks around every 20 µs while anything runs, and takes as much
-	// from the programs on a small machine. In boxes it may be late: what the runtime's threads have
-	// of slack they inherit from here; PID 1 gives its own thread, and so the programs, the default.
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, runtimeSlack, 0, 0, 0); err != nil {
-		return err
-	}
 	buf := fdpass.NewBuffer(64)
 	if err := rootfs.Enter(rootfs.Host{Etc: etc}); err != nil {
 		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))

@@ -129,7 +129,7 @@ func (b *builder) programs() error {
 }
 
 // show puts one entry of the host into the tree: a directory is bound, a link kept, a file copied.
-// What does not exist is left out.
+// What does not exist is left out, and so are the directories on the way to it.
 func (b *builder) show(name string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -138,6 +138,9 @@ func (b *builder) show(name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	if err := b.parents(name); err != nil {
+		return err
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -271,9 +274,6 @@ func (b *builder) etc(show []string) error {
 			return err
 		}
 		for _, name := range names {
-			if err := b.parents(name); err != nil {
-				return err
-			}
 			if err := b.show(name); err != nil {
 				return err
 			}

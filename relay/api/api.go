@@ -89,6 +89,8 @@ type ExecRequest struct {
 	Timeout  *quantity.Duration `json:"timeout,omitempty"`
 	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
 	Stdin string `json:"stdin,omitempty"`
+	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.
+	StdinEncoding string `json:"stdin_encoding,omitempty"`
 	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.
 	OutputLimit *quantity.Size `json:"output_limit,omitempty"`
 	// Encoding of stdout and stderr in the answer: "utf-8" (the default; bytes that are none become

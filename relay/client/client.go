@@ -60,17 +60,20 @@ type Client struct {
 // New returns a client of the boxd at a Unix socket. It does not connect yet.
 func New(socket string) *Client {
 	c := &Client{socket: socket}
-	c.http = &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-			if err != nil {
-				return nil, &ConnectError{Socket: socket, Err: err}
-			}
-			return conn, nil
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+				if err != nil {
+					return nil, &ConnectError{Socket: socket, Err: err}
+				}
+				return conn, nil
+			},
+			DisableCompression: true,
+			MaxIdleConns:       64, MaxIdleConnsPerHost: 64,
 		},
-		DisableCompression: true,
-		MaxIdleConns:       64, MaxIdleConnsPerHost: 64,
-	}}
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd has none
+	}
 	return c
 }
 
@@ -86,7 +89,10 @@ func (c *Client) Create(ctx context.Context, req *api.SessionRequest) (s api.Ses
 
 // Session describes a session.
 func (c *Client) Session(ctx context.Context, id string) (s api.Session, err error) {
-	_, err = c.do(ctx, http.MethodGet, c.path(id, ""), nil, &s)
+	path, err := c.path(id, "")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodGet, path, nil, &s)
+	}
 	return s, err
 }
 
@@ -103,13 +109,19 @@ func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) 
 
 // Delete ends a session and waits until nothing is left of it.
 func (c *Client) Delete(ctx context.Context, id string) error {
-	_, err := c.do(ctx, http.MethodDelete, c.path(id, ""), nil, nil)
+	path, err := c.path(id, "")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodDelete, path, nil, nil)
+	}
 	return err
 }
 
 // Exec runs a program in a session and waits for it.
 func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (r api.ExecResult, err error) {
-	_, err = c.do(ctx, http.MethodPost, c.path(id, "/exec"), req, &r)
+	path, err := c.path(id, "/exec")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, req, &r)
+	}
 	return r, err
 }
 
@@ -143,9 +155,15 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
+// ErrNoID means that a call about a session was given the empty id, which no session has.
+var ErrNoID = errors.New("the id of the session is empty")
+
 // path is that of a session's route. An id is one segment whatever is in it: a slash travels as %2F,
 // and "." and "..", which would be taken for steps in the path, as %2E.
-func (c *Client) path(id, rest string) string {
+func (c *Client) path(id, rest string) (string, error) {
+	if id == "" {
+		return "", ErrNoID
+	}
 	segment := url.PathEscape(id)
 	if strings.Trim(id, ".") == "" {
 		segment = strings.ReplaceAll(id, ".", "%2E")
@@ -154,16 +172,38 @@ func (c *Client) path(id, rest string) string {
 	if c.Owner != "" {
 		path += "?owner=" + url.QueryEscape(c.Owner)
 	}
-	return path
+	return path, nil
+}
+
+// ErrNotText means that a request has text that is not UTF-8, which JSON cannot carry.
+var ErrNotText = errors.New("the request has text that is not UTF-8")
+
+// encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
+// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is.
+func encode(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	for rest := data; ; {
+		i := bytes.IndexByte(rest, '\\')
+		if i < 0 {
+			return data, nil
+		}
+		if bytes.HasPrefix(rest[i:], []byte(`\ufffd`)) {
+			return nil, ErrNotText
+		}
+		rest = rest[i+2:] // past what is escaped: it may be a backslash
+	}
 }
 
 // do makes one request. The answer goes to out; an error answer becomes an *Error.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) (int, error) {
 	var body io.Reader
 	if in != nil {
-		data, err := json.Marshal(in)
+		data, err := encode(in)
 		if err != nil {
-			return 0, fmt.Errorf("encode request: %w", err)
+			return 0, err
 		}
 		body = bytes.NewReader(data)
 	}
@@ -180,7 +220,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) (int,
 	if err != nil {
 		return resp.StatusCode, fmt.Errorf("read the answer: %w", err)
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
+	if resp.StatusCode >= http.StatusMultipleChoices {
 		return resp.StatusCode, problemOf(resp, data)
 	}
 	if out == nil {

@@ -30,7 +30,11 @@ var ErrStreamEnded = errors.New("the connection to boxd ended before the program
 // ExecStream runs a program in a session with its output as it comes. Signals from the channel go to
 // the program; ending ctx ends it.
 func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
-	return c.stream(ctx, c.path(id, "/exec/stream"), &api.StreamStart{Exec: *req}, stdio, signals)
+	path, err := c.path(id, "/exec/stream")
+	if err != nil {
+		return nil, err
+	}
+	return c.stream(ctx, path, &api.StreamStart{Exec: *req}, stdio, signals)
 }
 
 // RunStream does the same in a session made for the purpose and removed before it returns.
@@ -51,14 +55,16 @@ func (c *Client) stream(ctx context.Context, path string, start *api.StreamStart
 	s.room = sync.NewCond(&s.mu)
 	start.Stdin = stdio.Stdin != nil
 	if err := s.control(ctx, api.ClientControl{Start: start}); err != nil {
-		return nil, fmt.Errorf("start: %w", err)
+		return nil, fmt.Errorf("start the program: %w", err)
 	}
 	go s.forward(ctx, signals) // ends with ctx
 	r, err := s.receive(ctx)
 	if err == nil {
 		_ = ws.Close(websocket.StatusNormalClosure, "")
 	}
-	s.stop()
+	if rerr := s.stop(); rerr != nil {
+		return nil, rerr
+	}
 	return r, err
 }
 
@@ -86,6 +92,7 @@ type execStream struct {
 	room  *sync.Cond // signaled when one of them changes
 	taken uint64     // bytes of stdin that boxd has confirmed
 	over  bool
+	input error // why standard input could not be read to its end
 }
 
 // receive handles boxd's messages until the result comes.
@@ -147,8 +154,15 @@ func (s *execStream) pump(ctx context.Context) {
 				return
 			}
 		}
-		if err != nil {
-			_ = s.ws.Write(ctx, websocket.MessageBinary, frame[:1]) // end of file
+		if errors.Is(err, io.EOF) {
+			_ = s.ws.Write(ctx, websocket.MessageBinary, frame[:1])
+			return
+		}
+		if err != nil { // half of an input is not to be taken for all of it
+			s.mu.Lock()
+			s.input = fmt.Errorf("read standard input: %w", err)
+			s.mu.Unlock()
+			_ = s.ws.CloseNow() // ends the program
 			return
 		}
 	}
@@ -165,11 +179,13 @@ func (s *execStream) await(n uint64) bool {
 	return !s.over
 }
 
-func (s *execStream) stop() {
+// stop ends pump, and returns what has gone wrong in it.
+func (s *execStream) stop() error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.over = true
 	s.room.Broadcast()
-	s.mu.Unlock()
+	return s.input
 }
 
 func (s *execStream) forward(ctx context.Context, signals <-chan string) {
@@ -189,9 +205,9 @@ func (s *execStream) forward(ctx context.Context, signals <-chan string) {
 }
 
 func (s *execStream) control(ctx context.Context, msg api.ClientControl) error {
-	data, err := json.Marshal(msg)
+	data, err := encode(msg)
 	if err != nil {
-		return fmt.Errorf("encode: %w", err)
+		return err
 	}
 	return s.ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...))
 }

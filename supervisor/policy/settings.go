@@ -266,7 +266,8 @@ func validateEnv(name, value string) error {
 	return nil
 }
 
-// Differences names the fields that were asked for and that a session has otherwise.
+// Differences names the fields that were asked for and that a session has otherwise. It does not know
+// the values of env.
 func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	var names []string
 	check := func(name string, given, same bool) {
@@ -287,6 +288,5 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
-	check("env", req.Env != nil, slices.Equal(s.EnvNames, asked.EnvNames))
 	return names
 }

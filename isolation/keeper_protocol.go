@@ -270,9 +270,15 @@ func (e *encoder) stepError(s *StepError) {
 }
 
 func (d *decoder) stepError() *StepError {
-	s := &StepError{Step: Step(d.u8()), Item: d.str(), Errno: syscall.Errno(d.u32())}
+	s := &StepError{Step: Step(d.u8()), Item: d.item(), Errno: syscall.Errno(d.u32())}
 	if d.bool() {
-		s.Refused = &Refusal{Field: d.str(), Value: d.str(), Allowed: d.str()}
+		s.Refused = &Refusal{Field: d.item(), Value: d.item(), Allowed: d.item()}
 	}
+	return s
+}
+
+func (d *decoder) item() string {
+	s := d.str()
+	d.bad = d.bad || len(s) > maxItem
 	return s
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func failed() *StepError {
+	return &StepError{Step: StepMountSource, Item: "/home/u", Errno: 13, Refused: &Refusal{"mounts[0].source", "/etc", "no system directory"}}
+}
+
+func keeperRequests() []*KeeperRequest {
+	spec := valid()
+	return []*KeeperRequest{
+		{Hello: KeeperVersion},
+		{Req: 1, Launch: &spec},
+		{Req: 2, Launch: &Spec{}},
+		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
+		{Req: 1<<32 - 1, Check: true},
+	}
+}
+
+func keeperReplies() []*KeeperReply {
+	return []*KeeperReply{
+		{Hello: KeeperVersion},
+		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000}},
+		{Req: 2, Ended: true},
+		{Req: 3, Checks: []Check{{Name: "kernel", Level: CheckWarn, Detail: "old", Hint: "upgrade"}, {}}},
+		{Req: 4, Checks: []Check{}},
+		{Req: 5, Failed: failed()},
+		{Req: 6, Failed: &StepError{Step: StepClone, Errno: 11}},
+	}
+}
+
+func boxRequests() []*BoxRequest {
+	return []*BoxRequest{
+		{Setup: &Setup{
+			Hostname: "box", Scratch: Scratch{1 << 20, 64}, Rlimits: []Rlimit{{1, 2, 3}, {4, 5, 6}},
+			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Filter: []byte{1, 0, 255},
+		}},
+		{Setup: &Setup{Filter: []byte{}}},
+		{ID: 1, Spawn: &Command{
+			Argv: []string{"sh", "", "{file}"}, Env: []string{"A=1", "B="}, Dir: Workspace, ScriptArg: 2, ScriptSuffix: ".sh",
+			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2, Follow: true},
+		}},
+		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
+		{ID: 3, Signal: 15},
+		{ID: 4, Kill: true},
+		{ID: 5, Taken: &Taken{Stream: 1, Offset: 1 << 40}},
+	}
+}
+
+func boxReplies() []*BoxReply {
+	return []*BoxReply{
+		{Ready: true},
+		{Failed: failed()},
+		{ID: 1, Failed: &StepError{Step: StepExec, Item: "nosuch", Errno: 2}},
+		{ID: 2, Started: true, PID: 7},
+		{ID: 3, Exited: &Exit{
+			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5,
+			Streams: [2]StreamEnd{{Total: 100, CutFrom: 10, CutTo: 90}, {Total: 5}},
+		}, Attached: [2]bool{true, false}},
+		{ID: 4, Exited: &Exit{Code: 255}},
+	}
+}
+
+// check decodes what encode made of each message, and notes the types of the messages.
+func check[T any](t *testing.T, seen map[byte]bool, list []T, encode func(T) []byte, decode func([]byte) (T, error)) {
+	t.Helper()
+	for _, want := range list {
+		data := encode(want)
+		seen[data[0]] = true
+		got, err := decode(data)
+		if err != nil {
+			t.Errorf("%+v: %v", want, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("a message changes on its way (-sent +received):\n%s", diff)
+		}
+		for n := range data {
+			if m, err := decode(data[:n]); err == nil {
+				t.Errorf("the first %d of %d bytes are a message: %+v", n, len(data), m)
+			}
+		}
+		if m, err := decode(append(bytes.Clone(data), 0)); err == nil {
+			t.Errorf("a byte too much is a message: %+v", m)
+		}
+	}
+}
+
+func TestEveryMessageSurvivesItsWay(t *testing.T) {
+	t.Parallel()
+	seen := map[byte]bool{}
+	// The long command once is enough: cutting it at every byte is quadratic.
+	requests := boxRequests()
+	long := requests[3]
+	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
+		t.Errorf("a long command: %v", err)
+	}
+	check(t, seen, keeperRequests(), (*KeeperRequest).Encode, DecodeKeeperRequest)
+	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
+	check(t, seen, append(requests[:3:3], requests[4:]...), (*BoxRequest).Encode, DecodeBoxRequest)
+	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
+	for _, span := range [][2]uint8{{msgHello, msgFailed}, {msgSetup, msgExited}} {
+		for kind := span[0]; kind <= span[1]; kind++ {
+			if !seen[kind] {
+				t.Errorf("no message of type %d has been tried", kind)
+			}
+		}
+	}
+}
+
+func TestNoReplyOfPID1OutgrowsItsBuffer(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<16)
+	reply := BoxReply{ID: 1, Failed: &StepError{Step: StepMount, Item: long, Refused: &Refusal{long, long, long}}}
+	for _, r := range append(boxReplies(), &reply) {
+		if n := len(r.Encode()); n > MaxBoxReply {
+			t.Errorf("%d bytes, more than %d", n, MaxBoxReply)
+		}
+	}
+}
+
+func TestNonsenseFromPID1IsRefused(t *testing.T) {
+	t.Parallel()
+	exit := func(spoil func(*Exit)) []byte {
+		x := Exit{Streams: [2]StreamEnd{{Total: 10}}}
+		spoil(&x)
+		return (&BoxReply{ID: 1, Exited: &x}).Encode()
+	}
+	for name, data := range map[string][]byte{
+		"empty":                  {},
+		"unknown type":           {255},
+		"keeper's message":       (&KeeperReply{Req: 1, Ended: true}).Encode(),
+		"own request":            (&BoxRequest{ID: 1, Kill: true}).Encode(),
+		"failure of no program":  append([]byte{msgSpawnFailed}, (&BoxReply{Failed: failed()}).Encode()...),
+		"a long item":            append([]byte{msgSetupFailed, 0, 1, 2, 0, 0}, make([]byte, maxItem+1+4+1)...),
+		"unknown reason":         exit(func(x *Exit) { x.Reason = ReasonCanceled + 1 }),
+		"negative duration":      exit(func(x *Exit) { x.Duration = -1 }),
+		"cut backwards":          exit(func(x *Exit) { x.Streams[0].CutFrom, x.Streams[0].CutTo = 5, 4 }),
+		"cut beyond the end":     exit(func(x *Exit) { x.Streams[0].CutTo = 11 }),
+		"attached is no boolean": append(exit(func(*Exit) {})[:len(exit(func(*Exit) {}))-1], 2),
+	} {
+		if m, err := DecodeBoxReply(data); err == nil {
+			t.Errorf("%s: accepted as %+v", name, m)
+		}
+	}
+}
+
+func TestNonsenseToPID1IsRefused(t *testing.T) {
+	t.Parallel()
+	spawn := func(spoil func(*Command)) []byte {
+		c := Command{Argv: []string{"true"}, ScriptArg: -1}
+		spoil(&c)
+		return (&BoxRequest{ID: 1, Spawn: &c}).Encode()
+	}
+	for name, data := range map[string][]byte{
+		"no arguments":            spawn(func(c *Command) { c.Argv = nil }),
+		"script is not argument":  spawn(func(c *Command) { c.ScriptArg = 1 }),
+		"script before the first": spawn(func(c *Command) { c.ScriptArg = -2 }),
+		"unknown stdin":           spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
+		"negative timeout":        spawn(func(c *Command) { c.Timeout = -1 }),
+		"signal 0":                (&BoxRequest{ID: 1}).Encode(),
+		"signal 65":               (&BoxRequest{ID: 1, Signal: 65}).Encode(),
+		"third stream":            (&BoxRequest{ID: 1, Taken: &Taken{Stream: 2}}).Encode(),
+		"more arguments than fit": {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
+	} {
+		if m, err := DecodeBoxRequest(data); err == nil {
+			t.Errorf("%s: accepted as %+v", name, m)
+		}
+	}
+}
+
+// fuzz holds a decoder to what its peers rely on: it never panics, and what it accepts is the one
+// encoding of the message it returns.
+func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([]byte) (T, error)) {
+	f.Helper()
+	for _, s := range seeds {
+		f.Add(s.Encode())
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := decode(bytes.Clone(data))
+		if err == nil && !bytes.Equal(m.Encode(), data) {
+			t.Errorf("%x is read as %+v, which is %x", data, m, m.Encode())
+		}
+	})
+}
+
+func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), DecodeKeeperRequest) }
+func FuzzDecodeKeeperReply(f *testing.F)   { fuzz(f, keeperReplies(), DecodeKeeperReply) }
+func FuzzDecodeBoxRequest(f *testing.F)    { fuzz(f, boxRequests(), DecodeBoxRequest) }
+func FuzzDecodeBoxReply(f *testing.F)      { fuzz(f, boxReplies(), DecodeBoxReply) }

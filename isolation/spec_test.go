@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"testing"
+)
+
+// valid is a specification with nothing wrong in it.
+func valid() Spec {
+	return Spec{
+		Key: strings.Repeat("a1", KeyLen/2), Hostname: "box-1",
+		Caller:      Caller{UID: 1000, GID: 1000, Groups: []uint32{27, 100}},
+		Scratch:     Scratch{Bytes: MinScratch, Inodes: 64},
+		Rlimits:     []Rlimit{{Resource: 7, Soft: 1024, Hard: 4096}},
+		ManagedWork: true,
+		Mounts: []Mount{
+			{Source: "/home/u/in", Target: "/data/in"},
+			{Source: "/home/u/out", Target: "/workspace/out", Writable: true},
+		},
+	}
+}
+
+func TestValidateNamesTheFieldThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		spoil func(*Spec)
+		want  string // field; "" is valid
+	}{
+		{"nothing", func(*Spec) {}, ""},
+		{"root caller names an owner", func(s *Spec) { s.Caller.UID, s.Mounts[0].Owner = 0, 1500 }, ""},
+		{"every root as a target", func(s *Spec) {
+			s.ManagedWork, s.Mounts = false, nil
+			for _, r := range Roots() {
+				s.Mounts = append(s.Mounts, Mount{Source: "/x", Target: r})
+			}
+		}, ""},
+		{"most mounts", func(s *Spec) { s.Mounts = mounts(MaxMounts) }, ""},
+		{"longest path", func(s *Spec) { s.Mounts[0].Source = "/" + strings.Repeat("a", MaxPath-1) }, ""},
+		{"no key", func(s *Spec) { s.Key = "" }, "key"},
+		{"short key", func(s *Spec) { s.Key = s.Key[1:] }, "key"},
+		{"key is a path", func(s *Spec) { s.Key = strings.Repeat("../", KeyLen/3) + "aa" }, "key"},
+		{"key in capitals", func(s *Spec) { s.Key = strings.ToUpper(s.Key) }, "key"},
+		{"no hostname", func(s *Spec) { s.Hostname = "" }, "hostname"},
+		{"hostname with a dot", func(s *Spec) { s.Hostname = "a.b" }, "hostname"},
+		{"hostname with a newline", func(s *Spec) { s.Hostname = "a\nb" }, "hostname"},
+		{"hostname begins with a hyphen", func(s *Spec) { s.Hostname = "-a" }, "hostname"},
+		{"hostname ends with a hyphen", func(s *Spec) { s.Hostname = "a-" }, "hostname"},
+		{"long hostname", func(s *Spec) { s.Hostname = strings.Repeat("a", MaxHostname+1) }, "hostname"},
+		{"little scratch", func(s *Spec) { s.Scratch.Bytes = MinScratch - 1 }, "tmp"},
+		{"few inodes", func(s *Spec) { s.Scratch.Inodes = 63 }, "tmp"},
+		{"many mounts", func(s *Spec) { s.Mounts = mounts(MaxMounts + 1) }, "mounts"},
+		{"many groups", func(s *Spec) { s.Caller.Groups = make([]uint32, MaxGroups+1) }, "caller groups"},
+		{"relative source", func(s *Spec) { s.Mounts[1].Source = "home" }, "mounts[1].source"},
+		{"source with a dot", func(s *Spec) { s.Mounts[1].Source = "/home/./x" }, "mounts[1].source"},
+		{"source upwards", func(s *Spec) { s.Mounts[1].Source = "/home/../etc" }, "mounts[1].source"},
+		{"source with a slash at the end", func(s *Spec) { s.Mounts[1].Source = "/home/" }, "mounts[1].source"},
+		{"source with NUL", func(s *Spec) { s.Mounts[1].Source = "/home\x00/x" }, "mounts[1].source"},
+		{"long source", func(s *Spec) { s.Mounts[1].Source = "/" + strings.Repeat("a", MaxPath) }, "mounts[1].source"},
+		{"no target", func(s *Spec) { s.Mounts[0].Target = "" }, "mounts[0].target"},
+		{"target is the root", func(s *Spec) { s.Mounts[0].Target = "/" }, "mounts[0].target"},
+		{"target elsewhere", func(s *Spec) { s.Mounts[0].Target = "/etc" }, "mounts[0].target"},
+		{"target beside a root", func(s *Spec) { s.Mounts[0].Target = "/workspaces" }, "mounts[0].target"},
+		{"target above a root", func(s *Spec) { s.Mounts[0].Target = "/home" }, "mounts[0].target"},
+		{"target upwards", func(s *Spec) { s.Mounts[0].Target = "/workspace/../etc" }, "mounts[0].target"},
+		{"target over the managed workspace", func(s *Spec) { s.Mounts[0].Target = Workspace }, "mounts[0].target"},
+		{"target twice", func(s *Spec) { s.Mounts[0].Target = s.Mounts[1].Target }, "mounts[1].target"},
+		{"owner by another than root", func(s *Spec) { s.Mounts[1].Owner = 1 }, "mounts[1].owner"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := valid()
+			tc.spoil(&s)
+			err := s.Validate()
+			refusal, ok := errors.AsType[*Refusal](err)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Fatal(err)
+			case tc.want != "" && (!ok || refusal.Field != tc.want || refusal.Allowed == ""):
+				t.Fatalf("%v, want a refusal of %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func mounts(n int) []Mount {
+	list := make([]Mount, n)
+	for i := range list {
+		list[i] = Mount{Source: "/x", Target: "/mnt/" + strings.Repeat("a", i+1)}
+	}
+	return list
+}
+
+func TestWithinGoesByComponents(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		path, dir string
+		want      bool
+	}{
+		{"/a", "/a", true},
+		{"/a/b", "/a", true},
+		{"/ab", "/a", false},
+		{"/a", "/a/b", false},
+		{"/", "/", true},
+		{"/a", "/", true},
+		{"/", "/a", false},
+	} {
+		if got := Within(tc.path, tc.dir); got != tc.want {
+			t.Errorf("Within(%q, %q) = %v", tc.path, tc.dir, got)
+		}
+	}
+}
+
+// A valid specification never mounts outside the roots, and names no source by a detour.
+func FuzzSpecValidate(f *testing.F) {
+	s := valid()
+	f.Add(s.Key, s.Hostname, s.Mounts[0].Source, s.Mounts[0].Target, s.Mounts[1].Target, uint32(0), uint32(0), true)
+	f.Add(s.Key, "x", "/", "/workspace/../etc", "/tmp", uint32(1), uint32(2), false)
+	f.Add(s.Key, "x", "/a//b", "/workspace/", "/opt/./x", uint32(0), uint32(2), false)
+	f.Add(s.Key, "x", "/a", "/workspace/\x00/../../etc", "/data/..", uint32(0), uint32(2), false)
+	f.Fuzz(func(t *testing.T, key, hostname, source, one, two string, uid, owner uint32, managed bool) {
+		s := valid()
+		s.Key, s.Hostname, s.Caller.UID, s.ManagedWork = key, hostname, uid, managed
+		s.Mounts = []Mount{{Source: source, Target: one, Owner: owner}, {Source: source, Target: two, Writable: true}}
+		if s.Validate() != nil {
+			return
+		}
+		for _, m := range s.Mounts {
+			if path.Clean(m.Source) != m.Source || !path.IsAbs(m.Source) || strings.Contains(m.Source, "\x00") {
+				t.Errorf("source %q is valid", m.Source)
+			}
+			inside := false
+			for _, root := range Roots() {
+				inside = inside || m.Target == root || strings.HasPrefix(m.Target, root+"/")
+			}
+			if !inside || path.Clean(m.Target) != m.Target || strings.Contains(m.Target, "\x00") {
+				t.Errorf("target %q is valid", m.Target)
+			}
+			if managed && m.Target == Workspace {
+				t.Error("a mount hides the managed workspace")
+			}
+		}
+		if one == two || owner != 0 && uid != 0 || strings.ContainsAny(s.Key+s.Hostname, "/.\n\x00") {
+			t.Errorf("%+v is valid", s)
+		}
+	})
+}
+
+func TestStepErrorsKeepTheirReason(t *testing.T) {
+	t.Parallel()
+	for step := StepNone; step <= StepExec; step++ {
+		if name := step.String(); name == "" || strings.HasPrefix(name, "step ") {
+			t.Errorf("step %d has no name", step)
+		}
+	}
+	if got := (StepExec + 1).String(); !strings.HasPrefix(got, "step ") {
+		t.Errorf("a step after the last is %q", got)
+	}
+	long := &StepError{Step: StepMount, Item: strings.Repeat("é", 100), Errno: 2}
+	if text := long.Error(); len(text) > 160 || !strings.HasPrefix(text, `mount "é`) || !strings.HasSuffix(text, "no such file or directory") {
+		t.Errorf("%q", text)
+	}
+	refused := &StepError{Step: StepValidate, Refused: &Refusal{"tmp", "1", "more"}}
+	if !errors.As(refused, new(*Refusal)) || refused.Error() != `validate: tmp is "1": allowed is more` {
+		t.Errorf("%q", refused)
+	}
+}

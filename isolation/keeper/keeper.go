@@ -14,6 +14,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -76,6 +77,11 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 		uint64(cfg.IDBase)+uint64(cfg.IDCount)*isolation.IDRange > 1<<32-isolation.IDRange {
 		return nil, fmt.Errorf("id ranges %d+%d: want a multiple of %d, and all below 2³²", cfg.IDBase, cfg.IDCount, isolation.IDRange)
 	}
+	state, err := filepath.EvalSymlinks(cfg.StateDir) // as the sources of mounts are compared with it
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	cfg.StateDir = state
 	k := &Keeper{
 		cfg: cfg, conn: conn, boxes: map[string]*box{}, ahead: nursery{want: cfg.Ahead},
 		ids: idRanges{path: cfg.IDLock, base: cfg.IDBase, count: cfg.IDCount, used: map[uint32]bool{}},
@@ -87,7 +93,6 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 		}
 		k.filters[i] = f
 	}
-	var err error
 	if k.boxInit, err = unix.Open(cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.BoxInit, err)
 	}

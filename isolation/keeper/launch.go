@@ -205,9 +205,10 @@ func (l *launching) mapMount(src source) error {
 }
 
 // userNamespace returns a descriptor of the map from an owner on disk to the box user. Managed
-// workspaces have the box user's own number on disk, so the box's own namespace is that map.
+// workspaces have the box user's own number on disk, so the box's own namespace is that map. It knows
+// the other ids of the box as well, root's too, so a host directory never gets it, whoever owns that.
 func (l *launching) userNamespace(o owner) (int, error) {
-	if o != workOwner() {
+	if !o.managed {
 		return l.k.users.get(o, l.embryo.ids.base)
 	}
 	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)

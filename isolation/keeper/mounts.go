@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -59,7 +60,11 @@ type source struct {
 // owner is the host identity that the box user has in a mount.
 type owner struct {
 	uid, gid uint32
-	mapped   bool // false: no map, the box user is a stranger there
+	// dirGID is the directory's own group. The box user is not in it unless it is gid, but the map must
+	// know it: the kernel refuses every write to what has an id it could not write back.
+	dirGID  uint32
+	mapped  bool // false: no map, the box user is a stranger there
+	managed bool // of a managed workspace, see workOwner
 }
 
 // openSources opens the mounts of a spec with the rights of its caller and holds them against the
@@ -121,7 +126,7 @@ func (k *Keeper) permit(spec *isolation.Spec, i, fd int) (owner, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return owner{}, stepError(isolation.StepMountSource, m.Source, err)
 	}
-	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: k.cfg.StateDir}
+	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: k.cfg.StateDir, home: homeOf}
 	own, allowed := d.permit(k.cfg.Allow, spec.Caller, m)
 	if allowed != "" {
 		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
@@ -135,7 +140,8 @@ func (k *Keeper) permit(spec *isolation.Spec, i, fd int) (owner, error) {
 type directory struct {
 	path     string // without links
 	uid, gid uint32
-	state    string // boxd's own directory, never lent
+	state    string // boxd's own directory, never lent; without links, too
+	home     func(uid uint32) string
 }
 
 // permit applies the rules; a non-empty second result says what would have been allowed.
@@ -154,6 +160,7 @@ func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolati
 		return owner{}, describe(rules)
 	}
 	own := d.owner(rule, caller, m)
+	own.dirGID = d.gid
 	if !m.Writable {
 		own.mapped = own.uid != 0 && own.uid == d.uid
 		return own, ""
@@ -172,7 +179,7 @@ func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
 	if rule.Path != HomePath {
 		return isolation.Within(d.path, rule.Path)
 	}
-	home := homeOf(caller.UID)
+	home := d.home(caller.UID)
 	if home == "" || home == "/" || d.path == home || !isolation.Within(d.path, home) {
 		return false
 	}
@@ -220,12 +227,18 @@ func system(path, state string) bool {
 	return false
 }
 
+// homeOf is a user's home in /etc/passwd, without links, as /home itself is one on some hosts; "" if
+// there is none.
 func homeOf(uid uint32) string {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil || !isolation.CleanAbsolute(u.HomeDir) {
 		return ""
 	}
-	return u.HomeDir
+	home, err := filepath.EvalSymlinks(u.HomeDir)
+	if err != nil {
+		return ""
+	}
+	return home
 }
 
 // primaryGroup is the group of a user in /etc/passwd, or the group of the same number.

@@ -67,6 +67,10 @@ func (u *userNamespaces) closeLocked() {
 // input and do nothing else: the process a user namespace is made with.
 const HoldCommand = "hold"
 
+// strangerGID is what a box sees as the group of a mounted directory that is not its owner's. No
+// program is ever in it.
+const strangerGID = isolation.BoxGID + 1
+
 func newUserNamespace(o owner, base uint32) (int, error) {
 	var stdin [2]int
 	if err := unix.Pipe2(stdin[:], unix.O_CLOEXEC); err != nil {
@@ -74,12 +78,16 @@ func newUserNamespace(o owner, base uint32) (int, error) {
 	}
 	defer unix.Close(stdin[1]) // ends the holder if the kill below does not
 	defer unix.Close(stdin[0])
+	groups := []syscall.SysProcIDMap{{ContainerID: int(o.gid), HostID: int(base) + isolation.BoxGID, Size: 1}}
+	if o.dirGID != o.gid {
+		groups = append(groups, syscall.SysProcIDMap{ContainerID: int(o.dirGID), HostID: int(base) + strangerGID, Size: 1})
+	}
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", HoldCommand}, &syscall.ProcAttr{
 		Files: []uintptr{uintptr(stdin[0])},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.uid), HostID: int(base) + isolation.BoxUID, Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.gid), HostID: int(base) + isolation.BoxGID, Size: 1}},
+			GidMappings: groups,
 		},
 	})
 	if err != nil {

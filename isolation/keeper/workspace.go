@@ -50,7 +50,9 @@ func (k *Keeper) makeWorkspace(key string) error {
 
 // workOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
 // use there, as the directory above is closed to all.
-func workOwner() owner { return owner{uid: isolation.BoxUID, gid: isolation.BoxGID, mapped: true} }
+func workOwner() owner {
+	return owner{uid: isolation.BoxUID, gid: isolation.BoxGID, mapped: true, managed: true}
+}
 
 func (k *Keeper) openWorkspace(key string) (int, error) {
 	dir, err := k.work.Open(".")

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// scratchDirs are the places that share the bound "tmp".
+func scratchDirs() []string { return []string{"/tmp", "/dev/shm", "/run", "/home/box", "/var/tmp"} }
+
+func withTmp(size quantity.Size) func(*api.SessionRequest) {
+	return func(r *api.SessionRequest) { r.Tmp = &size }
+}
+
+func TestTmpBoundsAllScratchDirectoriesTogether(t *testing.T) {
+	const size = 4 * quantity.MiB
+	d := start(t)
+	for i, first := range scratchDirs() {
+		b := newBox(t, d, withTmp(size))
+		dirs := append([]string{first}, scratchDirs()...)
+		var total int64
+		for n, l := range b.ask("fill", dirs...) {
+			f := strings.Fields(l)
+			written, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil || f[2] != "ENOSPC" {
+				t.Errorf("box %d: %s", i, l)
+			}
+			if n == 0 && written < int64(size)*9/10 {
+				t.Errorf("%s took %d bytes of %d", f[0], written, size)
+			}
+			total += written
+		}
+		if total > int64(size) {
+			t.Errorf("together they took %d bytes of %d", total, size)
+		}
+		// A full box still works, is not in the way of others, and what is removed makes room.
+		b.try(attempt{"create=/workspace/x", "OK"}, attempt{"create=" + first + "/x", "ENOSPC"})
+		newBox(t, d, withTmp(size)).try(attempt{"create=" + first + "/x", "OK"})
+		b.sh("rm " + first + "/fill*")
+		b.try(attempt{"create=" + first + "/y", "OK"})
+	}
+}
+
+func TestTmpBoundsTheNumberOfFilesToo(t *testing.T) {
+	b := newBox(t, start(t), withTmp(4*quantity.MiB))
+	answers := b.ask("inodes", "/dev/shm", "/tmp", "/run", "/home/box")
+	f := strings.Fields(answers[0])
+	if count, err := strconv.Atoi(f[1]); err != nil || count < 900 || count > 1024 || f[2] != "ENOSPC" {
+		t.Errorf("the first directory: %q, want about 1024 files and ENOSPC", answers[0])
+	}
+	for _, l := range answers[1:] {
+		if !strings.HasSuffix(l, " 0 ENOSPC") {
+			t.Errorf("when there is no room for a file: %q", l)
+		}
+	}
+}
+
+func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
+	memory, pids := 100*quantity.MiB, 77
+	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory, r.Pids = &memory, &pids })
+	var host unix.Rlimit // where the host allows less, that is what there is
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &host); err != nil {
+		t.Fatal(err)
+	}
+	files := fmt.Sprintf("%d %d", min(4096, host.Max), min(65536, host.Max))
+	text := b.run("cat", "/proc/self/limits")
+	for name, want := range map[string]string{
+		"Max core file size": "0 0", "Max open files": files, "Max locked memory": "65536 65536", "Max stack size": "8388608 8388608",
+		"Max data size": "104857600 104857600", "Max processes": "77 77", "Max address space": "unlimited unlimited",
+	} {
+		m := regexp.MustCompile(`(?m)^` + name + `\s+(\S+)\s+(\S+)`).FindStringSubmatch(text)
+		if m == nil || m[1]+" "+m[2] != want {
+			t.Errorf("%s: %q, want %s", name, m, want)
+		}
+	}
+	b.try(all("EPERM", "prlimit_nproc", "prlimit_core", "prlimit_data")...)
+	if s := b.Enforcement; s["tmp"] != "tmpfs" || s["pids"] != "rlimit" || s["memory"] != "rlimit" || s["cpu"] != "none" {
+		t.Errorf("said to be enforced by %v", s)
+	}
+}
+
+func TestNumberOfProcessesIsExact(t *testing.T) {
+	d := start(t)
+	for _, pids := range []int{16, 40, 128} {
+		ask := func(r *api.SessionRequest) { r.Pids = &pids }
+		b, neighbour := newBox(t, d, ask), newBox(t, d, ask)
+		held := neighbour.hold(probe, "hold") // another box has a number of its own
+		for range 2 {
+			got := fields(b.ask("forks"))
+			if got["refused"] != "EAGAIN" || got["tasks"] != strconv.Itoa(pids) {
+				t.Errorf("of %d processes and threads %s could be had, then %s", pids, got["tasks"], got["refused"])
+			}
+		}
+		held.release()
+	}
+}
+
+func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
+	memory := 64 * quantity.MiB
+	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })
+	got := fields(b.ask("data"))
+	if got["reserve"] != "OK" {
+		t.Errorf("reserving addresses: %s", got["reserve"])
+	}
+	kib, err := strconv.Atoi(got["data"])
+	if err != nil || kib <= 63<<10 || kib > 64<<10 || got["refused"] != "ENOMEM" {
+		t.Errorf("of 64 MiB %s KiB could be had, then %s", got["data"], got["refused"])
+	}
+	if got := b.run("true"); got != "" {
+		t.Errorf("afterwards: %q", got)
+	}
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// foreign are the calls of this architecture alone, and its doors for programs of others.
+func foreign() map[string]attempt {
+	return map[string]attempt{
+		"modify_ldt": plain(unix.SYS_MODIFY_LDT, 0, buffer(), 16),
+		"iopl":       plain(unix.SYS_IOPL, 3),
+		"ioperm":     plain(unix.SYS_IOPERM, 0, 1, 1),
+		"x32":        plain(1<<30 | unix.SYS_GETPID), // __X32_SYSCALL_BIT
+		"int80":      func([]string) error { return int80(20) },
+	}
+}
+
+// enter80 makes a system call by the door of 32-bit programs.
+func enter80(nr uint32) int32
+
+// int80 makes a call without arguments there; 20 is getpid. A kernel without that door ends the
+// program.
+func int80(nr uint32) error {
+	if r := enter80(nr); r < 0 {
+		return syscall.Errno(-r)
+	}
+	return nil
+}

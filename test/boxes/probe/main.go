@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command probe runs in boxes under test: it makes system calls as an attacker would and prints what came of them.
+//
+//	probe try CALL[=ARG,ARG…]…    one line "CALL[=ARG,ARG…] ERRNO" each, in order; OK for success
+//	probe VERB ARG…               one of verbs(), each explained there
+//
+// A line is for a machine to compare, so nothing else is printed to standard output.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "probe: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// verbs are what cannot be one call with one answer.
+func verbs() map[string]func(args []string) error {
+	return map[string]func(args []string) error{
+		"try":      try,
+		"hold":     hold,
+		"fds":      fds,
+		"threads":  threads,
+		"writable": writable,
+		"forks":    forks,
+		"fill":     fill,
+		"inodes":   inodes,
+		"data":     data,
+		"pty":      pty,
+		"loopback": loopback,
+		"links":    links,
+		"race":     race,
+		"chase":    chase,
+		"swap":     swap,
+		"orphan":   orphan,
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("no verb")
+	}
+	if os.Geteuid() == 0 {
+		return errors.New("it attacks what it runs on, so it does not run as root")
+	}
+	verb := verbs()[args[0]]
+	if verb == nil {
+		return fmt.Errorf("unknown verb %q", args[0])
+	}
+	return verb(args[1:])
+}
+
+// try makes one attempt after the other. An attempt nobody knows answers UNKNOWN, which no test
+// takes for a refusal.
+func try(args []string) error {
+	known := attempts()
+	for _, a := range args {
+		name, rest, _ := strings.Cut(a, "=")
+		answer := "UNKNOWN"
+		if f := known[name]; f != nil {
+			answer = nameOf(f(strings.Split(rest, ",")))
+		}
+		fmt.Println(a, answer)
+	}
+	return nil
+}
+
+// nameOf is how an errno is printed.
+func nameOf(err error) string {
+	if err == nil {
+		return "OK"
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		if errno == 0 {
+			return "OK"
+		}
+		if name := unix.ErrnoName(errno); name != "" {
+			return name
+		}
+	}
+	return "OTHER:" + strings.ReplaceAll(err.Error(), " ", "_")
+}
+
+// hold says "ready" and waits for the end of its input, so that it can be looked at from outside.
+func hold([]string) error {
+	fmt.Println("ready")
+	for in := bufio.NewReader(os.Stdin); ; {
+		if _, err := in.ReadByte(); err != nil {
+			return nil //nolint:nilerr // the end of the input is what it waits for
+		}
+	}
+}

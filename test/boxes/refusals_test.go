@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// refused checks that an error is a refusal of a field, with what would have been allowed.
+func refused(t *testing.T, err error, status int, field, allowed string) {
+	t.Helper()
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		t.Errorf("got %v, want a refusal of %s", err, field)
+		return
+	}
+	if e.Status != status || e.Field != field || !strings.Contains(e.Allowed, allowed) {
+		t.Errorf("got status %d, field %q, allowed %q (%s); want %d, %q, %q", e.Status, e.Field, e.Allowed, e.Detail, status, field, allowed)
+	}
+}
+
+// refusal is a list of mounts that must not come to anything.
+type refusal struct {
+	name           string
+	mounts         []api.Mount
+	status         int
+	field, allowed string
+}
+
+func TestRefusedMountsLeaveNothing(t *testing.T) {
+	d := start(t)
+	for _, r := range refusals(t, d) {
+		t.Run(r.name, func(t *testing.T) {
+			d.Warm()
+			before := d.Look()
+			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "refused", Mounts: r.mounts})
+			refused(t, err, r.status, r.field, r.allowed)
+			untouched(t, d, before)
+		})
+	}
+}
+
+// untouched checks that a refused start has left nothing.
+func untouched(t *testing.T, d *boxtest.Daemon, before boxtest.Traces) {
+	t.Helper()
+	list, err := d.Sessions(t.Context(), true)
+	if err != nil || len(list) != 0 {
+		t.Errorf("sessions: %v, %v", list, err)
+	}
+	if files := d.Look().Files; len(files) != 0 {
+		t.Errorf("files: %v", files)
+	}
+	d.NothingLeft(before)
+}
+
+func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
+	t.Helper()
+	dir, roots := lend(t, d, "dir", owner), lend(t, d, "roots", 0)
+	put(t, filepath.Join(dir, "file"), "", 0o644, owner)
+	outside := filepath.Join(d.Dir, "outside")
+	if err := os.Mkdir(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	link := func(name, target string) string {
+		path := filepath.Join(d.Dir, "lend", name)
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one := func(m api.Mount) []api.Mount { return []api.Mount{m} }
+	from := func(source, mode string) []api.Mount {
+		return one(api.Mount{Source: source, Target: "/mnt", Mode: mode})
+	}
+	lendDir := filepath.Join(d.Dir, "lend")
+	const source, target, clean, system = "mounts[0].source", "mounts[0].target", "an absolute path", "no system directory"
+	list := []refusal{
+		{"not listed", from(outside, "ro"), 403, source, lendDir},
+		{"name with a listed one before it", from(lendDir+"er", "ro"), 400, source, "existing"},
+		{"link to what is not listed", from(link("outside", outside), "ro"), 403, source, lendDir},
+		{"link to a system directory", from(link("etc", "/etc"), "ro"), 403, source, system},
+		{"link on the way", from(link("root", "/")+"/etc/ssl", "ro"), 403, source, system},
+		{"magic link", from("/proc/self/root"+dir, "ro"), 400, source, "existing"},
+		{"link to a magic link", from(link("magic", "/proc/self/root")+dir, "ro"), 400, source, "existing"},
+		{"root of another process", from("/proc/1/root/etc", "ro"), 400, source, "existing"},
+		{"boxd's state", from(d.State, "ro"), 403, source, system},
+		{"what contains boxd's state", from(d.Dir, "ro"), 403, source, system},
+		{"writing to a directory of root", from(roots, "rw"), 403, source, "a user other than root"},
+		{"writing as another owner", one(api.Mount{Source: dir, Target: "/mnt", Mode: "rw", Owner: stranger}), 403, source, fmt.Sprint("owned by uid ", stranger)},
+		{"file", from(filepath.Join(dir, "file"), "ro"), 400, source, "existing directory"},
+		{"missing", from(filepath.Join(dir, "missing"), "ro"), 400, source, "existing directory"},
+		{"relative", from("lend/dir", "ro"), 400, source, clean},
+		{"empty", from("", "ro"), 400, source, clean},
+		{"dots", from(lendDir+"/roots/../dir", "ro"), 400, source, clean},
+		{"trailing slash", from(dir+"/", "ro"), 400, source, clean},
+		{"NUL", from(dir+"\x00", "ro"), 400, source, clean},
+		{"mode", from(dir, "rx"), 400, "mounts[0].mode", "none, ro, rw"},
+		{"too many", nil, 400, "mounts", "at most 64"},
+		{"one target twice", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "ro"}, {Source: roots, Target: "/mnt/x", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},
+		{"workspace twice", []api.Mount{{Source: dir, Target: "/workspace", Mode: "ro"}, {Source: roots, Target: "/workspace", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},
+		{"second of two", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "rw"}, {Source: outside, Target: "/mnt/y", Mode: "ro"}}, 403, "mounts[1].source", lendDir},
+	}
+	for i := range 65 {
+		list[20].mounts = append(list[20].mounts, api.Mount{Source: dir, Target: fmt.Sprint("/mnt/", i), Mode: "ro"})
+	}
+	for _, path := range []string{"/", "/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/usr/share", "/bin", "/lib", "/var/run", "/var", "/proc/self", "/dev/shm"} {
+		list = append(list, refusal{"system directory " + path, from(path, "ro"), 403, source, system})
+	}
+	for _, path := range []string{
+		"/", "/etc", "/etc/x", "/usr/local", "/proc", "/proc/self", "/dev/shm", "/run/x", "/sys", "/home", "/home/other", "/var/x", "/workspaces", "/mnt/",
+		"/mnt/../etc", "/mnt/./x", "//mnt", "mnt", "", "/mnt/a\x00b", "/root",
+	} {
+		list = append(list, refusal{"target " + path, one(api.Mount{Source: dir, Target: path, Mode: "ro"}), 400, target, "/workspace"})
+	}
+	return list
+}

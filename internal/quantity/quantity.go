@@ -130,7 +130,8 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 		return d.UnmarshalText([]byte(text))
 	}
 	n, err := strconv.ParseFloat(string(data), 64)
-	if err != nil || n < 0 || n > math.MaxInt64/float64(time.Second) {
+	// Not >: as a float64 the largest number of nanoseconds is one too many.
+	if err != nil || n < 0 || n >= math.MaxInt64/float64(time.Second) {
 		return ErrDuration
 	}
 	*d = Duration(n * float64(time.Second))

@@ -77,6 +77,7 @@ func TestJSON(t *testing.T) {
 		{`{"S":true}`, 0, 0, false},
 		{`{"D":-1}`, 0, 0, false},
 		{`{"D":1e300}`, 0, 0, false},
+		{`{"D":9223372036.854776}`, 0, 0, false},
 		{`{"D":[]}`, 0, 0, false},
 	} {
 		err := json.Unmarshal([]byte(tc.in), &v)

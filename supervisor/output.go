@@ -42,12 +42,16 @@ func trimEnd(b []byte) []byte {
 	return b
 }
 
-// trimStart drops the rest of a character at the beginning.
+// trimStart drops the rest of a character at the beginning: at most three bytes that begin none.
 func trimStart(b []byte) []byte {
-	for i := range min(utf8.UTFMax-1, len(b)) {
+	rest := min(utf8.UTFMax, len(b))
+	for i := range rest {
 		if utf8.RuneStart(b[i]) {
 			return b[i:]
 		}
+	}
+	if rest < utf8.UTFMax {
+		return nil
 	}
 	return b
 }

@@ -249,6 +249,9 @@ func (p *Profile) validate() (errs []error) {
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
 	}
+	if p.MaxTimeout > longestTimeout {
+		bad("max_timeout", p.MaxTimeout, "at most "+longestTimeout.String())
+	}
 	for _, name := range p.Locked {
 		if !slices.Contains(lockable(), name) {
 			bad("locked", fmt.Sprintf("%q", name), strings.Join(lockable(), ", "))
@@ -256,6 +259,9 @@ func (p *Profile) validate() (errs []error) {
 	}
 	return errs
 }
+
+// longestTimeout leaves room for the times that are added to one.
+const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
 
 func count(list []string, s string) (n int) {
 	for _, e := range list {

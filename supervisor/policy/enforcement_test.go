@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
+	t.Parallel()
+	kept := map[string]Mechanism{"tmp": "tmpfs", "memory": "rlimit", "pids": "rlimit", "cpu": "none"}
+	with := maps.Clone(kept)
+	with["workspace"] = "none"
+	for _, tc := range []struct {
+		name    string
+		best    []string
+		quota   quantity.Size
+		host    cgroup.Layout
+		want    map[string]Mechanism
+		refused string // a part of the reason
+	}{
+		{"all best effort", []string{"memory", "cpu", "pids"}, 0, cgroup.Hybrid, kept, ""},
+		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, cgroup.Hybrid, with, ""},
+		{"a workspace without a quota needs no effort", LimitNames(), 0, cgroup.Absent, kept, ""},
+		{"none", nil, 0, cgroup.Hybrid, nil, "memory limit cannot be enforced: the host's control groups are hybrid"},
+		{"none on a good host", nil, 0, cgroup.Unified, nil, "memory limit cannot be enforced: this version does not write cgroup v2"},
+		{"without memory", []string{"cpu", "pids"}, 0, cgroup.Legacy, nil, "memory limit"},
+		{"without cpu", []string{"memory", "pids"}, 0, cgroup.Legacy, nil, "cpu limit"},
+		{"without pids", []string{"memory", "cpu"}, 0, cgroup.Legacy, nil, "pids limit"},
+		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, cgroup.Unified, nil, "workspace limit cannot be enforced: this version sets no disk quotas"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := DefaultConfig()
+			c.Limits.BestEffort = tc.best
+			got, err := c.Enforcement(&Settings{WorkspaceQuota: tc.quota}, tc.host)
+			if tc.refused == "" {
+				if err != nil || !maps.Equal(got, tc.want) {
+					t.Fatalf("%v, %v", got, err)
+				}
+				return
+			}
+			if r := refusalOf(t, err); r.kind != fault.Unsupported || r.field != "limits.best_effort" || !strings.Contains(err.Error(), tc.refused) || got != nil {
+				t.Fatalf("%+v: %v", r, err)
+			}
+		})
+	}
+}
+
+func TestRlimitsBoundEveryProcess(t *testing.T) {
+	t.Parallel()
+	got := map[uint32]isolation.Rlimit{}
+	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}) {
+		got[r.Resource] = r
+	}
+	for resource, want := range map[uint32][2]uint64{
+		unix.RLIMIT_CORE: {0, 0}, unix.RLIMIT_NOFILE: {4096, 65536}, unix.RLIMIT_MEMLOCK: {64 << 10, 64 << 10},
+		unix.RLIMIT_STACK: {8 << 20, 8 << 20}, unix.RLIMIT_DATA: {64 << 20, 64 << 20}, unix.RLIMIT_NPROC: {17, 17},
+	} {
+		if r := got[resource]; r.Soft != want[0] || r.Hard != want[1] {
+			t.Errorf("resource %d: %+v, want %v", resource, r, want)
+		}
+	}
+	if _, ok := got[unix.RLIMIT_AS]; ok {
+		t.Error("address space is limited: Go and Node reserve far more of it than they use")
+	}
+}
+
+func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for key, spoil := range map[string]func(*Config){
+		"limits.best_effort":        func(c *Config) { c.Limits.BestEffort = []string{"disk"} },
+		"sessions.max":              func(c *Config) { c.Sessions.Max = 4097 },
+		"sessions.default_profile":  func(c *Config) { c.Sessions.DefaultProfile = "x" },
+		"exec.max_per_session":      func(c *Config) { c.Exec.MaxPerSession = 0 },
+		"exec.output_limit":         func(c *Config) { c.Exec.OutputLimit = 1 },
+		"exec.max_command":          func(c *Config) { c.Exec.MaxCommand = 5 * quantity.MiB },
+		"exec.max_stdin":            func(c *Config) { c.Exec.MaxStdin = quantity.GiB },
+		"env.A":                     func(c *Config) { c.Env["A"] = "\x00" },
+		"languages.sh":              func(c *Config) { c.Languages["sh"] = Language{} },
+		"profiles.default.timeout":  func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = 1 }) },
+		"profiles.default.max_time": func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = longestTimeout + 1 }) },
+		"profiles.default.mounts":   func(c *Config) { profile(c, func(p *Profile) { p.Mounts = "x" }) },
+		"profiles.default.locked":   func(c *Config) { profile(c, func(p *Profile) { p.Locked = []string{"x"} }) },
+		"profiles.default.cpus":     func(c *Config) { profile(c, func(p *Profile) { p.CPUs = -1 }) },
+		"profiles.default.image":    func(c *Config) { profile(c, func(p *Profile) { p.Image = "x" }) },
+		"profiles.default.tmp":      func(c *Config) { profile(c, func(p *Profile) { p.Tmp = 1 }) },
+		"profiles.default.leftover": func(c *Config) { profile(c, func(p *Profile) { p.Leftovers = "x" }) },
+	} {
+		c := DefaultConfig()
+		if err := c.Validate(); err != nil {
+			t.Fatalf("the built-in configuration: %v", err)
+		}
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%v does not name %s", err, key)
+		}
+	}
+}
+
+func profile(c *Config, change func(*Profile)) {
+	p := c.Profiles["default"]
+	change(&p)
+	c.Profiles["default"] = p
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// refusal is what an error says about a field.
+type refusal struct {
+	kind                  fault.Kind
+	field, value, allowed string
+}
+
+func refusalOf(t *testing.T, err error) refusal {
+	t.Helper()
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok {
+		t.Fatalf("%v is no refusal", err)
+	}
+	return refusal{f.Kind, f.Field, f.Value, f.Allowed}
+}
+
+// policies are the built-in ones and one that locks every field.
+func policies() *Config {
+	c := DefaultConfig()
+	closed := DefaultProfile()
+	closed.Locked, closed.Mounts = lockable(), MountReadOnly
+	c.Profiles["closed"] = closed
+	return &c
+}
+
+// everyField asks for a value of its own in every field.
+func everyField() *Request {
+	return &Request{
+		CPUs: new(2.5), Memory: new(quantity.GiB), Pids: new(17), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB),
+		TTL: new(seconds(7)), MaxLifetime: new(seconds(70)), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
+		Mounts: []Mount{{Source: "/a", Target: "/data"}, {Source: "/b", Target: "/mnt", Mode: MountNone}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
+		Env:    map[string]string{"B": "2", "A": "1"}, Labels: map[string]string{"team": "x"},
+	}
+}
+
+func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
+	t.Parallel()
+	got, profile, err := policies().Merge(everyField())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Settings{
+		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, Pids: 17,
+		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, TTL: seconds(7), MaxLifetime: seconds(70),
+		Mounts: []Mount{{Source: "/a", Target: "/data", Mode: MountReadWrite}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
+		Labels: map[string]string{"team": "x"}, EnvNames: []string{"A", "B"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(DefaultProfile(), *profile); diff != "" {
+		t.Errorf("profile -want +got:\n%s", diff)
+	}
+}
+
+func TestMergeOfNothingIsTheProfile(t *testing.T) {
+	t.Parallel()
+	c := policies()
+	for _, name := range []string{"default", "offline_readonly", "closed"} {
+		p := c.Profiles[name]
+		got, _, err := c.Merge(&Request{Profile: name})
+		want := Settings{
+			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids,
+			Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+		}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestLockedFieldsCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	c := policies()
+	for _, tc := range []struct {
+		req  Request
+		want refusal
+	}{
+		{Request{Image: new("debian")}, refusal{fault.Denied, "image", "debian", "host"}},
+		{Request{Network: new(NetworkHost)}, refusal{fault.Denied, "network", "host", "off"}},
+		{Request{ReadOnlyRoot: new(false)}, refusal{fault.Denied, "read_only_root", "false", "true"}},
+		{Request{CPUs: new(2.0)}, refusal{fault.Denied, "cpus", "2", "1"}},
+		{Request{Memory: new(quantity.GiB)}, refusal{fault.Denied, "memory", "1GiB", "512MiB"}},
+		{Request{Pids: new(64)}, refusal{fault.Denied, "pids", "64", "128"}},
+		{Request{Tmp: new(quantity.MiB)}, refusal{fault.Denied, "tmp", "1MiB", "256MiB"}},
+		{Request{WorkspaceQuota: new(quantity.MiB)}, refusal{fault.Denied, "workspace_quota", "1MiB", "0"}},
+		{Request{TTL: new(seconds(1))}, refusal{fault.Denied, "ttl", "1s", "5m"}},
+		{Request{MaxLifetime: new(seconds(1))}, refusal{fault.Denied, "max_lifetime", "1s", "24h"}},
+		{Request{Mounts: []Mount{{Mode: MountReadOnly}, {Mode: MountReadWrite}}}, refusal{fault.Denied, "mounts[1].mode", "rw", "at most ro"}},
+	} {
+		tc.req.Profile = "closed"
+		_, _, err := c.Merge(&tc.req)
+		if got := refusalOf(t, err); got != tc.want {
+			t.Errorf("%+v, want %+v", got, tc.want)
+		}
+		if f, _ := errors.AsType[*fault.Error](err); !strings.Contains(f.Hint, `"closed"`) {
+			t.Errorf("the hint %q does not name the profile", f.Hint)
+		}
+	}
+}
+
+func TestTheValueOfALockedFieldMayBeAskedFor(t *testing.T) {
+	t.Parallel()
+	p := policies().Profiles["closed"]
+	req := Request{
+		Profile: "closed", Image: &p.Image, Network: &p.Network, ReadOnlyRoot: &p.ReadOnlyRoot, CPUs: &p.CPUs, Memory: &p.Memory,
+		Pids: &p.Pids, Tmp: &p.Tmp, WorkspaceQuota: &p.WorkspaceQuota, TTL: &p.TTL, MaxLifetime: &p.MaxLifetime,
+		Mounts: []Mount{{Mode: MountReadOnly, Target: "/a"}, {Target: "/b"}, {Mode: MountNone, Target: "/c"}},
+	}
+	s, _, err := policies().Merge(&req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Mount{{Mode: MountReadOnly, Target: "/a"}, {Mode: MountReadOnly, Target: "/b"}}; !slices.Equal(s.Mounts, want) {
+		t.Errorf("mounts %+v, want %+v", s.Mounts, want)
+	}
+}
+
+func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
+	t.Parallel()
+	tooMany := map[string]string{}
+	for i := range maxEnv + 1 {
+		tooMany[strings.Repeat("x", i+1)] = ""
+	}
+	for _, tc := range []struct {
+		name  string
+		req   Request
+		kind  fault.Kind
+		field string
+	}{
+		{"profile", Request{Profile: "gone"}, fault.Invalid, "profile"},
+		{"image", Request{Image: new("x")}, fault.Invalid, "image"},
+		{"network", Request{Network: new("wan")}, fault.Invalid, "network"},
+		{"network of a later version", Request{Network: new(NetworkEgress)}, fault.Unsupported, "network"},
+		{"network of the host", Request{Network: new(NetworkHost)}, fault.Unsupported, "network"},
+		{"profile with a network", Request{Profile: "network_basic"}, fault.Unsupported, "network"},
+		{"profile with more", Request{Profile: "network_extended"}, fault.Unsupported, "network"},
+		{"profile with more, but no network", Request{Profile: "network_extended", Network: new(NetworkOff)}, fault.Unsupported, "read_only_root"},
+		{"no cpus", Request{CPUs: new(0.0)}, fault.Invalid, "cpus"},
+		{"no number of cpus", Request{CPUs: new(math.NaN())}, fault.Invalid, "cpus"},
+		{"many cpus", Request{CPUs: new(math.Inf(1))}, fault.Invalid, "cpus"},
+		{"little memory", Request{Memory: new(minMemory - 1)}, fault.Invalid, "memory"},
+		{"few pids", Request{Pids: new(15)}, fault.Invalid, "pids"},
+		{"negative pids", Request{Pids: new(-1)}, fault.Invalid, "pids"},
+		{"many pids", Request{Pids: new(maxPids + 1)}, fault.Invalid, "pids"},
+		{"small tmp", Request{Tmp: new(quantity.MiB - 1)}, fault.Invalid, "tmp"},
+		{"mode", Request{Mounts: []Mount{{Mode: "rx"}}}, fault.Invalid, "mounts[0].mode"},
+		{"label without a name", Request{Labels: map[string]string{"": "x"}}, fault.Invalid, "labels"},
+		{"label with a newline", Request{Labels: map[string]string{"a": "x\ny"}}, fault.Invalid, "labels"},
+		{"long label", Request{Labels: map[string]string{"a": strings.Repeat("x", maxLabelSize)}}, fault.Invalid, "labels"},
+		{"many variables", Request{Env: tooMany}, fault.Invalid, "env"},
+		{"long variables", Request{Env: map[string]string{"A": strings.Repeat("x", int(maxEnvSize))}}, fault.Invalid, "env"},
+		{"variable without a name", Request{Env: map[string]string{"": "x"}}, fault.Invalid, "env"},
+		{"variable with =", Request{Env: map[string]string{"A=B": "x"}}, fault.Invalid, "env"},
+		{"variable with NUL", Request{Env: map[string]string{"A": "secret\x00"}}, fault.Invalid, "env"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := policies().Merge(&tc.req)
+			got := refusalOf(t, err)
+			if got.kind != tc.kind || got.field != tc.field || got.allowed == "" {
+				t.Errorf("%+v, want %v of %s", got, tc.kind, tc.field)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q shows the value of a variable", err)
+			}
+		})
+	}
+}
+
+func TestDifferencesNameWhatWasAskedForAndIsOtherwise(t *testing.T) {
+	t.Parallel()
+	c := policies()
+	full := everyField()
+	have, _, err := c.Merge(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		req  *Request
+		want []string
+	}{
+		{"the same", full, nil},
+		{"nothing", &Request{}, nil},
+		{"the profile alone", &Request{Profile: "default"}, nil},
+		{"another profile", &Request{Profile: "closed"}, []string{"profile"}},
+		{"one field", &Request{Pids: new(18)}, []string{"pids"}},
+		{"the profile's value, where the session has its own", &Request{Memory: new(512 * quantity.MiB)}, []string{"memory"}},
+		{"labels", &Request{Labels: map[string]string{"team": "y"}}, []string{"labels"}},
+		{"mounts in another order", &Request{Mounts: []Mount{full.Mounts[2], full.Mounts[0]}}, []string{"mounts"}},
+		{"everything", &Request{
+			CPUs: new(3.5), Memory: new(2 * quantity.GiB), Pids: new(18), Tmp: new(3 * quantity.MiB), WorkspaceQuota: new(quantity.MiB),
+			TTL: new(seconds(8)), MaxLifetime: new(seconds(80)), Mounts: []Mount{{Source: "/z", Target: "/data"}},
+		}, []string{"cpus", "memory", "pids", "tmp", "workspace_quota", "ttl", "max_lifetime", "mounts"}},
+	} {
+		asked, _, err := c.Merge(tc.req)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if got := have.Differences(tc.req, &asked); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestExecTimeoutIsClampedRefusedOrTaken(t *testing.T) {
+	t.Parallel()
+	p := DefaultProfile() // 30 s, at most 2 min
+	locked := p
+	locked.Locked = []string{"timeout"}
+	for _, tc := range []struct {
+		name    string
+		profile Profile
+		asked   *quantity.Duration
+		want    time.Duration
+		clamped []Clamp
+		refused fault.Kind
+	}{
+		{"not asked for", p, nil, 30 * time.Second, nil, 0},
+		{"less", p, new(seconds(1)), time.Second, nil, 0},
+		{"the most", p, new(seconds(120)), 2 * time.Minute, nil, 0},
+		{"more", p, new(seconds(121)), 2 * time.Minute, []Clamp{{"timeout", "2m1s", "2m"}}, 0},
+		{"for ever", p, new(quantity.Duration(math.MaxInt64)), 2 * time.Minute, []Clamp{{"timeout", "2562047h47m16.854775807s", "2m"}}, 0},
+		{"none", p, new(seconds(0)), 0, nil, fault.Invalid},
+		{"locked, the same", locked, new(seconds(30)), 30 * time.Second, nil, 0},
+		{"locked, less", locked, new(seconds(29)), 0, nil, fault.Denied},
+		{"locked, more than the most", locked, new(seconds(500)), 0, nil, fault.Denied},
+	} {
+		got, clamped, err := tc.profile.ExecTimeout("p", tc.asked)
+		if tc.refused != 0 {
+			if r := refusalOf(t, err); r.kind != tc.refused || r.field != "timeout" {
+				t.Errorf("%s: %+v", tc.name, r)
+			}
+			continue
+		}
+		if err != nil || got != tc.want || !slices.Equal(clamped, tc.clamped) {
+			t.Errorf("%s: %v, %v, %v", tc.name, got, clamped, err)
+		}
+	}
+}
+
+func TestCodeOfEveryLengthFindsItsWayToTheInterpreter(t *testing.T) {
+	t.Parallel()
+	l := DefaultConfig().Languages["python"]
+	short, long := strings.Repeat("#", MaxArg), strings.Repeat("#", MaxArg+1)
+	if argv, script := l.Command(short); script != -1 || !slices.Equal(argv, []string{"python3", "-c", short}) {
+		t.Errorf("%.40q, %d", argv, script)
+	}
+	if argv, script := l.Command(long); script != 1 || !slices.Equal(argv, []string{"python3", "{file}"}) {
+		t.Errorf("%.40q, %d", argv, script)
+	}
+	if l.Inline[2] != codePlaceholder {
+		t.Error("a command changes the configuration")
+	}
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func states() []State { return []State{StateStarting, StateReady, StateEnding, StateEnded} }
+
+// The diagram above moves in state.go is this one.
+func Example_states() {
+	for _, from := range states() {
+		to := moves()[from]
+		words := make([]string, len(to))
+		for i, s := range to {
+			words[i] = string(s)
+		}
+		fmt.Printf("%-8s → %s\n", from, strings.Join(words, ", "))
+	}
+	// Output:
+	// starting → ready, ended
+	// ready    → ending
+	// ending   → ended
+	// ended    →
+}
+
+func TestEveryMoveIsLegalOrRefused(t *testing.T) {
+	t.Parallel()
+	for _, from := range states() {
+		for _, to := range states() {
+			s := &Session{ID: "s", state: from}
+			err := s.advanceLocked(to)
+			legal := slices.Contains(moves()[from], to)
+			if (err == nil) != legal || legal && s.state != to || !legal && s.state != from {
+				t.Errorf("%s → %s: %v, now %s", from, to, err, s.state)
+			}
+		}
+	}
+	// From everywhere a session can end, and nothing comes after that.
+	for _, from := range states() {
+		reached := map[State]bool{from: true}
+		for range states() {
+			for s := range maps.Clone(reached) {
+				for _, to := range moves()[s] {
+					reached[to] = true
+				}
+			}
+		}
+		if !reached[StateEnded] {
+			t.Errorf("no way from %s to the end", from)
+		}
+	}
+	if len(moves()[StateEnded]) > 0 {
+		t.Error("something comes after the end")
+	}
+}
+
+func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
+	t.Parallel()
+	born := time.Now()
+	const minute, hour = quantity.Duration(time.Minute), quantity.Duration(time.Hour)
+	for _, tc := range []struct {
+		name      string
+		ttl, life quantity.Duration
+		used      time.Duration // after the birth
+		running   int
+		at        time.Duration // after the birth; 0 is never
+		why       EndReason
+	}{
+		{"neither", 0, 0, time.Second, 0, 0, ""},
+		{"unused", minute, 0, 0, 0, time.Minute, EndIdle},
+		{"used", minute, 0, time.Second, 0, time.Minute + time.Second, EndIdle},
+		{"a running program holds it", minute, 0, time.Second, 1, 0, ""},
+		{"but not for ever", minute, hour, time.Second, 1, time.Hour, EndLifetime},
+		{"idle before old", minute, hour, time.Second, 0, time.Minute + time.Second, EndIdle},
+		{"old before idle", minute, hour, time.Hour - time.Second, 0, time.Hour, EndLifetime},
+		{"old alone", 0, hour, time.Second, 0, time.Hour, EndLifetime},
+	} {
+		s := &Session{
+			Created: born, lastUsed: born.Add(tc.used), running: tc.running, Settings: policy.Settings{TTL: tc.ttl, MaxLifetime: tc.life},
+		}
+		at, why := s.expiryLocked()
+		want := time.Time{}
+		if tc.at > 0 {
+			want = born.Add(tc.at)
+		}
+		if !at.Equal(want) || why != tc.why {
+			t.Errorf("%s: at %v because %q, want %v because %q", tc.name, at.Sub(born), why, tc.at, tc.why)
+		}
+		if info := s.Info(); !info.Expires.Equal(want) {
+			t.Errorf("%s: the session says it expires at %v", tc.name, info.Expires)
+		}
+	}
+}
+
+// bare is a supervisor without a keeper: nothing can start or end in it.
+func bare() *Supervisor {
+	return &Supervisor{cfg: policy.DefaultConfig(), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+}
+
+func poked(v *Supervisor) bool {
+	select {
+	case <-v.poke:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	v := bare()
+	if got := v.endDue(now); got != reapAtLeast {
+		t.Errorf("without sessions it sleeps %v", got)
+	}
+	add := func(key string, ttl time.Duration, state State) *Session {
+		s := &Session{Key: key, Created: now, lastUsed: now, state: state, Settings: policy.Settings{TTL: quantity.Duration(ttl)}}
+		v.sessions[key] = s
+		return s
+	}
+	add("a", time.Hour, StateReady)
+	add("b", 7*time.Second, StateReady)
+	add("c", 9*time.Second, StateReady)
+	add("d", time.Second, StateStarting)
+	add("e", time.Second, StateEnding)
+	if got := v.endDue(now); got != 7*time.Second {
+		t.Errorf("it sleeps %v, want 7s", got)
+	}
+	// A session that was held by a program had no deadline when the reaper looked.
+	held := add("f", 2*time.Second, StateReady)
+	if _, err := held.begin(1, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := v.endDue(now); got != 7*time.Second {
+		t.Errorf("it sleeps %v, want 7s", got)
+	}
+	v.finish(held)
+	if !poked(v) {
+		t.Error("the end of its program gives a session a deadline of which the reaper does not hear")
+	}
+	long := v.sessions["a"]
+	if _, err := long.begin(1, now); err != nil {
+		t.Fatal(err)
+	}
+	v.finish(long)
+	if poked(v) {
+		t.Error("the reaper is woken for a deadline it knows of")
+	}
+}
+
+func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
+	t.Parallel()
+	s := &Session{ID: "s", state: StateReady}
+	now := time.Now()
+	for range 2 {
+		if _, err := s.begin(2, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.begin(2, now); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("a third: %v", err)
+	}
+	s.finish(now.Add(time.Second))
+	if _, err := s.begin(2, now.Add(2*time.Second)); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	if info := s.Info(); info.Running != 2 || info.Executions != 3 || !info.LastUsed.Equal(now.Add(2*time.Second)) {
+		t.Errorf("%+v", info)
+	}
+	for _, state := range []State{StateStarting, StateEnding, StateEnded} {
+		if _, err := (&Session{state: state}).begin(9, now); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("in a session that is %s: %v", state, err)
+		}
+	}
+}
+
+func TestStartErrorsSayWhoCanHelp(t *testing.T) {
+	t.Parallel()
+	s := &Session{ID: "s", Settings: policy.Settings{Mounts: []policy.Mount{{Source: "/a"}, {Source: "/b"}}}}
+	for _, tc := range []struct {
+		name  string
+		err   error
+		kind  fault.Kind
+		field string
+	}{
+		{"a source that is not there", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Errno: 2}, fault.Invalid, "mounts[1].source"},
+		{"a source that is not allowed", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Refused: &isolation.Refusal{Field: "mounts[1].source", Value: "/b", Allowed: "x"}}, fault.Denied, "mounts[1].source"},
+		{"a target that is not allowed", &isolation.StepError{Step: isolation.StepValidate, Refused: &isolation.Refusal{Field: "mounts[0].target", Value: "/etc", Allowed: "x"}}, fault.Invalid, "mounts[0].target"},
+		{"no ids", &isolation.StepError{Step: isolation.StepIDRange, Errno: 87}, fault.Exhausted, ""},
+		{"a step inside", &isolation.StepError{Step: isolation.StepSeccomp, Errno: 22}, fault.Internal, ""},
+		{"something else", errors.New("x"), fault.Internal, ""},
+	} {
+		err := startError(s, tc.err)
+		f, _ := errors.AsType[*fault.Error](err)
+		if fault.KindOf(err) != tc.kind || f != nil && f.Field != tc.field || f == nil && tc.field != "" {
+			t.Errorf("%s: %v: %v", tc.name, fault.KindOf(err), err)
+		}
+	}
+}

@@ -50,6 +50,15 @@ func routes() []route {
 	}
 }
 
+// Patterns lists the routes, for who has to try or describe every one of them.
+func Patterns() []string {
+	var list []string
+	for _, r := range routes() {
+		list = append(list, r.pattern)
+	}
+	return list
+}
+
 // call is one request on its way through.
 type call struct {
 	server *Server

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -64,6 +65,9 @@ func New(socket string) *Client {
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+				if errno, ok := errors.AsType[syscall.Errno](err); ok {
+					err = errno // what is around it names the socket again
+				}
 				if err != nil {
 					return nil, &ConnectError{Socket: socket, Err: err}
 				}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func TestRequestsAreReadExactly(t *testing.T) {
+	t.Parallel()
+	var got api.OneShotRequest
+	body := ` {"session":{"id":"a\/b \ud83d\ude00 \\ud800","profile":"default","memory":"1GiB","tmp":1048576,"ttl":"90s","max_lifetime":1.5,
+		"cpus":0.5,"pids":null,"mounts":[{"source":"/a","target":"/data","mode":"ro"},{"source":"/b","target":"/mnt","owner":7}],
+		"env":{"A":"\ufffd","":"x"},"labels":{}},
+		"exec":{"argv":["sh","-c","echo \"$1\""],"cwd":"/tmp","timeout":2,"stdin":"é","output_limit":"1KiB"}} `
+	if err := decode([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := api.OneShotRequest{
+		Session: api.SessionRequest{
+			ID: `a/b 😀 \ud800`, Profile: "default", Memory: new(quantity.GiB), Tmp: new(quantity.MiB), CPUs: new(0.5),
+			TTL: new(quantity.Duration(90 * time.Second)), MaxLifetime: new(quantity.Duration(1500 * time.Millisecond)),
+			Mounts: []api.Mount{{Source: "/a", Target: "/data", Mode: "ro"}, {Source: "/b", Target: "/mnt", Owner: 7}},
+			Env:    map[string]string{"A": "\ufffd", "": "x"}, Labels: map[string]string{},
+		},
+		Exec: api.ExecRequest{
+			Argv: []string{"sh", "-c", `echo "$1"`}, Cwd: "/tmp", Timeout: new(quantity.Duration(2 * time.Second)), Stdin: "é", OutputLimit: new(quantity.KiB),
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body string
+		field      string // "" for what is about the whole body
+		says       string
+	}{
+		{"nothing", "", "", "empty"},
+		{"spaces", " \n ", "", "empty"},
+		{"no JSON", "id=s1", "", "not JSON"},
+		{"half of it", `{"session":{`, "", "not JSON"},
+		{"something after it", `{} {}`, "", "not JSON"},
+		{"a list", `[]`, "body", "a JSON object"},
+		{"a string", `"x"`, "body", "a JSON object"},
+		{"null", `null`, "body", "a JSON object"},
+		{"unknown key", `{"sesion":{}}`, "sesion", "exec, session"},
+		{"unknown key inside", `{"session":{"memroy":1}}`, "session.memroy", "memory"},
+		{"key in another case", `{"session":{"Memory":1}}`, "session.Memory", "memory"},
+		{"empty key", `{"":1}`, "", "unknown"},
+		{"key twice", `{"session":{"id":"a","id":"b"}}`, "session.id", "once"},
+		{"object twice", `{"exec":{},"exec":{}}`, "exec", "once"},
+		{"variable twice", `{"session":{"env":{"A":"1","A":"2"}}}`, "session.env.A", "once"},
+		{"null for a text", `{"session":{"id":null}}`, "session.id", "a string"},
+		{"null for an object", `{"session":null}`, "session", "a JSON object"},
+		{"null for a list", `{"session":{"mounts":null}}`, "session.mounts", "a list"},
+		{"null for arguments", `{"exec":{"argv":null}}`, "exec.argv", "a list"},
+		{"null for one argument", `{"exec":{"argv":["a",null]}}`, "exec.argv[1]", "a string"},
+		{"null for variables", `{"session":{"env":null}}`, "session.env", "a JSON object"},
+		{"null for a variable", `{"session":{"env":{"A":null}}}`, "session.env.A", "a string"},
+		{"number for a text", `{"session":{"id":1}}`, "session.id", "a string"},
+		{"text for a number", `{"session":{"pids":"64"}}`, "session.pids", "a whole number"},
+		{"fraction for a whole number", `{"session":{"pids":1.5}}`, "session.pids", "a whole number"},
+		{"number too large", `{"session":{"pids":99999999999999999999}}`, "session.pids", "a whole number"},
+		{"negative owner", `{"session":{"mounts":[{"owner":-1}]}}`, "session.mounts[0].owner", "a whole number"},
+		{"text for a boolean", `{"session":{"read_only_root":"yes"}}`, "session.read_only_root", "true or false"},
+		{"text for a list", `{"exec":{"argv":"ls"}}`, "exec.argv", "a list"},
+		{"object for a list", `{"session":{"mounts":{}}}`, "session.mounts", "a list"},
+		{"list of numbers", `{"exec":{"argv":[1]}}`, "exec.argv[0]", "a string"},
+		{"size without a unit", `{"session":{"memory":"512"}}`, "session.memory", "512MiB"},
+		{"negative size", `{"session":{"memory":-1}}`, "session.memory", "512MiB"},
+		{"duration of pigs", `{"session":{"ttl":"many"}}`, "session.ttl", "30s"},
+		{"negative duration", `{"session":{"ttl":-1}}`, "session.ttl", "30s"},
+		{"duration beyond all", `{"session":{"ttl":9223372036.854776}}`, "session.ttl", "30s"},
+		{"text that is no UTF-8", "{\"session\":{\"id\":\"a\xff\"}}", "session.id", "UTF-8"},
+		{"argument that is no UTF-8", "{\"exec\":{\"argv\":[\"a\",\"\xc3\"]}}", "exec.argv[1]", "UTF-8"},
+		{"half of a character", `{"session":{"id":"\ud83d"}}`, "session.id", "UTF-8"},
+		{"the other half", `{"session":{"id":"\ude00"}}`, "session.id", "UTF-8"},
+		{"halves in disorder", `{"session":{"id":"\ude00\ud83d"}}`, "session.id", "UTF-8"},
+		{"half and a letter", `{"session":{"id":"\ud83d\u0041"}}`, "session.id", "UTF-8"},
+		{"key that is no UTF-8", "{\"session\":{\"env\":{\"A\xff\":\"\"}}}", "", "UTF-8"},
+		{"half of a character in a key", `{"session":{"env":{"\ud800":""}}}`, "", "UTF-8"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var v api.OneShotRequest
+			err := decode([]byte(tc.body), &v)
+			f, ok := errors.AsType[*fault.Error](err)
+			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.says)
+			}
+		})
+	}
+}
+
+func TestNoErrorShowsWhatMayBeASecret(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`{"session":{"env":"TOKEN=s3cret"}}`,
+		`{"session":{"env":["TOKEN=s3cret"]}}`,
+		`{"session":{"env":{"TOKEN":["s3cret"]}}}`,
+		`{"exec":{"env":{"TOKEN":{"x":"s3cret"}}}}`,
+		"{\"exec\":{\"env\":{\"TOKEN\":\"s3cret\xff\"}}}",
+		`{"exec":{"env":{"TOKEN":"s3cret","TOKEN":""}}}`,
+	} {
+		var v api.OneShotRequest
+		if err := decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
+// The decoder never panics, and what it takes encoding/json takes for the same.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"session":{"id":"s","memory":"1GiB","ttl":1,"env":{"A":"B"},"mounts":[{"source":"/a"}]},"exec":{"argv":["a"]}}`))
+	f.Add([]byte(`{"exec":{"argv":["\ud83d\ude00","\\","\""],"command":null,"timeout":"1s"}}`))
+	f.Add([]byte("{\"session\":{\"id\":\"\xff\\ud800\"}}"))
+	f.Add([]byte(`{"session":{"env":{"a":"b","a":null}}}{`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var ours, theirs api.OneShotRequest
+		if decode(data, &ours) != nil {
+			return
+		}
+		if err := json.Unmarshal(data, &theirs); err != nil {
+			t.Fatalf("%q: %v", data, err)
+		}
+		if diff := cmp.Diff(theirs, ours); diff != "" {
+			t.Errorf("%q is read otherwise (-encoding/json +ours):\n%s", data, diff)
+		}
+	})
+}

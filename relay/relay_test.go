@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quiet is a server without a supervisor, for what does not need one, and its log.
+func quiet() (*Server, *bytes.Buffer) {
+	var log bytes.Buffer
+	return New(Config{}, nil, slog.New(slog.NewTextHandler(&log, nil))), &log
+}
+
+func TestEveryRouteHasARole(t *testing.T) {
+	t.Parallel()
+	for _, r := range routes() {
+		if r.role != anyone && r.role != user && r.role != admin || r.handle == nil {
+			t.Errorf("%q is for role %d", r.pattern, r.role)
+		}
+		if strings.Contains(r.pattern, "{id}") && r.query != "owner" {
+			t.Errorf("%q is about a session, and an admin cannot name its owner", r.pattern)
+		}
+	}
+	if len(Patterns()) != len(routes()) {
+		t.Error("the patterns are not those of the routes")
+	}
+}
+
+func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	for _, r := range routes() {
+		method, path, ok := strings.Cut(r.pattern, " ")
+		if !ok {
+			method, path = http.MethodGet, r.pattern
+		}
+		w := httptest.NewRecorder()
+		path = strings.NewReplacer("{id}", "x", "{$}", "").Replace(path)
+		s.exact(s.mux).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+		if w.Code != http.StatusForbidden {
+			t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestARouteWithoutARoleIsClosed(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	ok := func(*call) (any, error) { return api.Health{}, nil }
+	for _, tc := range []struct {
+		role  role
+		admin bool
+		want  int
+	}{
+		{0, true, 403}, {0, false, 403}, {anyone, false, 200}, {user, false, 200}, {admin, false, 403}, {admin, true, 200},
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		who := supervisor.Principal{Name: "uid:1", Admin: tc.admin}
+		s.serve(route{role: tc.role, handle: ok}).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, who)))
+		if w.Code != tc.want {
+			t.Errorf("role %d, admin %v: %d, want %d", tc.role, tc.admin, w.Code, tc.want)
+		}
+	}
+}
+
+func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
+	t.Parallel()
+	s, log := quiet()
+	for _, tc := range []struct {
+		err    error
+		status int
+		kind   string
+		detail string
+	}{
+		{fault.Field("id", "x", "y"), 400, "invalid", `id is "x": allowed is y`},
+		{fault.Errorf(fault.NotFound, "no session"), 404, "not_found", "no session"},
+		{fault.Errorf(fault.Conflict, "differs"), 409, "conflict", "differs"},
+		{fault.Errorf(fault.Denied, "locked"), 403, "denied", "locked"},
+		{fault.Errorf(fault.Exhausted, "full"), 429, "exhausted", "full"},
+		{fault.Errorf(fault.Unsupported, "later"), 501, "unsupported", "later"},
+		{fault.Errorf(fault.Unavailable, "stopping"), 503, "unavailable", "stopping"},
+		{fmt.Errorf("open /var/lib/boxd/x: %w", fs.ErrPermission), 500, "internal", "boxd failed; its log has the reason"},
+		{fmt.Errorf("start: %w", &isolation.StepError{Step: isolation.StepMask, Item: "kcore", Errno: 13}), 500, "internal", `start: mask "kcore": permission denied`},
+	} {
+		p := s.problem(t.Context(), tc.err)
+		if p.Status != tc.status || p.Type != api.ProblemType+tc.kind || p.Detail != tc.detail || p.Title == "" {
+			t.Errorf("%v: %+v", tc.err, p)
+		}
+		if shown := errors.As(tc.err, new(*isolation.StepError)); (p.Failure != nil) != shown {
+			t.Errorf("%v: failure %+v", tc.err, p.Failure)
+		}
+	}
+	if !strings.Contains(log.String(), "/var/lib/boxd/x") {
+		t.Errorf("the log does not have what the caller is not told: %s", log)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p := s.problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
+		t.Errorf("a request that was canceled: %+v", p)
+	}
+	// Canceled by nobody we know: a defect, not an answer.
+	if p := s.problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	for kind, want := range map[fault.Kind]string{fault.Exhausted: "1", fault.Unavailable: "1", fault.Invalid: ""} {
+		w := httptest.NewRecorder()
+		c := &call{server: s, w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)}
+		c.fail(t.Context(), fault.Errorf(kind, "x"))
+		var p api.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %v", w.Body, err)
+		}
+		if got := w.Header().Get("Retry-After"); got != want {
+			t.Errorf("%v: Retry-After %q", kind, got)
+		}
+	}
+}
+
+func TestReasonsFitIntoACloseFrame(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "short", strings.Repeat("é", 200), "a" + strings.Repeat("€", 100)} {
+		got := closeReason(errors.New(text))
+		if len(got) > maxCloseReason || !utf8.ValidString(got) || !strings.HasPrefix(text, got) || len(text)-len(got) > 3 && len(got) < maxCloseReason-3 {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestStdinMayComeAsBase64(t *testing.T) {
+	t.Parallel()
+	req, err := execRequest(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
+	if err != nil || !bytes.Equal(req.Stdin, []byte{0, 255}) {
+		t.Errorf("%v, %v", req, err)
+	}
+	for field, bad := range map[string]api.ExecRequest{
+		"stdin": {Stdin: "!", StdinEncoding: "base64"}, "stdin_encoding": {StdinEncoding: "hex"}, "encoding": {Encoding: "latin1"},
+	} {
+		_, err := execRequest(&bad)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+func TestOutputIsTextOrBase64(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ in, encoding, want string }{
+		{"aé\n", "", "aé\n"},
+		{"a\xff\xfeb\xc3", "", "a�b�"},
+		{"a\xff", encodingUTF8, "a�"},
+		{"a\xff", encodingBase64, "Yf8="},
+		{"", encodingBase64, ""},
+	} {
+		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
+			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
+		}
+	}
+}
+
+func TestInputIsBoundedByItsWindow(t *testing.T) {
+	t.Parallel()
+	if err := newInput(false, nil).add([]byte("x")); err == nil {
+		t.Error("input that was not announced is taken")
+	}
+	if err := newInput(true, nil).add([]byte("x")); err != nil {
+		t.Errorf("input for a program that could not start: %v", err)
+	}
+	pipe := nullFile(t)
+	in := newInput(true, pipe)
+	if err := in.add(make([]byte, api.StdinWindow)); err != nil {
+		t.Errorf("a full window: %v", err)
+	}
+	if err := in.add([]byte("x")); err == nil {
+		t.Error("a byte more than the window is taken")
+	}
+	in = newInput(true, pipe)
+	for range inputQueue {
+		if err := in.add([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := in.add([]byte("x")); err == nil {
+		t.Error("more messages than the queue holds are taken")
+	}
+}
+
+func nullFile(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}

@@ -52,23 +52,23 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	for _, r := range routes() {
-		method, path, ok := strings.Cut(r.pattern, " ")
-		if !ok {
-			method, path = http.MethodGet, r.pattern
-		}
+		method, path, _ := strings.Cut(r.pattern, " ")
 		w := httptest.NewRecorder()
-		path = strings.NewReplacer("{id}", "x", "{$}", "").Replace(path)
-		s.exact(s.mux).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.ReplaceAll(path, "{id}", "x"), nil))
 		if w.Code != http.StatusForbidden {
-			t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			t.Errorf("%s: %d %s", r.pattern, w.Code, w.Body)
 		}
 	}
 }
 
+// as makes a request of a caller.
+func as(ctx context.Context, who supervisor.Principal, method, target string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, method, target, nil)
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, who))
+}
+
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
-	s, _ := quiet()
-	ok := func(*call) (any, error) { return api.Health{}, nil }
 	for _, tc := range []struct {
 		role  role
 		admin bool
@@ -76,12 +76,66 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	}{
 		{0, true, 403}, {0, false, 403}, {anyone, false, 200}, {user, false, 200}, {admin, false, 403}, {admin, true, 200},
 	} {
+		s, _ := quiet()
+		s.routes = []route{{"GET /", tc.role, "", func(*call) (any, error) { return api.Health{}, nil }}}
 		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-		who := supervisor.Principal{Name: "uid:1", Admin: tc.admin}
-		s.serve(route{role: tc.role, handle: ok}).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, who)))
+		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1", Admin: tc.admin}, http.MethodGet, "/"))
 		if w.Code != tc.want {
 			t.Errorf("role %d, admin %v: %d, want %d", tc.role, tc.admin, w.Code, tc.want)
+		}
+	}
+}
+
+func TestPathsAreTakenAsTheyAre(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	for _, tc := range []struct{ method, path, pattern, id string }{
+		{"GET", "/healthz", "GET /healthz", ""},
+		{"HEAD", "/healthz", "GET /healthz", ""},
+		{"POST", "/healthz", "", ""},
+		{"GET", "/healthz/", "", ""},
+		{"GET", "//healthz", "", ""},
+		{"GET", "/./healthz", "", ""},
+		{"GET", "/v1/../healthz", "", ""},
+		{"GET", "/v1/%73tatus", "", ""},
+		{"GET", "/", "", ""},
+		{"GET", "/v1/sessions", "GET /v1/sessions", ""},
+		{"HEAD", "/v1/sessions/s1", "GET /v1/sessions/{id}", "s1"},
+		{"DELETE", "/v1/sessions/s1", "DELETE /v1/sessions/{id}", "s1"},
+		{"PUT", "/v1/sessions/s1", "", ""},
+		{"GET", "/v1/sessions/", "GET /v1/sessions/{id}", ""},
+		{"GET", "/v1/sessions/s1/", "", ""},
+		{"GET", "/v1/sessions//exec/stream", "GET /v1/sessions/{id}/exec/stream", ""},
+		{"GET", "/v1/sessions/%2F", "GET /v1/sessions/{id}", "/"},
+		{"GET", "/v1/sessions/%2f%2F", "GET /v1/sessions/{id}", "//"},
+		{"GET", "/v1/sessions/..", "GET /v1/sessions/{id}", ".."},
+		{"GET", "/v1/sessions/%2E%2E", "GET /v1/sessions/{id}", ".."},
+		{"POST", "/v1/sessions/./exec", "POST /v1/sessions/{id}/exec", "."},
+		{"POST", "/v1/sessions/a%2F..%2Fb/exec", "POST /v1/sessions/{id}/exec", "a/../b"},
+		{"POST", "/v1/sessions/a/../b/exec", "", ""},
+		{"GET", "/v1/sessions/%252f", "GET /v1/sessions/{id}", "%2f"},
+		{"GET", "/v1/sessions/exec", "GET /v1/sessions/{id}", "exec"},
+		{"GET", "/v1/sessions/a+b%20c", "GET /v1/sessions/{id}", "a+b c"},
+		{"GET", "/v1/sessions/%F0%9F%98%80", "GET /v1/sessions/{id}", "😀"},
+	} {
+		rt, id := s.find(httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, nil))
+		if rt.pattern != tc.pattern || id != tc.id {
+			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.pattern, id, tc.pattern, tc.id)
+		}
+	}
+}
+
+func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	s.routes = []route{{"GET /", user, "all", func(*call) (any, error) { return api.Health{}, nil }}}
+	for target, want := range map[string]int{
+		"/": 200, "/?all=true": 200, "/?all": 200, "/?ALL=true": 400, "/?al=true": 400, "/?all=true&all=false": 400, "/?all=%zz": 400, "/?all=true&owner=x": 400,
+	} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, http.MethodGet, target))
+		if w.Code != want {
+			t.Errorf("%s: %d %s, want %d", target, w.Code, w.Body, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (c *call) fail(ctx context.Context, err error) {
 func (c *call) send(code int, contentType string, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
-		c.server.log.Error("answer not encoded", "route", c.r.Pattern, "error", err)
+		c.server.log.Error("answer not encoded", "path", c.r.URL.Path, "error", err)
 		http.Error(c.w, "internal error", http.StatusInternalServerError)
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"path"
+	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -42,7 +42,6 @@ func routes() []route {
 		{"GET /v1/exec/stream", user, "", oneShotStream},
 		{"GET /v1/sessions", user, "all", listSessions},
 		{"POST /v1/sessions", user, "", createSession},
-		{"/v1/sessions/{$}", user, "owner", getSession}, // an empty id, which no pattern below takes
 		{"GET /v1/sessions/{id}", user, "owner", getSession},
 		{"DELETE /v1/sessions/{id}", user, "owner", deleteSession},
 		{"POST /v1/sessions/{id}/exec", user, "owner", execute},
@@ -59,32 +58,66 @@ func Patterns() []string {
 	return list
 }
 
+// find returns the route of a request, and the id in its path. An id is one segment whatever is in
+// it. ServeMux will not do: it redirects from paths that look unclean to it, and takes an id that is a
+// slash for the end of the path.
+func (s *Server) find(r *http.Request) (rt route, id string) {
+	asked := strings.Split(r.URL.EscapedPath(), "/")
+	for _, rt := range s.routes {
+		method, path, _ := strings.Cut(rt.pattern, " ")
+		if method != r.Method && (method != http.MethodGet || r.Method != http.MethodHead) {
+			continue
+		}
+		if id, ok := match(strings.Split(path, "/"), asked); ok {
+			return rt, id
+		}
+	}
+	return route{role: anyone, handle: noRoute}, ""
+}
+
+func match(pattern, asked []string) (id string, ok bool) {
+	if len(pattern) != len(asked) {
+		return "", false
+	}
+	for i, p := range pattern {
+		switch {
+		case p == "{id}":
+			var err error
+			if id, err = url.PathUnescape(asked[i]); err != nil {
+				return "", false
+			}
+		case p != asked[i]:
+			return "", false
+		}
+	}
+	return id, true
+}
+
 // call is one request on its way through.
 type call struct {
 	server *Server
 	w      http.ResponseWriter
 	r      *http.Request
 	who    supervisor.Principal
+	id     string // in the path
 }
 
-// serve is the one place where a caller's right to a route is decided.
-func (s *Server) serve(rt route) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{server: s, w: w, r: r}
-		who, known := caller(r.Context())
-		c.who = who
-		if !known || rt.role == 0 || rt.role == admin && !who.Admin {
-			c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
-			return
-		}
-		body, err := rt.answer(c)
-		switch {
-		case err != nil:
-			c.fail(r.Context(), err)
-		case body != nil:
-			c.reply(body)
-		}
-	})
+// ServeHTTP is the one place where a caller's right to a route is decided.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rt, id := s.find(r)
+	who, known := caller(r.Context())
+	c := &call{server: s, w: w, r: r, who: who, id: id}
+	if !known || rt.role == 0 || rt.role == admin && !who.Admin {
+		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
+		return
+	}
+	body, err := rt.answer(c)
+	switch {
+	case err != nil:
+		c.fail(r.Context(), err)
+	case body != nil:
+		c.reply(body)
+	}
 }
 
 // answer calls the handler, if the request has nothing that would be passed over in silence.
@@ -111,7 +144,7 @@ func (c *call) session() (*supervisor.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server.sup.Session(who, c.r.PathValue("id"))
+	return c.server.sup.Session(who, c.id)
 }
 
 func (c *call) owner() (supervisor.Principal, error) {
@@ -123,20 +156,6 @@ func (c *call) owner() (supervisor.Principal, error) {
 		return c.who, fault.Field("owner", name, "left out, or "+c.who.Name).Of(fault.Denied)
 	}
 	return supervisor.Principal{Name: name}, nil
-}
-
-// exact keeps ServeMux from redirecting to another path than was asked for: an id may look like a step
-// in a path, and a redirected POST would become a GET.
-func (s *Server) exact(next http.Handler) http.Handler {
-	none := s.serve(route{role: anyone, handle: noRoute})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked := r.URL.EscapedPath()
-		if clean := path.Clean("/" + asked); asked != clean && asked != clean+"/" && r.RequestURI != "*" {
-			none.ServeHTTP(w, r)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 func noRoute(c *call) (any, error) {

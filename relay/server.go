@@ -40,24 +40,19 @@ type Server struct {
 	sup     *supervisor.Supervisor
 	log     *slog.Logger
 	started time.Time
-	mux     *http.ServeMux
+	routes  []route
 	streams sync.WaitGroup // http.Server does not know hijacked connections
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), mux: http.NewServeMux()}
-	for _, r := range routes() {
-		s.mux.Handle(r.pattern, s.serve(r))
-	}
-	s.mux.Handle("/", s.serve(route{role: anyone, handle: noRoute}))
-	return s
+	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes()}
 }
 
 // Serve answers on a Unix socket until ctx ends, and returns when every stream has ended too.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.exact(s.mux),
+		Handler:           s,
 		ConnContext:       withPeer,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),

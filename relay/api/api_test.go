@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func session() api.Session {
+	born := time.Date(2026, 11, 21, 9, 30, 0, 123456789, time.UTC)
+	return api.Session{
+		ID: "a/b", Owner: "uid:1000", OwnerUID: 1000, State: "ready", Profile: "default", Image: "host", Hostname: "a-b", Network: "off",
+		ReadOnlyRoot: true, CPUs: 1.5, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB,
+		TTL: quantity.Duration(5 * time.Minute), MaxLifetime: quantity.Duration(24 * time.Hour),
+		Mounts: []api.Mount{{Source: "/home/u/in", Target: "/data", Mode: "ro"}, {Source: "/srv/x", Target: "/workspace", Mode: "rw", Owner: 1500}},
+		Env:    []string{"TOKEN"}, Labels: map[string]string{"team": "x"}, Enforcement: map[string]string{"memory": "rlimit", "tmp": "tmpfs"},
+		CreatedAt: born, LastUsedAt: born.Add(time.Second), ExpiresAt: new(born.Add(time.Minute)), Running: 1, Executions: 2, PID: 4321, IDBase: 1879048192,
+	}
+}
+
+func result() api.ExecResult {
+	return api.ExecResult{
+		Session: "a/b", Status: "exited", ExitCode: new(3), Stdout: "out\n", Stderr: "err\n",
+		Output: [2]api.Total{{Bytes: 2000000, Omitted: 951424}, {Bytes: 4}}, DurationMS: 12.345,
+		Usage: api.Usage{UserMS: 1.5, SystemMS: 0.25, MaxRSS: 2 * quantity.MiB}, LeftoversKilled: 2, Timeout: quantity.Duration(2 * time.Minute),
+		Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "2m"}},
+	}
+}
+
+func failure() api.ExecResult {
+	return api.ExecResult{
+		Session: "s", Status: "start_failed", Timeout: quantity.Duration(30 * time.Second),
+		Failure: &api.StartFailure{Step: "lookup", Item: "nosuch", Errno: "ENOENT", Text: `lookup "nosuch": no such file or directory`},
+	}
+}
+
+func problem() api.Problem {
+	return api.Problem{
+		Type: api.ProblemType + "denied", Title: "not allowed", Status: 403, Detail: `network is "host": allowed is off`,
+		Field: "network", Value: "host", Allowed: "off", Hint: "leave it out or use another profile",
+		Failure: &api.StartFailure{Step: "mount source", Item: "/x", Text: "no"},
+	}
+}
+
+// The wire does not change by accident: the files in testdata are what clients have been told. With
+// UPDATE in the environment they are written anew.
+func TestTheWireIsWhatItWas(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]any{
+		"session.json": new(session()), "exec_result.json": new(result()), "start_failed.json": new(failure()), "problem.json": new(problem()),
+		"started.json": &api.ServerControl{Started: &api.StreamStarted{Session: "s", Clamped: result().Clamped}},
+		"taken.json":   &api.ServerControl{StdinTaken: 65536},
+		"start.json": &api.ClientControl{Start: &api.StreamStart{
+			Session: &api.SessionRequest{Profile: "default", Memory: new(quantity.GiB), TTL: new(quantity.Duration(90 * time.Second))},
+			Exec:    api.ExecRequest{Command: new("make test"), Cwd: "/workspace", Timeout: new(quantity.Duration(time.Minute))}, Stdin: true,
+		}},
+		"signal.json": &api.ClientControl{Signal: "SIGINT"},
+	} {
+		path := filepath.Join("testdata", name)
+		var got bytes.Buffer
+		e := json.NewEncoder(&got)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(v); err != nil {
+			t.Fatal(err)
+		}
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			t.Errorf("%s (-file +now):\n%s", name, diff)
+		}
+		back := reflect.New(reflect.TypeOf(v).Elem()).Interface()
+		if err := json.Unmarshal(want, back); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(v, back); diff != "" {
+			t.Errorf("%s changes on its way (-sent +received):\n%s", name, diff)
+		}
+	}
+}
+
+// Names of the wire are of one style, and every field has one.
+func TestFieldsAreNamedInOneStyle(t *testing.T) {
+	t.Parallel()
+	seen := map[reflect.Type]bool{}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+			walk(typ.Elem())
+			return
+		case reflect.Struct:
+		default:
+			return
+		}
+		if seen[typ] || typ == reflect.TypeFor[time.Time]() {
+			return
+		}
+		seen[typ] = true
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") != "" {
+				t.Errorf("%s.%s is %q on the wire", typ, f.Name, name)
+			}
+			walk(f.Type)
+		}
+	}
+	for _, v := range []any{
+		api.OneShotRequest{}, api.SessionList{}, api.ExecResult{}, api.Problem{}, api.ProfileList{}, api.Status{}, api.Doctor{}, api.Health{},
+		api.ClientControl{}, api.ServerControl{},
+	} {
+		walk(reflect.TypeOf(v))
+	}
+}

@@ -84,6 +84,9 @@ func peerOf(conn syscall.Conn) (supervisor.Principal, error) {
 	if err == nil {
 		err = cerr
 	}
+	if err == nil && cred.Uid == nobody {
+		err = unix.EAFNOSUPPORT
+	}
 	if err != nil {
 		return supervisor.Principal{}, fmt.Errorf("peer: %w", err)
 	}
@@ -91,6 +94,9 @@ func peerOf(conn syscall.Conn) (supervisor.Principal, error) {
 		Name: PrincipalOf(cred.Uid), UID: cred.Uid, GID: cred.Gid, Groups: groups, Admin: cred.Uid == 0,
 	}, nil
 }
+
+// nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.
+const nobody = ^uint32(0)
 
 // PrincipalOf names the principal of a user of the host.
 func PrincipalOf(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }

@@ -17,18 +17,19 @@ const SocketName = "boxd-api"
 // Listener returns the socket the service manager holds for boxd, nil if there is none. It consumes
 // the environment variables that name it, so it works once.
 func Listener() (net.Listener, error) {
-	all, err := activation.ListenersWithNames()
-	if err != nil {
-		return nil, fmt.Errorf("socket activation: %w", err)
-	}
 	var found net.Listener
-	for name, list := range all {
-		for _, ln := range list {
-			if name != SocketName || found != nil {
-				return nil, fmt.Errorf("socket activation: unexpected socket %q, want one %q", name, SocketName)
-			}
-			found = ln
+	for _, f := range activation.Files(true) {
+		ln, err := net.FileListener(f)
+		f.Close() // ln has a copy
+		switch {
+		case f.Name() != SocketName || found != nil:
+			return nil, fmt.Errorf("socket activation: unexpected socket %q, want one %q", f.Name(), SocketName)
+		case err != nil:
+			return nil, fmt.Errorf("socket activation: %q is no listening socket: %w", SocketName, err)
+		case ln.Addr().Network() != "unix": // callers are known by what the kernel says of a Unix socket
+			return nil, fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
 		}
+		found = ln
 	}
 	return found, nil
 }

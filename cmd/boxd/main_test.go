@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// quiet is a log, and what is in it.
+func quiet() (*slog.Logger, *bytes.Buffer) {
+	var text bytes.Buffer
+	return slog.New(slog.NewTextHandler(&text, nil)), &text
+}
+
+// Not parallel: listen changes the umask of the process for a moment.
+func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
+	log, _ := quiet()
+	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
+	t.Run("nothing there", func(t *testing.T) {
+		path := socket(t)
+		ln, err := listen(t.Context(), &daemonConfig{Socket: path, SocketGroup: "no such group"}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v: without a group it is not its owner's alone", info, err)
+		}
+	})
+	t.Run("left by a dead boxd", func(t *testing.T) {
+		path := socket(t)
+		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.SetUnlinkOnClose(false)
+		dead.Close()
+		ln, err := listen(t.Context(), &daemonConfig{Socket: path, SocketGroup: "no such group"}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.Close()
+	})
+	t.Run("a living boxd's", func(t *testing.T) {
+		path := socket(t)
+		cfg := daemonConfig{Socket: path, SocketGroup: "no such group"}
+		ln, err := listen(t.Context(), &cfg, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		if _, err := listen(t.Context(), &cfg, log); err == nil || !strings.Contains(err.Error(), "in use by another boxd") {
+			t.Errorf("%v", err)
+		}
+		if conn, err := net.Dial("unix", path); err != nil {
+			t.Errorf("the first has lost its socket: %v", err)
+		} else {
+			conn.Close()
+		}
+	})
+	t.Run("something else", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "passwd")
+		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listen(t.Context(), &daemonConfig{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
+			t.Errorf("%v", err)
+		}
+		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
+			t.Errorf("%q, %v", data, err)
+		}
+	})
+}
+
+func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	lock, err := lockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := lockState(dir); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
+		t.Errorf("taken twice: %v", err)
+	}
+	lock.Close()
+	if lock, err = lockState(dir); err != nil {
+		t.Fatalf("after the first has gone: %v", err)
+	}
+	lock.Close()
+	if err := os.Chmod(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockState(dir); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
+		t.Errorf("open to a group: %v", err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockState(link); err == nil {
+		t.Error("a link is a state directory")
+	}
+}

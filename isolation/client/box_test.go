@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pid1 is a stand-in for PID 1 that says what a test makes it say.
+type pid1 struct {
+	t    *testing.T
+	conn *fdpass.Conn
+}
+
+// standin returns a box and its PID 1.
+func standin(t *testing.T) (*Box, *pid1) {
+	t.Helper()
+	conn, fd, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := newBox(isolation.Launched{PID: 42}, fd, null)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		box.Close()
+		conn.Close()
+	})
+	return box, &pid1{t, conn}
+}
+
+// say sends a message, with memory files of the given contents.
+func (p *pid1) say(reply *isolation.BoxReply, contents ...string) {
+	p.t.Helper()
+	fds := make([]int, len(contents))
+	for i, text := range contents {
+		fds[i] = memory(p.t, text)
+		defer unix.Close(fds[i])
+	}
+	p.send(reply, fds...)
+}
+
+func (p *pid1) send(reply *isolation.BoxReply, fds ...int) {
+	p.t.Helper()
+	if err := p.conn.Send(reply.Encode(), fds...); err != nil && !errors.Is(err, unix.EPIPE) {
+		p.t.Error(err)
+	}
+}
+
+// hear returns the next request.
+func (p *pid1) hear() *isolation.BoxRequest {
+	p.t.Helper()
+	body, files, err := p.conn.Recv(false)
+	fdpass.CloseAll(files)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req, err := isolation.DecodeBoxRequest(body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return req
+}
+
+func memory(t *testing.T, text string) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fd, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func eventfd(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// begin starts a program, kept with two bytes of head and tail or followed.
+func begin(t *testing.T, box *Box, peer *pid1, follow bool) *Program {
+	t.Helper()
+	p, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Output: isolation.Output{Head: 2, Tail: 2, Follow: follow}}, Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if req := peer.hear(); req.Spawn == nil || req.ID != p.id {
+		t.Fatalf("heard %+v", req)
+	}
+	return p
+}
+
+func exited(id uint32, totals ...uint64) *isolation.BoxReply {
+	r := &isolation.BoxReply{ID: id, Exited: &isolation.Exit{}}
+	for i, n := range totals {
+		r.Exited.Streams[i] = isolation.StreamEnd{Total: n}
+		r.Attached[i] = n > 0
+	}
+	return r
+}
+
+func TestOutputOfAnEndedProgram(t *testing.T) {
+	t.Parallel()
+	box, peer := standin(t)
+	p := begin(t, box, peer, false)
+	reply := exited(p.id, 10, 3)
+	reply.Exited.Streams[0].CutFrom, reply.Exited.Streams[0].CutTo = 2, 8
+	peer.say(reply, "01xxxxxx89", "abc")
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for stream, want := range [][2]string{{"01", "89"}, {"abc", ""}} {
+		head, tail, err := p.Kept(stream)
+		if err != nil || string(head) != want[0] || string(tail) != want[1] {
+			t.Errorf("stream %d: %q, %q, %v", stream, head, tail, err)
+		}
+	}
+}
+
+func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
+	t.Parallel()
+	box, peer := standin(t)
+	for _, follow := range []bool{false, true} {
+		p := begin(t, box, peer, follow)
+		peer.say(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{Step: isolation.StepLookup, Item: "x", Errno: unix.ENOENT}})
+		_, werr := p.Wait(t.Context())
+		for _, err := range []error{werr, p.Started(t.Context()), p.Follow(t.Context(), nil)} {
+			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepLookup || !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%v", err)
+			}
+		}
+		p.Close()
+	}
+}
+
+// What PID 1 says is checked as if a program had said it: nonsense ends the box, and no descriptor
+// that came with it stays open.
+func TestNonsenseFromPID1EndsTheBox(t *testing.T) {
+	for name, nonsense := range map[string]func(peer *pid1, p *Program){
+		"an end of nothing":          func(peer *pid1, p *Program) { peer.say(exited(p.id+7, 0), "x") },
+		"a failure of nothing":       func(peer *pid1, p *Program) { peer.say(&isolation.BoxReply{ID: 9, Failed: &isolation.StepError{}}) },
+		"a start that was not asked": func(peer *pid1, p *Program) { peer.say(&isolation.BoxReply{ID: p.id, Started: true}, "", "", "") },
+		"ready with a file":          func(peer *pid1, _ *Program) { peer.say(&isolation.BoxReply{Ready: true}, "x") },
+		"ready twice": func(peer *pid1, _ *Program) {
+			peer.say(&isolation.BoxReply{Ready: true})
+			peer.say(&isolation.BoxReply{Ready: true})
+		},
+		"more kept than asked for": func(peer *pid1, p *Program) { peer.say(exited(p.id, 5), "01234") },
+		"output without a file": func(peer *pid1, p *Program) {
+			r := exited(p.id, 3)
+			r.Attached[0] = false
+			peer.say(r)
+		},
+		"a file too much": func(peer *pid1, p *Program) { peer.say(exited(p.id, 3), "abc", "abc") },
+		"a file too few":  func(peer *pid1, p *Program) { peer.say(exited(p.id, 3, 3), "abc") },
+		"a failure with a file": func(peer *pid1, p *Program) {
+			peer.say(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{}}, "x")
+		},
+		"a file that can block":  func(peer *pid1, p *Program) { fd := eventfd(peer.t); peer.send(exited(p.id, 3), fd); unix.Close(fd) },
+		"a message of no form":   func(peer *pid1, _ *Program) { _ = peer.conn.Send([]byte{255}) },
+		"a message that is long": func(peer *pid1, _ *Program) { _ = peer.conn.Send([]byte(strings.Repeat("x", isolation.MaxBoxReply+2))) },
+		"a body in a file":       func(peer *pid1, _ *Program) { _ = peer.conn.Send([]byte(strings.Repeat("x", fdpass.MaxInline+1))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := openFiles(t)
+			box, peer := standin(t)
+			p := begin(t, box, peer, false)
+			nonsense(peer, p)
+			<-box.Done()
+			if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
+				t.Errorf("the program: %v", err)
+			}
+			if _, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1}, Files{}); !errors.Is(err, ErrBoxLost) {
+				t.Errorf("another: %v", err)
+			}
+			if !box.Gone() {
+				t.Error("the box is not gone")
+			}
+			p.Close()
+			box.Close()
+			peer.conn.Close()
+			if now := openFiles(t); now != before {
+				t.Errorf("%d files are open, %d were before", now, before)
+			}
+		})
+	}
+}
+
+func TestNonsenseAboutAFollowedProgramEndsTheBox(t *testing.T) {
+	for name, files := range map[string]func() []int{
+		"no files":           func() []int { return nil },
+		"rings that block":   func() []int { return []int{eventfd(t), eventfd(t), eventfd(t)} },
+		"more than one pipe": func() []int { return []int{eventfd(t), eventfd(t), memory(t, ""), memory(t, ""), eventfd(t)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := openFiles(t)
+			box, peer := standin(t)
+			p := begin(t, box, peer, true)
+			fds := files()
+			peer.send(&isolation.BoxReply{ID: p.id, Started: true}, fds...)
+			fdpass.CloseAll(fds)
+			<-box.Done()
+			if err := p.Started(t.Context()); !errors.Is(err, ErrBoxLost) {
+				t.Errorf("%v", err)
+			}
+			p.Close()
+			box.Close()
+			peer.conn.Close()
+			if now := openFiles(t); now != before {
+				t.Errorf("%d files are open, %d were before", now, before)
+			}
+		})
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func TestFollowHandsOverEverythingOnceAndAllThatIsLeftOfALostBox(t *testing.T) {
+	t.Parallel()
+	box, peer := standin(t)
+	p := begin(t, box, peer, true)
+	out, errOut, event := memory(t, "one "), memory(t, ""), eventfd(t)
+	defer fdpass.CloseAll([]int{out, errOut, event})
+	peer.send(&isolation.BoxReply{ID: p.id, Started: true, PID: 7}, out, errOut, event)
+	if err := p.Started(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got [2]strings.Builder
+	grow := func(fd int, text string) {
+		if _, err := unix.Write(fd, []byte(text)); err != nil {
+			t.Error(err)
+		}
+		_, _ = unix.Write(event, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+	err := p.Follow(t.Context(), func(stream int, data []byte) error {
+		got[stream].Write(data)
+		switch got[0].String() + "|" + got[1].String() {
+		case "one |":
+			grow(out, "two ")
+		case "one two |":
+			if req := peer.hear(); req.Taken == nil || req.Taken.Offset != 4 {
+				t.Errorf("PID 1 hears %+v", req)
+			}
+			grow(errOut, "three ")
+		case "one two |three ":
+			grow(out, "four")
+			peer.conn.Close() // PID 1 dies with output that nobody has seen
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrBoxLost) || got[0].String() != "one two four" || got[1].String() != "three " {
+		t.Errorf("%v, %q, %q", err, got[0].String(), got[1].String())
+	}
+	p.Close()
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	box, peer := standin(t)
+	p := begin(t, box, peer, true)
+	fds := []int{memory(t, ""), memory(t, ""), eventfd(t)}
+	defer fdpass.CloseAll(fds)
+	peer.send(&isolation.BoxReply{ID: p.id, Started: true}, fds...)
+	if err := p.Started(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Follow(ctx, func(int, []byte) error { return nil }) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	peer.say(exited(p.id))
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	p.Close()
+}
+
+// A PID 1 that says nothing is given up: the clock of this test is its own.
+func TestASilentPID1IsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &Box{ready: make(chan error, 1)}
+		begin := time.Now()
+		err := b.awaitReady(t.Context())
+		if !errors.Is(err, unix.ETIMEDOUT) || time.Since(begin) != setupPatience {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
+}

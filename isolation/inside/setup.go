@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"math"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -66,9 +67,15 @@ func run(steps []step) error {
 	return nil
 }
 
+// openRoot also lets go of every descriptor PID 1 was not meant to have. One of a directory of the host
+// would be a way out of the box: links of the box's own may lead PID 1 to /proc/self/fd. The runtime
+// has none yet, as it is told the number of threads and need not look it up.
 func (b *box) openRoot() (string, error) {
 	unix.Umask(0o022)
-	var err error
+	err := unix.CloseRange(idLockFD+1, math.MaxUint32, 0)
+	if err != nil {
+		return "descriptors", err
+	}
 	b.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return "/", err
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -76,6 +77,10 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 	if cfg.IDBase%isolation.IDRange != 0 || cfg.IDBase == 0 || cfg.IDCount == 0 ||
 		uint64(cfg.IDBase)+uint64(cfg.IDCount)*isolation.IDRange > 1<<32-isolation.IDRange {
 		return nil, fmt.Errorf("id ranges %d+%d: want a multiple of %d, and all below 2³²", cfg.IDBase, cfg.IDCount, isolation.IDRange)
+	}
+	// Whatever boxd was started with besides goes no further: a program in a box would have it.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("close on exec: %w", err)
 	}
 	state, err := filepath.EvalSymlinks(cfg.StateDir) // as the sources of mounts are compared with it
 	if err != nil {

@@ -96,7 +96,8 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin int, ok boo
 // enter makes dir the working directory of this thread, with the rights of the box user. Only plain
 // open is used from here on: openat2 would be a hole in the filter of a box with host directories.
 // Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
-// directory of any other.
+// directory of any other. What a link calls /proc/self is PID 1, though, which programs cannot see: so
+// no program starts in a procfs.
 func (s *server) enter(dir string) error {
 	restore := asBoxUser()
 	defer restore()
@@ -108,6 +109,13 @@ func (s *server) enter(dir string) error {
 		return err
 	}
 	defer unix.Close(fd)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type == unix.PROC_SUPER_MAGIC {
+		return unix.EACCES
+	}
 	if err := unix.Fchdir(fd); err != nil {
 		return err
 	}

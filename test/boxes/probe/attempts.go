@@ -100,6 +100,15 @@ func files() map[string]attempt {
 		"create": func(a []string) error {
 			return os.WriteFile(a[0], []byte("made in a box\n"), 0o600)
 		},
+		"put": func(a []string) error { // path, text
+			f, err := os.OpenFile(a[0], os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = f.WriteString(a[1])
+			return err
+		},
 		"mkdir":  func(a []string) error { return os.Mkdir(a[0], 0o755) },
 		"remove": func(a []string) error { return os.Remove(a[0]) },
 		"rename": func(a []string) error { return unix.Rename(a[0], a[1]) },

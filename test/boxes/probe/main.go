@@ -41,6 +41,7 @@ func verbs() map[string]func(args []string) error {
 		"pty":      pty,
 		"loopback": loopback,
 		"links":    links,
+		"listen":   listenAt,
 		"race":     race,
 		"chase":    chase,
 		"swap":     swap,

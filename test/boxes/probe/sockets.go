@@ -74,6 +74,20 @@ func sockets() map[string]attempt {
 			return l.Close()
 		},
 		"addlink": addAddress,
+		"shmget": func(a []string) error { // key, "create"
+			flags := uintptr(0)
+			if len(a) > 1 {
+				flags = unix.IPC_CREAT | 0o666
+			}
+			return call(unix.SYS_SHMGET, number(a[0]), 4096, flags)
+		},
+		"mq": func(a []string) error { // name, "create"
+			flags := uintptr(unix.O_RDWR)
+			if len(a) > 1 {
+				flags |= unix.O_CREAT
+			}
+			return call(unix.SYS_MQ_OPEN, text(a[0][1:]), flags, 0o666, 0)
+		},
 	}
 }
 
@@ -102,6 +116,22 @@ func addAddress([]string) error {
 	}
 	code := int32(uint32(scratch[16]) | uint32(scratch[17])<<8 | uint32(scratch[18])<<16 | uint32(scratch[19])<<24)
 	return errnoOf(unix.Errno(-code))
+}
+
+// listenAt accepts connections at addresses, of which those with a colon are TCP's, until its input ends.
+func listenAt(addresses []string) error {
+	for _, a := range addresses {
+		network := "unix"
+		if strings.Contains(a, ":") {
+			network = "tcp"
+		}
+		l, err := listen(network, a)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+	}
+	return hold(nil)
 }
 
 // loopback prints "tcp4 OK" and so on for a conversation with itself by each way.

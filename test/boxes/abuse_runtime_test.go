@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// ways are all ways to start a program, each with its result for a line of shell.
+func ways(b *box) map[string]func(line string) api.ExecResult {
+	stream := func(stdin io.Reader) func(string) api.ExecResult {
+		return func(line string) api.ExecResult {
+			out := &output{}
+			r, err := b.d.ExecStream(b.t.Context(), b.ID, &api.ExecRequest{Command: &line}, client.Stdio{Stdin: stdin, Stdout: out, Stderr: out}, nil)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			r.Stdout = out.String()
+			return *r
+		}
+	}
+	return map[string]func(string) api.ExecResult{
+		"argv":    func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Argv: []string{"sh", "-c", line}}) },
+		"command": func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Command: &line}) },
+		"code":    func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Code: &line, Language: "sh"}) },
+		"script": func(line string) api.ExecResult {
+			line = "#" + strings.Repeat("long", 40_000) + "\n" + line // more than one argument may hold
+			return b.exec(&api.ExecRequest{Command: &line})
+		},
+		"stdin":  func(line string) api.ExecResult { return b.exec(&api.ExecRequest{Command: &line, Stdin: "input"}) },
+		"stream": stream(nil), "stream with stdin": stream(strings.NewReader("input")),
+	}
+}
+
+func TestT12EveryProgramIsConfinedHoweverItIsStarted(t *testing.T) {
+	attack(t, func(h *host) {
+		h.each(func(b *box) {
+			for way, run := range ways(b) {
+				// Of the program itself, of a child, and of one that has left its session and parent.
+				r := run("cat /proc/$$/status; cat /proc/self/status; setsid sh -c 'cat /proc/self/status &' | cat")
+				blocks := strings.Split(r.Stdout, "Name:")[1:]
+				if len(blocks) != 3 {
+					t.Errorf("%s: %s, %d processes looked at", way, outcome(&r), len(blocks))
+				}
+				for i, block := range blocks {
+					s := statusFields("Name:" + block)
+					for field, want := range sandboxed() {
+						if s[field] != want {
+							t.Errorf("%s: %s of process %d is %s", way, field, i, s[field])
+						}
+					}
+					if s["Uid"] != repeat(1000) || s["TracerPid"] != "0" {
+						t.Errorf("%s: process %d has the ids %s and the tracer %s", way, i, s["Uid"], s["TracerPid"])
+					}
+				}
+			}
+			b.try(all("EPERM", "raise", "ambient")...)
+			b.try(attempt{"newprivs", "EINVAL"}, attempt{"seccomp_off", "EINVAL"})
+		})
+	})
+}
+
+func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
+	program := filepath.Join(boxtest.Programs(t), "boxinit")
+	before := fingerprint(t, program)
+	attack(t, func(h *host) {
+		b := h.box(h.mounts())
+		b.sh("cp " + probe + " /workspace/probe; ln -s /proc/self/exe /workspace/self; printf '#!/proc/self/exe\\n' > /workspace/script; chmod +x /workspace/script")
+		b.try(all("EACCES|EROFS", "write=/proc/self/exe", "rdwr="+probe, "trunc=/proc/self/exe", "chmod=0777,"+probe)...)
+		b.try(attempt{"write=/proc/1/exe", "ENOENT"})
+		// Its own file it could write, but not while it runs.
+		for _, call := range []string{"write=/proc/self/exe", "rdwr=/workspace/probe", "trunc=/proc/self/exe"} {
+			if got := b.run("/workspace/probe", "try", call); got != call+" ETXTBSY\n" {
+				t.Errorf("on itself: %q", got)
+			}
+		}
+		// A link to "self" is PID 1's own program to who starts it, so a program may become that.
+		chase := b.hold(probe, "chase")
+		for range 100 {
+			b.run("true")
+			for _, name := range []string{"self", "script"} {
+				if r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/" + name}}); r.Status == "lost" {
+					t.Fatalf("%s: %s", name, outcome(&r))
+				}
+			}
+		}
+		answers, _ := chase.release()
+		got := fields(answers)
+		if len(got["rounds"]) < 3 || len(got) < 2 {
+			t.Errorf("the chase was none: %v", got)
+		}
+		delete(got, "rounds")
+		for answer := range got {
+			if !slices.Contains([]string{"ENOENT", "EACCES", "ESRCH", "ETXTBSY", "EROFS"}, answer) {
+				t.Errorf("a program of another process was opened for writing: %v", got)
+			}
+		}
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", b.PID)); err != nil || exe != program {
+			t.Errorf("PID 1 runs %q, %v", exe, err)
+		}
+	})
+	if now := fingerprint(t, program); now != before {
+		t.Errorf("boxinit is\n%s, was\n%s", now, before)
+	}
+}
+
+// fingerprint is a file's content, mode and place.
+func fingerprint(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := statOf(t, path)
+	return fmt.Sprintf("%x mode %o inode %d changed %v", sha256.Sum256(data), st.Mode, st.Ino, st.Ctim)
+}
+
+// leak opens the host's root so that everything this process starts has it too, unless it sees to
+// that; many a service manager and shell leaks worse.
+func leak(t *testing.T) {
+	t.Helper()
+	dir, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(dir)
+	fd, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+}
+
+// heldByPID1 checks that PID 1 of a box holds no directory of the host, and nothing else it need not.
+func heldByPID1(t *testing.T, b *box) {
+	t.Helper()
+	known := regexp.MustCompile(`^(/dev/null|socket:.*|/run/boxd-ids|/|/proc|anon_inode:\[(eventpoll|pidfd|eventfd)\]|pipe:.*|/memfd:.*)$`)
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.PID))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("descriptors of PID 1: %v, %v", files, err)
+	}
+	host := statOf(t, "/")
+	for _, f := range files {
+		link, err := os.Readlink(f)
+		if err != nil || !known.MatchString(link) {
+			t.Errorf("PID 1 holds %s, %v", link, err)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(f, &st); err != nil || link == "/" && st.Dev == host.Dev {
+			t.Errorf("PID 1 holds the root of the host, %v", err)
+		}
+	}
+}
+
+func TestT14ProgramHasThreeDescriptors(t *testing.T) {
+	leak(t)
+	want := map[string]string{
+		"argv": "0 device\n1 pipe\n2 pipe\n", "command": "0 device\n1 pipe\n2 pipe\n", "code": "0 device\n1 pipe\n2 pipe\n",
+		"script": "0 device\n1 pipe\n2 pipe\n", "stdin": "0 file\n1 pipe\n2 pipe\n", "stream": "0 device\n1 pipe\n2 pipe\n",
+		"stream with stdin": "0 pipe\n1 pipe\n2 pipe\n",
+	}
+	attack(t, func(h *host) {
+		h.each(func(b *box) {
+			held := b.hold(probe, "hold") // whose descriptors are nobody else's
+			for way, run := range ways(b) {
+				r := run(probe + " fds")
+				if diff := cmp.Diff(want[way], r.Stdout); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", way, diff)
+				}
+			}
+			heldByPID1(t, b)
+			held.release()
+		})
+	})
+}
+
+func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
+	leak(t)
+	attack(t, func(h *host) {
+		b := h.box(h.mounts())
+		for _, cwd := range []string{
+			"/", "/etc", "/proc/self/fd/3", "/proc/self/cwd", "/proc/1/root", "/workspace/..", "/workspace/../etc", "/workspace/./x", "//workspace",
+			"/workspace/", "workspace", ".", "/workspace/a\x00b", "/run", "/usr/lib", "/workspaces",
+		} {
+			_, err := h.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd})
+			refused(t, err, 400, "cwd", "/workspace")
+		}
+		b.sh("mkdir /workspace/links /workspace/closed; chmod 000 /workspace/closed; touch /workspace/file; cd /workspace/links; ln -s loop loop; ln -s /nowhere/at/all dangling")
+		for cwd, errno := range map[string]string{
+			"/workspace/closed": "EACCES", "/workspace/file": "ENOTDIR", "/workspace/file/x": "ENOTDIR", "/workspace/links/loop": "ELOOP",
+			"/workspace/links/dangling": "ENOENT", "/data/new": "EROFS", "/srv/new": "EROFS", "/workspace/" + strings.Repeat("x", 256): "ENAMETOOLONG",
+		} {
+			if r := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd}); r.Status != "start_failed" || r.Failure.Step != "directory" || r.Failure.Errno != errno {
+				t.Errorf("%s: %s, want %s", cwd, outcome(&r), errno)
+			}
+		}
+		// Links that PID 1 follows may mean PID 1's own: whatever it holds, the program is in the box, and not
+		// where PID 1 can be seen.
+		for i := range 64 {
+			b.sh(fmt.Sprintf("ln -s /proc/self/fd/%d /workspace/links/fd%d", i, i))
+		}
+		b.sh("cd /workspace/links; ln -s / root; ln -s /etc etc; ln -s /proc/self/root self; ln -s /proc/self/cwd cwd; ln -s /proc/1/root init; ln -s ../../../../../.. up; ln -s /proc/thread-self/fd fds; ln -s /proc/thread-self tasks; ln -s /proc/self me; ln -s /proc/self/task/../ns ns")
+		links := strings.Fields(b.sh("ls /workspace/links"))
+		for _, link := range links {
+			r := b.exec(&api.ExecRequest{Argv: []string{"sh", "-c", `pwd -P; readlink /proc/self/cwd; stat -c %d:%i . "$(pwd -P)"`}, Cwd: "/workspace/links/" + link})
+			if r.Status == "start_failed" && r.Failure.Step == "directory" {
+				continue
+			}
+			f := strings.Fields(r.Stdout)
+			if len(f) != 4 || !strings.HasPrefix(f[0], "/") || strings.HasPrefix(f[0], "/proc") || f[0] != f[1] || f[2] != f[3] {
+				t.Errorf("%s: %s, %q", link, outcome(&r), r.Stdout)
+			}
+		}
+		if got := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: "/workspace/made/on/the/way"}); got.Stdout != "/workspace/made/on/the/way\n" {
+			t.Errorf("a directory that is missing: %q", got.Stdout)
+		}
+		orphan := b.hold(probe, "orphan", "/workspace/gone", "/workspace/orphan")
+		if r := b.exec(&api.ExecRequest{Argv: []string{"true"}, Cwd: "/workspace/orphan"}); r.Status != "start_failed" || r.Failure.Errno != "ENOENT" {
+			t.Errorf("a deleted directory: %s", outcome(&r))
+		}
+		orphan.release()
+	})
+}
+
+func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
+	attack(t, func(h *host) {
+		b := h.box(h.mounts())
+		space := strings.TrimSpace(b.run("readlink", "/proc/self/ns/pid"))
+		b.sh("mkdir /workspace/bin; cp /bin/sh /workspace/bin/own; ln -s /bin/sh /workspace/bin/sh")
+		swap := b.hold(probe, "swap", "/workspace/bin/sh", "/bin/sh", "/workspace/bin/own", "/nowhere", "/proc/self/exe", "/proc/1/root/bin/sh", "/mnt/file", "/workspace/bin")
+		ran, failed := 0, 0
+		for range 500 {
+			r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/bin/sh", "-c", "readlink /proc/self/ns/pid; id -u"}})
+			switch {
+			case r.Status == "start_failed":
+				failed++
+			case r.Stdout == space+"\n1000\n":
+				ran++
+			case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's program, which ends at once
+				t.Errorf("%s: %q %q", outcome(&r), r.Stdout, r.Stderr)
+			}
+		}
+		if got, _ := swap.release(); len(fields(got)["rounds"]) < 3 || ran == 0 || failed == 0 {
+			t.Errorf("the swap was none: %v, %d ran and %d did not", got, ran, failed)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// host is a daemon under attack.
+type host struct {
+	*boxtest.Daemon
+	t      *testing.T
+	rw, ro string // lent directories of owner, with a file "file" in each
+	boxes  []*box
+	maps   map[string]bool // what the keeper may keep: one for each owner and range of ids
+}
+
+// attack makes an attack and checks what has to be true after every one: nothing on the host has
+// changed, the daemon goes on as before, and nothing is left when the boxes are removed.
+func attack(t *testing.T, f func(h *host)) {
+	t.Helper()
+	d := start(t)
+	h := &host{Daemon: d, t: t, rw: lend(t, d, "rw", owner), ro: lend(t, d, "ro", owner), maps: map[string]bool{}}
+	canaries := []string{filepath.Join(d.Dir, "canary"), filepath.Join(h.ro, "canary"), filepath.Join(d.Dir, "lend", "canary")}
+	for _, path := range canaries {
+		put(t, path, "alive", 0o644, owner)
+	}
+	for _, dir := range []string{h.rw, h.ro} {
+		put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
+	}
+	d.Warm()
+	before, files := d.Look(), pictures(t, canaries)
+
+	f(h)
+
+	if err := d.Ready(t.Context()); err != nil {
+		t.Errorf("afterwards boxd says: %v", err)
+	}
+	for _, b := range h.boxes {
+		b.remove()
+	}
+	newBox(t, d).remove() // which fails if it cannot start or end
+	if diff := cmp.Diff(files, pictures(t, canaries)); diff != "" {
+		t.Errorf("the host's files have changed (-before +after):\n%s", diff)
+	}
+	d.NothingLeft(withMaps(before, len(h.maps)))
+}
+
+// pictures are all that can be seen of files without being root, and what is in them.
+func pictures(t *testing.T, paths []string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := statOf(t, path)
+		m[path] = fmt.Sprintf("%s inode %d mode %o owner %d:%d links %d changed %v", text, st.Ino, st.Mode, st.Uid, st.Gid, st.Nlink, st.Ctim)
+	}
+	return m
+}
+
+// box makes a box that the attack may use as it likes.
+func (h *host) box(change ...func(*api.SessionRequest)) *box {
+	h.t.Helper()
+	b := newBox(h.t, h.Daemon, change...)
+	h.boxes = append(h.boxes, b)
+	for _, m := range b.Mounts {
+		if st := statOf(h.t, m.Source); st.Uid != 0 {
+			h.maps[fmt.Sprint(st.Uid, " ", b.IDBase)] = true
+		}
+	}
+	return b
+}
+
+// each makes the attack from both kinds of box: they have different filters.
+func (h *host) each(f func(b *box)) {
+	h.t.Helper()
+	f(h.box())
+	f(h.box(h.mounts()))
+}
+
+// mounts puts rw at /mnt and ro at /data.
+func (h *host) mounts() func(*api.SessionRequest) {
+	return withMounts(api.Mount{Source: h.rw, Target: "/mnt", Mode: "rw"}, api.Mount{Source: h.ro, Target: "/data", Mode: "ro"})
+}
+
+// workspace is the only managed workspace there is, on the host.
+func (h *host) workspace() string {
+	h.t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(h.State, "workspaces", "*"))
+	if err != nil || len(dirs) != 1 {
+		h.t.Fatalf("workspaces: %v, %v", dirs, err)
+	}
+	return dirs[0]
+}

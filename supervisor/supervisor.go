@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -267,33 +266,6 @@ func (s *Session) spec() *isolation.Spec {
 
 // scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.
 const scratchBytesPerInode = 4096
-
-// startError turns the keeper's word into something a caller can act on.
-func startError(s *Session, err error) error {
-	step, ok := errors.AsType[*isolation.StepError](err)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
-	}
-	if !ok {
-		return fmt.Errorf("start session %q: %w", s.ID, err)
-	}
-	switch {
-	case step.Refused != nil && step.Step == isolation.StepMountSource:
-		r := step.Refused
-		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied)
-	case step.Refused != nil:
-		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
-	case step.Step == isolation.StepMountSource:
-		for i, m := range s.Settings.Mounts {
-			if m.Source == step.Item {
-				return fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open ("+step.Errno.Error()+")")
-			}
-		}
-	case step.Step == isolation.StepIDRange:
-		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
-	}
-	return fmt.Errorf("start session %q: %w", s.ID, err)
-}
 
 // Session returns the principal's session of an id.
 func (v *Supervisor) Session(who Principal, id string) (*Session, error) {

@@ -62,6 +62,34 @@ func untouched(t *testing.T, d *boxtest.Daemon, before boxtest.Traces) {
 	d.NothingLeft(before)
 }
 
+func TestMountWithoutAPlaceIsRefused(t *testing.T) {
+	d := start(t)
+	ro, rw := lend(t, d, "ro", owner), lend(t, d, "rw", owner)
+	put(t, filepath.Join(rw, "file"), "", 0o644, owner)
+	for name, target := range map[string]string{"link": "/workspace", "outside": "/etc", "nowhere": "missing"} {
+		if err := os.Symlink(target, filepath.Join(rw, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(rw, "closed"), 0o700); err != nil { // root's
+		t.Fatal(err)
+	}
+	outer := api.Mount{Source: rw, Target: "/mnt", Mode: "rw"}
+	for target, why := range map[string]string{
+		"/data/in": "no such file", "/mnt/link": "symbolic links", "/mnt/link/x": "symbolic links", "/mnt/outside/x": "symbolic links", "/mnt/nowhere": "symbolic links",
+		"/mnt/file": "not a directory", "/mnt/file/x": "not a directory", "/mnt/closed/x": "permission denied",
+	} {
+		t.Run(target, func(t *testing.T) {
+			d.Warm()
+			before := d.Look()
+			mounts := []api.Mount{outer, {Source: ro, Target: "/data", Mode: "ro"}, {Source: ro, Target: target, Mode: "ro"}}
+			_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: mounts})
+			refused(t, err, 400, "mounts[2].target", why)
+			untouched(t, d, withMaps(before, 2))
+		})
+	}
+}
+
 func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 	t.Helper()
 	dir, roots := lend(t, d, "dir", owner), lend(t, d, "roots", 0)

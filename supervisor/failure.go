@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// startError turns the keeper's word into something a caller can act on.
+func startError(s *Session, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
+	}
+	if !ok {
+		return fmt.Errorf("start session %q: %w", s.ID, err)
+	}
+	switch {
+	case step.Refused != nil && step.Step == isolation.StepMountSource:
+		r := step.Refused
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied)
+	case step.Refused != nil:
+		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
+	case step.Step == isolation.StepMountSource:
+		for i, m := range s.Settings.Mounts {
+			if m.Source == step.Item {
+				return fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open ("+step.Errno.Error()+")")
+			}
+		}
+	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
+		for i, m := range s.Settings.Mounts {
+			if m.Target == step.Item {
+				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
+			}
+		}
+	case step.Step == isolation.StepIDRange:
+		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
+	}
+	return fmt.Errorf("start session %q: %w", s.ID, err)
+}
+
+// isPlaceError reports whether a mount has failed because of what is at its target already, in another
+// mount of the same session.
+func isPlaceError(errno syscall.Errno) bool {
+	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS}, errno)
+}

@@ -215,8 +215,7 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 			b.sh(fmt.Sprintf("ln -s /proc/self/fd/%d /workspace/links/fd%d", i, i))
 		}
 		b.sh("cd /workspace/links; ln -s / root; ln -s /etc etc; ln -s /proc/self/root self; ln -s /proc/self/cwd cwd; ln -s /proc/1/root init; ln -s ../../../../../.. up; ln -s /proc/thread-self/fd fds; ln -s /proc/thread-self tasks; ln -s /proc/self me; ln -s /proc/self/task/../ns ns")
-		links := strings.Fields(b.sh("ls /workspace/links"))
-		for _, link := range links {
+		for link := range strings.FieldsSeq(b.sh("ls /workspace/links")) {
 			r := b.exec(&api.ExecRequest{Argv: []string{"sh", "-c", `pwd -P; readlink /proc/self/cwd; stat -c %d:%i . "$(pwd -P)"`}, Cwd: "/workspace/links/" + link})
 			if r.Status == "start_failed" && r.Failure.Step == "directory" {
 				continue

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// requireInBox asks for a command that answers in a box: the host must have it in /usr.
+func requireInBox(t *testing.T, b *box, argv ...string) {
+	t.Helper()
+	if r := b.exec(&api.ExecRequest{Argv: append(argv, "--version")}); r.ExitCode == nil || *r.ExitCode != 0 {
+		boxtest.Missing(t, "the command "+strings.Join(argv, " ")+" of the host in a box")
+	}
+}
+
+// wheel is a Python package with one command, as small as one can be.
+func wheel(t *testing.T) string {
+	t.Helper()
+	const info = "hello_box-1.0.dist-info/"
+	var archive bytes.Buffer
+	z := zip.NewWriter(&archive)
+	for _, f := range []struct{ name, text string }{
+		{"hello_box.py", "import os\ndef main():\n    print('hello from', os.path.dirname(__file__))\n"},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: hello-box\nVersion: 1.0\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "entry_points.txt", "[console_scripts]\nhello-box = hello_box:main\n"},
+		{info + "RECORD", "hello_box.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "entry_points.txt,,\n" + info + "RECORD,,\n"},
+	} {
+		w, err := z.Create(f.name)
+		if err == nil {
+			_, err = w.Write([]byte(f.text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(archive.Bytes())
+}
+
+func TestPipInstallsIntoTheHomeOfTheBox(t *testing.T) {
+	b := newBox(t, start(t))
+	requireInBox(t, b, "python3", "-m", "pip")
+	for _, option := range []string{"--user", ""} { // which is what pip does by itself where it may not write
+		line := "base64 -d > hello_box-1.0-py3-none-any.whl; python3 -m pip install " + option +
+			" --no-index --no-build-isolation --no-warn-script-location ./hello_box-1.0-py3-none-any.whl"
+		if r := b.exec(&api.ExecRequest{Command: &line, Stdin: wheel(t)}); r.ExitCode == nil || *r.ExitCode != 0 {
+			t.Fatalf("pip install %s: %s\n%s%s", option, outcome(&r), r.Stdout, r.Stderr)
+		}
+		if got := b.sh("hello-box | sed s/python3[^/]*/python3/; command -v hello-box"); got != "hello from /home/box/.local/lib/python3/site-packages\n/home/box/.local/bin/hello-box\n" {
+			t.Errorf("what was installed says %q", got)
+		}
+		if got := b.run("hello-box"); got == "" { // found by boxd, not by a shell
+			t.Error("what was installed says nothing")
+		}
+		b.sh("python3 -m pip uninstall -y hello-box; ! command -v hello-box")
+	}
+}
+
+func TestNpmInstallsIntoTheHomeOfTheBox(t *testing.T) {
+	b := newBox(t, start(t))
+	requireInBox(t, b, "npm")
+	b.sh(`mkdir hello; cd hello
+		echo '{"name": "hello-box", "version": "1.0.0", "bin": {"hello-npm": "cli.js"}}' > package.json
+		printf '#!/usr/bin/env node\nconsole.log("hello from", __dirname)\n' > cli.js; chmod +x cli.js`)
+	b.sh("npm install -g --offline --no-audit --no-fund ./hello")
+	if got := b.sh("hello-npm; command -v hello-npm; npm prefix -g"); got != "hello from /workspace/hello\n/home/box/.local/bin/hello-npm\n/home/box/.local\n" {
+		t.Errorf("what was installed says %q", got)
+	}
+	// A package that is an archive is unpacked there, and has no need of where it came from.
+	b.sh("npm uninstall -g hello-box; cd /tmp; npm pack /workspace/hello; npm install -g --offline --no-audit --no-fund ./hello-box-1.0.0.tgz; rm -r /workspace/hello")
+	if got := b.run("hello-npm"); got != "hello from /home/box/.local/lib/node_modules/hello-box\n" {
+		t.Errorf("what was installed says %q", got)
+	}
+}

@@ -59,6 +59,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: headerPatience,
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
+
+		DisableGeneralOptionsHandler: true, // every answer is ours
 	}
 	done := make(chan struct{}) // closed when every ordinary request has its answer
 	stop := context.AfterFunc(ctx, func() {

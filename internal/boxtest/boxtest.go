@@ -232,6 +232,14 @@ func (d *Daemon) Stop() {
 	d.cmd = nil
 }
 
+// Wait waits for boxd to end by itself, and returns what it ended with.
+func (d *Daemon) Wait() error {
+	d.t.Helper()
+	err := d.cmd.Wait()
+	d.cmd = nil
+	return err
+}
+
 // Kill ends boxd without any warning.
 func (d *Daemon) Kill() {
 	d.t.Helper()

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// oddIDs are ordinary ids.
+func oddIDs() []string {
+	return []string{
+		"/", "//", ".", "..", "...", "a/../b", "../../etc/passwd", "%2f", "%2F", "%00", "%", "%zz", " ", "a b", " lead", "trail ", "a+b", "a?b=c", "a#b", "a;b",
+		"日本", "é", "e\u0301", "😀", "\u202e", "\ufffd", "a\\x2db", `"quoted"`, "'", "`id`", "$(id)", "-rf", "--", "~", "*", "exec", "stream", "sessions",
+		"box@1.service", strings.Repeat("x", 256), strings.Repeat("é", 128),
+	}
+}
+
+func TestOddIDsReachExactlyOneSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	ids := oddIDs()
+	for i, id := range ids {
+		s := create(t, d, api.SessionRequest{ID: id})
+		if s.ID != id {
+			t.Errorf("%q was made as %q", id, s.ID)
+		}
+		succeeds(t, d, id, sh("echo "+strconv.Itoa(i)+" > mine"))
+	}
+	if got := sessions(t, d); !slices.Equal(got, ids) {
+		t.Errorf("the list is %q", got)
+	}
+	for i, id := range ids {
+		s, err := d.Session(t.Context(), id)
+		if err != nil || s.ID != id {
+			t.Errorf("%q is %q, %v", id, s.ID, err)
+		}
+		if got := succeeds(t, d, id, sh("cat mine")); got != strconv.Itoa(i)+"\n" {
+			t.Errorf("%q has the file of %s", id, got)
+		}
+	}
+	onlyKeysOnDisk(t, d)
+	for i, id := range ids {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Errorf("%q: %v", id, err)
+		}
+		if got := sessions(t, d); !slices.Equal(got, ids[i+1:]) {
+			t.Fatalf("the end of %q leaves %q", id, got)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// onlyKeysOnDisk holds every name below the state directory to what boxd names things: no id is one.
+func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	ours := regexp.MustCompile(`^(lock|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?)$`)
+	err := filepath.WalkDir(d.State, func(path string, _ fs.DirEntry, err error) error {
+		if name := strings.TrimPrefix(strings.TrimPrefix(path, d.State), "/"); name != "" && !ours.MatchString(name) {
+			t.Errorf("%q is in the state directory", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notIDs are texts that no session can have for an id, as they are in JSON.
+func notIDs() map[string]string {
+	return map[string]string{
+		"NUL":            `"a\u0000b"`,
+		"newline":        `"a\nb"`,
+		"tab":            `"\t"`,
+		"escape":         `"\u001b[2J"`,
+		"delete":         `"\u007f"`,
+		"C1":             `"\u0085"`,
+		"too long":       strconv.Quote(strings.Repeat("x", 257)),
+		"far too long":   strconv.Quote(strings.Repeat("x", 10000)),
+		"long in bytes":  strconv.Quote(strings.Repeat("é", 129)),
+		"invalid UTF-8":  "\"a\xffb\"",
+		"cut UTF-8":      "\"a\xc3\"",
+		"surrogate":      "\"\xed\xa0\x80\"",
+		"half character": `"\ud83d"`,
+	}
+}
+
+func TestWhatIsNoIDIsRefused(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for name, id := range notIDs() {
+		a := raw(t, d, "POST", "/v1/sessions", `{"id":`+id+`}`)
+		if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != "id" || p.Allowed == "" || len(a.Body) > 1000 {
+			t.Errorf("%s: %+v", name, p)
+		}
+		a = raw(t, d, "POST", "/v1/exec", `{"session":{"id":`+id+`},"exec":{"argv":["true"]}}`)
+		if p := a.problem(t); p.Status != http.StatusBadRequest || !strings.HasSuffix(p.Field, "id") {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+	// In a path they are percent-encoded, and an id may also be missing there.
+	segments := []string{"", "a%00b", "%0a", "%1b%5b2J", "%7f", "%c2%85", "%ff", "a%c3", strings.Repeat("x", 257), url.PathEscape(strings.Repeat("é", 129))}
+	for _, s := range segments {
+		for _, tc := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/exec"}, {"GET", "/exec/stream"}} {
+			body := map[string]string{"POST": `{"argv":["true"]}`}[tc[0]]
+			a := raw(t, d, tc[0], "/v1/sessions/"+s+tc[1], body)
+			if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != "id" {
+				t.Errorf("%s %q%s: %+v", tc[0], s, tc[1], p)
+			}
+		}
+	}
+	if got := sessions(t, d); len(got) > 0 {
+		t.Errorf("sessions %q", got)
+	}
+}
+
+// An id is what it is in the path too, whichever way it is written there.
+func TestOneIDHasManySpellingsInAPath(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: ".."})
+	create(t, d, api.SessionRequest{ID: "a/b"})
+	for path, want := range map[string]string{
+		"..": "..", "%2e%2e": "..", ".%2E": "..", "a%2Fb": "a/b", "a%2fb": "a/b", "%61%2f%62": "a/b",
+	} {
+		a := raw(t, d, "GET", "/v1/sessions/"+path, "")
+		var s api.Session
+		if err := json.Unmarshal(a.Body, &s); err != nil || a.Code != http.StatusOK || s.ID != want {
+			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+		}
+	}
+	for _, path := range []string{"a/b", "a%252Fb", "%252e%252e", ".", "a//b", "x/../a%2Fb"} {
+		a := raw(t, d, "GET", "/v1/sessions/"+path, "")
+		if a.problem(t); a.Code != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, a.Code, a.Body)
+		}
+	}
+}

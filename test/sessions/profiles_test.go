@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+func TestTheBuiltInProfiles(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	got, err := d.Profiles(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := api.Profile{
+		Image: "host", Network: "off", ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB,
+		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Locked: []string{},
+	}
+	readonly, basic, extended := base, base, base
+	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids, readonly.MaxTimeout = "ro", 0.5, 256*quantity.MiB, 64, *duration("1m")
+	readonly.Locked = []string{"network", "mounts", "read_only_root"}
+	basic.Network = "egress"
+	extended.Network, extended.CPUs, extended.Memory, extended.Pids, extended.ReadOnlyRoot, extended.MaxTimeout = "egress", 2, quantity.GiB, 256, false, *duration("5m")
+	want := api.ProfileList{Default: "default", Profiles: map[string]api.Profile{
+		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended,
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for _, name := range []string{"", "default", "offline_readonly"} {
+		want := want.Profiles[name]
+		if name == "" {
+			want = base
+		}
+		s := create(t, d, api.SessionRequest{ID: "of " + name, Profile: name})
+		if s.Memory != want.Memory || s.Pids != want.Pids || s.CPUs != want.CPUs || s.TTL != want.TTL || s.MaxLifetime != want.MaxLifetime || s.Network != "off" {
+			t.Errorf("%q: %+v", name, s)
+		}
+		if r := in(t, d, s.ID, sh("true")); r.Timeout != want.Timeout {
+			t.Errorf("%q: timeout %v", name, r.Timeout)
+		}
+	}
+}
+
+func TestWhatThisVersionCannotDoIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for _, tc := range []struct {
+		name  string
+		req   api.SessionRequest
+		field string
+		hint  string
+	}{
+		{"basic", api.SessionRequest{Profile: "network_basic"}, "network", "no network for boxes"},
+		{"extended", api.SessionRequest{Profile: "network_extended"}, "network", `profile "network_extended" needs one`},
+		{"extended without", api.SessionRequest{Profile: "network_extended", Network: new("off")}, "read_only_root", "no writable root"},
+		{"a network", api.SessionRequest{Network: new("egress")}, "network", "no network for boxes"},
+		{"the host's network", api.SessionRequest{Network: new("host")}, "network", "no network for boxes"},
+		{"a writable root", api.SessionRequest{ReadOnlyRoot: new(false)}, "read_only_root", "no writable root"},
+		{"a quota", api.SessionRequest{WorkspaceQuota: new(quantity.MiB)}, "limits.best_effort", `list "workspace"`},
+	} {
+		_, _, err := d.Create(t.Context(), &tc.req)
+		if e := refused(t, err, http.StatusNotImplemented, tc.field); !strings.Contains(e.Hint, tc.hint) {
+			t.Errorf("%s: %+v", tc.name, e)
+		}
+		_, err = d.Run(t.Context(), &api.OneShotRequest{Session: tc.req, Exec: sh("true")})
+		refused(t, err, http.StatusNotImplemented, tc.field)
+	}
+	d.NothingLeft(before)
+	if got := sessions(t, d); len(got) > 0 {
+		t.Errorf("sessions %q", got)
+	}
+}
+
+const lockedProfile = `
+[profiles.closed]
+memory = "64MiB"
+timeout = "5s"
+mounts = "ro"
+locked = ["memory", "cpus", "pids", "tmp", "ttl", "max_lifetime", "timeout", "mounts", "network", "image", "read_only_root", "workspace_quota"]
+`
+
+func TestLockedFields(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, lockedProfile)
+	for _, tc := range []struct {
+		req                   api.SessionRequest
+		field, value, allowed string
+	}{
+		{api.SessionRequest{Memory: new(quantity.GiB)}, "memory", "1GiB", "64MiB"},
+		{api.SessionRequest{CPUs: new(4.0)}, "cpus", "4", "1"},
+		{api.SessionRequest{Pids: new(16)}, "pids", "16", "128"},
+		{api.SessionRequest{Tmp: new(quantity.MiB)}, "tmp", "1MiB", "256MiB"},
+		{api.SessionRequest{TTL: duration("1h")}, "ttl", "1h", "5m"},
+		{api.SessionRequest{Network: new("host")}, "network", "host", "off"},
+		{api.SessionRequest{Mounts: []api.Mount{{Source: "/home", Target: "/data", Mode: "rw"}}}, "mounts[0].mode", "rw", "at most ro"},
+	} {
+		tc.req.ID, tc.req.Profile = "s1", "closed"
+		_, _, err := d.Create(t.Context(), &tc.req)
+		e := refused(t, err, http.StatusForbidden, tc.field)
+		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Hint, `profile "closed" locks`) {
+			t.Errorf("%+v", e)
+		}
+	}
+	if got := sessions(t, d); len(got) > 0 {
+		t.Errorf("sessions %q", got)
+	}
+	// The locked value may be asked for.
+	create(t, d, api.SessionRequest{ID: "s1", Profile: "closed", Memory: new(64 * quantity.MiB), Pids: new(128), TTL: duration("300s"), Network: new("off")})
+	req := sh("true")
+	req.Timeout = duration("1s")
+	_, err := d.Exec(t.Context(), "s1", &req)
+	if e := refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "5s" {
+		t.Errorf("%+v", e)
+	}
+	req.Timeout = duration("5000ms")
+	succeeds(t, d, "s1", req)
+}
+
+func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.default]\ntimeout = \"2s\"\nmax_timeout = \"3s\"\n")
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := sh("true")
+	req.Timeout = duration("1h")
+	want := []api.Clamp{{Field: "timeout", Asked: "1h", Got: "3s"}}
+	if r := in(t, d, "s1", req); r.Timeout != *duration("3s") || !cmp.Equal(r.Clamped, want) {
+		t.Errorf("%s", show(r))
+	}
+	var out bytes.Buffer
+	r, err := d.ExecStream(t.Context(), "s1", &req, client.Stdio{Stdout: &out, Stderr: &out}, nil)
+	if err != nil || !cmp.Equal(r.Clamped, want) {
+		t.Errorf("in a stream: %+v, %v", r, err)
+	}
+	req.Timeout = nil
+	if r := in(t, d, "s1", req); r.Timeout != *duration("2s") || r.Clamped != nil {
+		t.Errorf("%s", show(r))
+	}
+}
+
+func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ config, missing string }{
+		"nothing may be missing":  {"", "memory"},
+		"memory may be missing":   {"[limits]\nbest_effort = [\"memory\"]\n", "cpu"},
+		"only pids may not be":    {"[limits]\nbest_effort = [\"memory\", \"cpu\"]\n", "pids"},
+		"everything may be":       {boxtest.BestEffort, ""},
+		"everything and more may": {"[limits]\nbest_effort = [\"workspace\", \"pids\", \"cpu\", \"memory\"]\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.StartWith(t, tc.config)
+			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+			doctor, derr := d.Doctor(t.Context())
+			if derr != nil || doctor.OK != (tc.missing == "") {
+				t.Fatalf("%+v, %v", doctor, derr)
+			}
+			if tc.missing == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			e := refused(t, err, http.StatusNotImplemented, "limits.best_effort")
+			if !strings.Contains(e.Detail, tc.missing+" limit cannot be enforced") || !strings.Contains(e.Hint, strconv.Quote(tc.missing)) {
+				t.Errorf("%+v", e)
+			}
+			if got := sessions(t, d); len(got) > 0 {
+				t.Errorf("sessions %q", got)
+			}
+			for _, c := range doctor.Checks {
+				if c.Name == tc.missing+" limit" && (c.Level != "fail" || c.Detail != e.Detail || c.Hint != e.Hint) {
+					t.Errorf("doctor says %+v, a start %+v", c, e)
+				}
+			}
+		})
+	}
+}
+
+func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	doctor, err := d.Doctor(t.Context())
+	if err != nil || !doctor.OK {
+		t.Fatalf("%+v, %v", doctor, err)
+	}
+	found := map[string]api.Check{}
+	for _, c := range doctor.Checks {
+		found[c.Name] = c
+	}
+	for _, name := range []string{"kernel", "user namespaces", "privileges", "id ranges", "a real box", "control groups", "memory limit", "cpu limit", "pids limit", "disk"} {
+		if c := found[name]; c.Level != "ok" && c.Level != "warn" || c.Detail == "" {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	if c := found["pids limit"]; c.Level != "warn" || !strings.Contains(c.Detail, "best effort: by rlimit") {
+		t.Errorf("%+v", c)
+	}
+	d.NothingLeft(before)
+}
+
+// Whatever is wrong with a request, its answer names it and nothing has been made.
+func TestBadRequestsMakeNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/allowed\"]\n")
+	for _, dir := range []string{"allowed", "elsewhere"} {
+		if err := os.Mkdir(filepath.Join(d.Dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Warm()
+	before := d.Look()
+	allowed := filepath.Join(d.Dir, "allowed")
+	for _, tc := range []struct {
+		name, session string
+		status        int
+		field         string
+	}{
+		{"unknown key", `{"profil":"default"}`, 400, "session.profil"},
+		{"wrong type", `{"pids":"many"}`, 400, "session.pids"},
+		{"unknown profile", `{"profile":"nope"}`, 400, "profile"},
+		{"image", `{"image":"debian"}`, 400, "image"},
+		{"little memory", `{"memory":1}`, 400, "memory"},
+		{"no cpus", `{"cpus":0}`, 400, "cpus"},
+		{"few pids", `{"pids":1}`, 400, "pids"},
+		{"tmp", `{"tmp":1}`, 400, "tmp"},
+		{"variable", `{"env":{"A=B":"x"}}`, 400, "env"},
+		{"label", `{"labels":{"a":"\n"}}`, 400, "labels"},
+		{"mount of what is not there", `{"mounts":[{"source":"` + allowed + `/none","target":"/data"}]}`, 400, "mounts[0].source"},
+		{"mount of a file", `{"mounts":[{"source":"` + d.Config + `","target":"/data"}]}`, 400, "mounts[0].source"},
+		{"mount that is not allowed", `{"mounts":[{"source":"` + d.Dir + `/elsewhere","target":"/data"}]}`, 403, "mounts[0].source"},
+		{"mount of the system", `{"mounts":[{"source":"/etc","target":"/data"}]}`, 403, "mounts[0].source"},
+		{"mount of the root", `{"mounts":[{"source":"/","target":"/data"}]}`, 403, "mounts[0].source"},
+		{"relative source", `{"mounts":[{"source":"x","target":"/data"}]}`, 400, "mounts[0].source"},
+		{"source with steps", `{"mounts":[{"source":"` + allowed + `/../elsewhere","target":"/data"}]}`, 400, "mounts[0].source"},
+		{"target outside", `{"mounts":[{"source":"` + allowed + `","target":"/etc"}]}`, 400, "mounts[0].target"},
+		{"target with steps", `{"mounts":[{"source":"` + allowed + `","target":"/data/../etc"}]}`, 400, "mounts[0].target"},
+		{"target twice", `{"mounts":[{"source":"` + allowed + `","target":"/data","mode":"ro"},{"source":"` + allowed + `","target":"/data","mode":"ro"}]}`, 400, "mounts[1].target"},
+		{"mode", `{"mounts":[{"source":"` + allowed + `","target":"/data","mode":"rwx"}]}`, 400, "mounts[0].mode"},
+		{"writable and root's", `{"mounts":[{"source":"` + allowed + `","target":"/data","mode":"rw"}]}`, 403, "mounts[0].source"},
+	} {
+		a := raw(t, d, "POST", "/v1/exec", `{"session":`+tc.session+`,"exec":{"argv":["true"]}}`)
+		if p := a.problem(t); p.Status != tc.status || p.Field != tc.field || p.Allowed == "" {
+			t.Errorf("%s: %+v", tc.name, p)
+		}
+		a = raw(t, d, "POST", "/v1/sessions", tc.session)
+		if p := a.problem(t); p.Status != tc.status || p.Field != strings.TrimPrefix(tc.field, "session.") {
+			t.Errorf("%s: %+v", tc.name, p)
+		}
+	}
+	d.NothingLeft(before)
+	if got := sessions(t, d); len(got) > 0 {
+		t.Errorf("sessions %q", got)
+	}
+	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: allowed, Target: "/data", Mode: "ro"}, {Source: "/etc", Target: "/mnt", Mode: "none"}}})
+	if err := d.Delete(t.Context(), "s1"); err != nil || errors.Is(err, client.NotFound) {
+		t.Error(err)
+	}
+}

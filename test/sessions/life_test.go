@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// ended waits until a session has ended, and checks why by the log.
+func ended(t *testing.T, d *boxtest.Daemon, id, reason string) {
+	t.Helper()
+	boxtest.Eventually(t, "session "+id+" is gone", func() bool {
+		_, err := d.Session(t.Context(), id)
+		return errors.Is(err, client.NotFound)
+	})
+	want := fmt.Sprintf("msg=\"session ended\" session=%s owner=uid:0 reason=%s", id, reason)
+	boxtest.Eventually(t, "the log says why "+id+" has ended", func() bool { return strings.Contains(d.Log(), want) })
+}
+
+func TestAnUnusedSessionEnds(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("100ms")})
+	create(t, d, api.SessionRequest{ID: "s2", TTL: duration("0")})
+	ended(t, d, "s1", "idle")
+	succeeds(t, d, "s2", sh("true"))
+	if err := d.Delete(t.Context(), "s2"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+func TestARunningProgramKeepsItsSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("50ms")})
+	// Had its time run while the program did, the program would have been canceled.
+	if got := succeeds(t, d, "s1", sh("sleep 1; echo done")); got != "done\n" {
+		t.Errorf("%q", got)
+	}
+	ended(t, d, "s1", "idle")
+}
+
+func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	s := create(t, d, api.SessionRequest{ID: "s1", MaxLifetime: duration("500ms"), TTL: duration("1h")})
+	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *duration("500ms") {
+		t.Errorf("it says it lives for %v", life)
+	}
+	if r := in(t, d, "s1", sh("sleep 1000")); r.Status != "canceled" {
+		t.Errorf("%s", show(r))
+	}
+	ended(t, d, "s1", "lifetime")
+	d.NothingLeft(before)
+}
+
+func TestThereAreOnlySoManySessions(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 2\n")
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	for _, tc := range [][2]string{{"/v1/sessions", `{"id":"s3"}`}, {"/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`}} {
+		a := raw(t, d, "POST", tc[0], tc[1])
+		if p := a.problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "sessions.max") {
+			t.Errorf("%s: %v %+v", tc[0], a.Header, p)
+		}
+	}
+	if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+		t.Errorf("one that exists: %v, %v", isNew, err)
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	create(t, d, api.SessionRequest{ID: "s3"})
+}
+
+func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 5\n")
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for i := range 20 {
+		wait.Go(func() {
+			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: fmt.Sprint(i)})
+			mu.Lock()
+			defer mu.Unlock()
+			if e, ok := errors.AsType[*client.Error](err); err == nil {
+				made++
+			} else if !ok || e.Status != http.StatusTooManyRequests {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	wait.Wait()
+	if got := len(sessions(t, d)); made != 5 || got != 5 {
+		t.Errorf("%d were made, %d are there", made, got)
+	}
+}
+
+// hold starts a program that runs until release, and waits until it does.
+func hold(t *testing.T, d *boxtest.Daemon, id string) (release func()) {
+	t.Helper()
+	r, w := io.Pipe()
+	started := make(chan struct{})
+	var once sync.Once
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out := writerFunc(func(p []byte) (int, error) { once.Do(func() { close(started) }); return len(p), nil })
+		res, err := d.ExecStream(context.WithoutCancel(t.Context()), id, new(sh("echo on; cat")), client.Stdio{Stdin: r, Stdout: out, Stderr: out}, nil)
+		if err != nil {
+			t.Errorf("%+v, %v", res, err)
+		}
+		once.Do(func() { close(started) })
+	}()
+	<-started
+	return func() {
+		w.Close()
+		<-done
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestOneSessionRunsOnlySoMuchAtOnce(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[exec]\nmax_per_session = 2\n")
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	first, second := hold(t, d, "s1"), hold(t, d, "s1")
+	a := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"argv":["true"]}`)
+	if p := a.problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+		t.Errorf("%v %+v", a.Header, p)
+	}
+	_, err := d.ExecStream(t.Context(), "s1", new(sh("true")), client.Stdio{}, nil)
+	refused(t, err, http.StatusTooManyRequests, "")
+	succeeds(t, d, "s2", sh("true"))
+	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 2 || s.ExpiresAt == nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	first()
+	succeeds(t, d, "s1", sh("true"))
+	second()
+	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 0 || s.Executions != 3 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for range 5 {
+		s := create(t, d, api.SessionRequest{ID: "s1"})
+		results := make(chan api.ExecResult, 2)
+		for range cap(results) {
+			go func() {
+				r, err := d.Exec(t.Context(), "s1", new(sh("sleep 1000")))
+				if err != nil {
+					t.Error(err)
+				}
+				results <- r
+			}()
+		}
+		boxtest.Eventually(t, "both run", func() bool {
+			s, err := d.Session(t.Context(), "s1")
+			return err == nil && s.Running == 2
+		})
+		if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-results; r.Status != "lost" || r.ExitCode != nil {
+			t.Errorf("%s", show(r))
+		}
+		// At once, whatever boxd has seen to by now.
+		again := create(t, d, api.SessionRequest{ID: "s1"})
+		if again.PID == s.PID {
+			t.Errorf("the box of %+v is dead", again)
+		}
+		succeeds(t, d, "s1", sh("true"))
+		if r := <-results; r.Status != "lost" {
+			t.Errorf("%s", show(r))
+		}
+		if err := d.Delete(t.Context(), "s1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create(t, d, api.SessionRequest{ID: "idle"})
+	s, err := d.Session(t.Context(), "idle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, d, "idle", "lost")
+	d.NothingLeft(before)
+}
+
+// A start that fails leaves nothing, wherever it fails.
+func TestAStartThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\"]\n")
+	lent := filepath.Join(d.Dir, "lent")
+	if err := os.Mkdir(lent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(lent, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/tmp", filepath.Join(lent, "link")); err != nil {
+		t.Fatal(err)
+	}
+	d.Warm()
+	before := d.Look()
+	read := func(targets ...string) (list []api.Mount) {
+		for _, target := range targets {
+			list = append(list, api.Mount{Source: lent, Target: target, Mode: "ro"})
+		}
+		return list
+	}
+	for _, tc := range []struct {
+		name   string
+		mounts []api.Mount
+		field  string
+	}{
+		{"a source that is not there", []api.Mount{{Source: lent + "/none", Target: "/data", Mode: "ro"}}, "mounts[0].source"},
+		{"below a read-only mount", read("/data", "/data/sub"), "mounts[1].target"},
+		{"over a file", read("/data", "/data/file"), "mounts[1].target"},
+		{"below a file", read("/data", "/data/file/sub"), "mounts[1].target"},
+		{"over a link", read("/data", "/data/link"), "mounts[1].target"},
+		{"through a link", read("/data", "/data/link/sub"), "mounts[1].target"},
+		{"a name that is too long", read("/data/" + strings.Repeat("x", 256)), "mounts[0].target"},
+	} {
+		for range 3 {
+			_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: tc.mounts})
+			if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusBadRequest || e.Field != tc.field || e.Allowed == "" {
+				t.Fatalf("%s: %v (%+v)", tc.name, err, e)
+			}
+		}
+	}
+	d.NothingLeft(before)
+	if got := sessions(t, d); len(got) > 0 {
+		t.Errorf("sessions %q", got)
+	}
+	create(t, d, api.SessionRequest{ID: "s1", Mounts: read("/data", "/mnt/a/b", "/opt")})
+	if got := succeeds(t, d, "s1", sh("ls /data /mnt/a/b /opt")); strings.Count(got, "file") != 3 {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	s := create(t, d, api.SessionRequest{ID: "s1"})
+	works := filepath.Join(d.State, "workspaces")
+	list, err := os.ReadDir(works)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	key := filepath.Join(works, list[0].Name())
+	if err := d.Delete(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	d.Warm()
+	before := d.Look()
+	if err := os.Mkdir(key, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Failure == nil || e.Failure.Step != "workspace" || e.Failure.Errno != "EEXIST" {
+		t.Errorf("%v (%+v)", err, e)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatalf("what was there before is gone or used: %v", err)
+	}
+	d.NothingLeft(before)
+	create(t, d, api.SessionRequest{ID: "s1"})
+}
+
+func TestIDsOfTheHostRunOut(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, fmt.Sprintf("[ids]\nbase = %d\ncount = 2\nlock = \"%%DIR%%/ids\"\n", uint32(0x7fff0000)-0x10000))
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3"})
+	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Hint, "ids.count") {
+		t.Errorf("%+v", e)
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	// A box made ahead of need may hold the range while it is being made.
+	boxtest.Eventually(t, "there is room again", func() bool {
+		_, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3"})
+		return err == nil && isNew
+	})
+}

@@ -141,7 +141,7 @@ func TestNonsenseFromPID1IsRefused(t *testing.T) {
 		"keeper's message":       (&KeeperReply{Req: 1, Ended: true}).Encode(),
 		"own request":            (&BoxRequest{ID: 1, Kill: true}).Encode(),
 		"failure of no program":  append([]byte{msgSpawnFailed}, (&BoxReply{Failed: failed()}).Encode()...),
-		"a long item":            append([]byte{msgSetupFailed, 0, 1, 2, 0, 0}, make([]byte, maxItem+1+4+1)...),
+		"a long item":            append([]byte{msgSetupFailed, 0, 1, 2, 0, 0}, make([]byte, MaxItem+1+4+1)...),
 		"unknown reason":         exit(func(x *Exit) { x.Reason = ReasonCanceled + 1 }),
 		"negative duration":      exit(func(x *Exit) { x.Duration = -1 }),
 		"cut backwards":          exit(func(x *Exit) { x.Streams[0].CutFrom, x.Streams[0].CutTo = 5, 4 }),

@@ -254,17 +254,17 @@ func (d *decoder) rlimits() []Rlimit {
 	return list
 }
 
-// maxItem bounds the texts of a StepError, so that a reply always fits a small buffer.
-const maxItem = 512
+// MaxItem bounds the texts of a StepError, so that a reply always fits a small buffer.
+const MaxItem = 512
 
 func (e *encoder) stepError(s *StepError) {
 	e.u8(uint8(s.Step))
-	e.str(s.Item[:min(len(s.Item), maxItem)])
+	e.str(s.Item[:min(len(s.Item), MaxItem)])
 	e.u32(uint32(s.Errno))
 	e.bool(s.Refused != nil)
 	if r := s.Refused; r != nil {
 		for _, text := range []string{r.Field, r.Value, r.Allowed} {
-			e.str(text[:min(len(text), maxItem)])
+			e.str(text[:min(len(text), MaxItem)])
 		}
 	}
 }
@@ -279,6 +279,6 @@ func (d *decoder) stepError() *StepError {
 
 func (d *decoder) item() string {
 	s := d.str()
-	d.bad = d.bad || len(s) > maxItem
+	d.bad = d.bad || len(s) > MaxItem
 	return s
 }

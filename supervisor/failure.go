@@ -32,13 +32,13 @@ func startError(s *Session, err error) error {
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:
 		for i, m := range s.Settings.Mounts {
-			if m.Source == step.Item {
+			if isItem(m.Source, step) {
 				return fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open ("+step.Errno.Error()+")")
 			}
 		}
 	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
 		for i, m := range s.Settings.Mounts {
-			if m.Target == step.Item {
+			if isItem(m.Target, step) {
 				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
 			}
 		}
@@ -48,8 +48,13 @@ func startError(s *Session, err error) error {
 	return fmt.Errorf("start session %q: %w", s.ID, err)
 }
 
+// isItem reports whether a step has failed about a text, of which it names the beginning.
+func isItem(text string, step *isolation.StepError) bool {
+	return text[:min(len(text), isolation.MaxItem)] == step.Item
+}
+
 // isPlaceError reports whether a mount has failed because of what is at its target already, in another
 // mount of the same session.
 func isPlaceError(errno syscall.Errno) bool {
-	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS}, errno)
+	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS, unix.ENAMETOOLONG}, errno)
 }

@@ -32,7 +32,7 @@ func (d *Daemon) Look() Traces {
 	for _, p := range processes(d.t) {
 		boxed := p.uid >= d.ids.first && p.uid < d.ids.end
 		if boxed {
-			tr.Processes = append(tr.Processes, strconv.Itoa(p.pid)+" "+p.name)
+			tr.Processes = append(tr.Processes, strconv.Itoa(p.pid)+" "+p.name+" "+p.state)
 		}
 		if !boxed && !slices.Contains(helpers, p.pid) {
 			continue
@@ -80,7 +80,7 @@ func (d *Daemon) helpers() []int {
 type process struct {
 	pid, parent int
 	uid         uint32
-	name        string
+	name, state string
 }
 
 // processes lists all processes, as far as they live long enough to be looked at.
@@ -105,6 +105,8 @@ func processes(t testing.TB) []process {
 			switch key {
 			case "Name":
 				p.name = value
+			case "State":
+				p.state = value // "S (sleeping)"
 			case "PPid":
 				_, err = fmt.Sscan(value, &p.parent)
 			case "Uid":

@@ -255,6 +255,7 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 		{"over a link", read("/data", "/data/link"), "mounts[1].target"},
 		{"through a link", read("/data", "/data/link/sub"), "mounts[1].target"},
 		{"a name that is too long", read("/data/" + strings.Repeat("x", 256)), "mounts[0].target"},
+		{"and longer than it is reported", read("/data/" + strings.Repeat("y", 2000)), "mounts[0].target"},
 	} {
 		for range 3 {
 			_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: tc.mounts})

@@ -98,7 +98,9 @@ func TestT46NobodysTerminalIsTypedInto(t *testing.T) {
 			if got := b.sh("for n in 0 1 2; do if [ -t $n ]; then echo terminal; fi; done; tty || true"); got != "not a tty\n" {
 				t.Errorf("a program without a terminal has %q", got)
 			}
-			b.try(all("EPERM", "tiocsti", "tiocsti_high", "tioclinux", "tiocsetd", "vhangup")...)
+			for _, call := range []string{"tiocsti", "tiocsti_high", "tioclinux", "tiocsetd", "vhangup"} {
+				b.try(attempt{call, "EPERM"})
+			}
 		})
 	})
 }

@@ -61,6 +61,10 @@ func TestNothingOutsideTheWritableRootsCanBeWritten(t *testing.T) {
 		attempt{"create=/run/box/x", "EACCES"}, attempt{"write=/run/box/hosts", "EACCES"}, attempt{"remove=/run/box/hosts", "EACCES"},
 		attempt{"rename=/run/box,/run/other", "EPERM"}, attempt{"remove=/run/box", "EPERM"},
 	)
+	if got := b.run("stat", "-c", "%n %a %U", "/tmp", "/dev/shm", "/run", "/home/box", "/workspace"); got !=
+		"/tmp 1777 root\n/dev/shm 1777 root\n/run 1777 root\n/home/box 755 box\n/workspace 700 box\n" {
+		t.Errorf("modes and owners:\n%s", got)
+	}
 	b.try(all("OK", "create=/tmp/x", "create=/var/tmp/y", "create=/dev/shm/x", "create=/run/x", "create=/home/box/x", "create=/workspace/x")...)
 }
 

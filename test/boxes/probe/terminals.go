@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// terminals are the tricks with terminals, each on one of the probe's own.
+// terminals are the tricks with terminals, each on one of the probe's own. A program can have one
+// controlling terminal, so only one of them can be tried at a time.
 func terminals() map[string]attempt {
 	on := func(f func(master, slave *os.File) error) attempt {
 		return func([]string) error {
@@ -22,6 +24,12 @@ func terminals() map[string]attempt {
 			}
 			defer master.Close()
 			defer slave.Close()
+			// Its controlling terminal, into which the kernel would let it type. That it hangs up afterwards
+			// is nothing to die of.
+			signal.Ignore(unix.SIGHUP)
+			if err := unix.IoctlSetInt(int(slave.Fd()), unix.TIOCSCTTY, 0); err != nil {
+				return err
+			}
 			return f(master, slave)
 		}
 	}

@@ -255,7 +255,7 @@ func (d *Daemon) Kill() {
 func (d *Daemon) Warm() {
 	d.t.Helper()
 	req := api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}
-	if r, err := d.Client.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
+	if r, err := d.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
 		d.t.Fatalf("warm up: %+v, %v", r, err)
 	}
 	Eventually(d.t, "a box is made ahead of need", func() bool {

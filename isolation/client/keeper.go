@@ -130,6 +130,15 @@ func (k *Keeper) Close() error {
 
 // Launch starts a box. If ctx ends first, the box is ended as soon as it has started.
 func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
+	box, err := k.launch(ctx, spec)
+	if errors.Is(err, ErrBoxLost) {
+		// PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh.
+		box, err = k.launch(ctx, spec)
+	}
+	return box, err
+}
+
+func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
 	a, err := k.do(ctx, &isolation.KeeperRequest{Launch: spec}, spec.Key)
 	if err != nil {
 		return nil, err

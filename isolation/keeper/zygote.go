@@ -68,7 +68,14 @@ func (z *zygote) request(k *Keeper, ids idRange, control int) (*cloning, error) 
 		z.closeLocked() // the host has changed; boxes of the old zygote live on
 	}
 	c.fresh = z.conn == nil
-	if err := c.sendLocked(); err != nil {
+	err := c.sendLocked()
+	if err != nil && !c.fresh { // as in await
+		z.closeLocked()
+		c.fresh = true
+		err = c.sendLocked()
+	}
+	if err != nil {
+		z.closeLocked()
 		z.mu.Unlock()
 		unix.Close(control)
 		return nil, err

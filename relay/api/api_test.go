@@ -116,8 +116,7 @@ func TestFieldsAreNamedInOneStyle(t *testing.T) {
 			return
 		}
 		seen[typ] = true
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") != "" {
 				t.Errorf("%s.%s is %q on the wire", typ, f.Name, name)
@@ -126,8 +125,16 @@ func TestFieldsAreNamedInOneStyle(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		api.OneShotRequest{}, api.SessionList{}, api.ExecResult{}, api.Problem{}, api.ProfileList{}, api.Status{}, api.Doctor{}, api.Health{},
-		api.ClientControl{}, api.ServerControl{},
+		api.OneShotRequest{},
+		api.SessionList{},
+		api.ExecResult{},
+		api.Problem{},
+		api.ProfileList{},
+		api.Status{},
+		api.Doctor{},
+		api.Health{},
+		api.ClientControl{},
+		api.ServerControl{},
 	} {
 		walk(reflect.TypeOf(v))
 	}

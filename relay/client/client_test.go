@@ -105,8 +105,18 @@ func TestTextThatIsNoTextIsNotSent(t *testing.T) {
 		in string
 		ok bool
 	}{
-		{"plain", true}, {"é\u2028<&>", true}, {"\ufffd", true}, {`\ufffd`, true}, {`\\ufffd`, true}, {"\\", true}, {"\x00\n\"", true},
-		{"\xff", false}, {"a\xc3", false}, {"\\\xff", false}, {"\xed\xa0\x80", false}, {"\ufffd\xff", false},
+		{"plain", true},
+		{"é\u2028<&>", true},
+		{"\ufffd", true},
+		{`\ufffd`, true},
+		{`\\ufffd`, true},
+		{"\\", true},
+		{"\x00\n\"", true},
+		{"\xff", false},
+		{"a\xc3", false},
+		{"\\\xff", false},
+		{"\xed\xa0\x80", false},
+		{"\ufffd\xff", false},
 	} {
 		data, err := encode(api.ExecRequest{Argv: []string{tc.in}})
 		if (err == nil) != tc.ok || err != nil && !errors.Is(err, ErrNotText) {

@@ -42,7 +42,10 @@ func TestRefusedMountsLeaveNothing(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			d.Warm()
 			before := d.Look()
-			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "refused", Mounts: r.mounts})
+			s, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: r.mounts})
+			if err == nil {
+				t.Fatalf("accepted: %+v", s)
+			}
 			refused(t, err, r.status, r.field, r.allowed)
 			untouched(t, d, before)
 		})

@@ -206,8 +206,17 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	for _, tc := range [][2]string{
-		{"GET", "/"}, {"GET", "/v1"}, {"GET", "/v2/sessions"}, {"PUT", "/v1/sessions"}, {"PATCH", "/v1/sessions/x"}, {"GET", "/v1/sessions/x/exec"},
-		{"GET", "/v1/../healthz"}, {"GET", "//healthz"}, {"OPTIONS", "*"}, {"BREW", "/v1/sessions"}, {"GET", "/v1/sessions/x/"},
+		{"GET", "/"},
+		{"GET", "/v1"},
+		{"GET", "/v2/sessions"},
+		{"PUT", "/v1/sessions"},
+		{"PATCH", "/v1/sessions/x"},
+		{"GET", "/v1/sessions/x/exec"},
+		{"GET", "/v1/../healthz"},
+		{"GET", "//healthz"},
+		{"OPTIONS", "*"},
+		{"BREW", "/v1/sessions"},
+		{"GET", "/v1/sessions/x/"},
 	} {
 		a := raw(t, d, tc[0], tc[1], "")
 		if p := a.problem(t); p.Status != http.StatusNotFound {

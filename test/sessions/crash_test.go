@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// noBoxes waits until no process of a box is left.
+func noBoxes(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	boxtest.Eventually(t, "every box is dead", func() bool { return len(d.Look().Processes) == 0 })
+}
+
+// storm creates, uses and deletes sessions as fast as boxd goes, until it stops answering. done
+// counts what has been achieved.
+func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int64) (wait func()) {
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			for n := 0; ; n++ {
+				id := fmt.Sprintf("w%d-%d", w, n%3)
+				if _, _, err := d.Create(ctx, &api.SessionRequest{ID: id}); err != nil {
+					return
+				}
+				done.Add(1)
+				if _, err := d.Exec(ctx, id, new(sh("echo x > file; (setsid sleep 1000 &) ; sleep 0.01"))); err != nil {
+					return
+				}
+				done.Add(1)
+				if n%2 == 0 && d.Delete(ctx, id) != nil {
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	return all.Wait
+}
+
+func TestKilledBoxdTakesEveryBoxWithItAndItsSuccessorCleansUp(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for _, moment := range []int64{0, 1, 2, 3, 5, 8, 13, 40} {
+		var done atomic.Int64
+		wait := storm(t.Context(), d, 4, &done)
+		boxtest.Eventually(t, "the storm has come that far", func() bool { return done.Load() >= moment })
+		d.Kill()
+		wait()
+		noBoxes(t, d)
+		d.Restart()
+		if got := sessions(t, d); len(got) > 0 {
+			t.Fatalf("killed after %d: the next boxd has %q", moment, got)
+		}
+		d.Warm()
+		d.NothingLeft(before)
+	}
+}
+
+func TestBoxdKilledWhileAProgramRuns(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := d.Exec(t.Context(), "s1", new(sh("setsid sleep 1000 & trap '' TERM HUP INT; echo x > file; sleep 1000")))
+		failed <- err
+	}()
+	boxtest.Eventually(t, "it runs", func() bool {
+		s, err := d.Session(t.Context(), "s1")
+		return err == nil && s.Running == 1
+	})
+	d.Kill()
+	if err := <-failed; err == nil {
+		t.Error("an execution of a boxd that was killed has a result")
+	}
+	noBoxes(t, d)
+	if files := d.Look().Files; len(files) == 0 {
+		t.Error("nothing is left for the next boxd to clean up: this test proves nothing")
+	}
+	d.Restart()
+	d.Warm()
+	d.NothingLeft(before)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	if got := succeeds(t, d, "s1", sh("ls")); got != "" {
+		t.Errorf("the new session has %q of the old one", got)
+	}
+}
+
+func TestAStopIsInOrder(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	results := make(chan api.ExecResult, 1)
+	go func() {
+		r, _ := d.Exec(t.Context(), "s1", new(sh("sleep 1000")))
+		results <- r
+	}()
+	boxtest.Eventually(t, "it runs", func() bool {
+		s, err := d.Session(t.Context(), "s1")
+		return err == nil && s.Running == 1
+	})
+	d.Stop()
+	if r := <-results; r.Status != "canceled" {
+		t.Errorf("%s", show(r))
+	}
+	noBoxes(t, d)
+	if files := d.Look().Files; len(files) > 0 {
+		t.Errorf("left: %q", files)
+	}
+	if _, err := os.Lstat(d.Socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+	if !strings.Contains(d.Log(), "reason=shutdown") {
+		t.Errorf("the log does not say why the session has ended:\n%s", d.Log())
+	}
+	d.Restart()
+	create(t, d, api.SessionRequest{ID: "s1"})
+}
+
+// keeper is the process id of a daemon's keeper.
+func keeper(t *testing.T, d *boxtest.Daemon) int {
+	t.Helper()
+	children := boxtest.Children(t, d.PID())
+	if len(children) != 1 {
+		t.Fatalf("children of boxd: %v", children)
+	}
+	return children[0]
+}
+
+func TestWithoutItsKeeperBoxdEndsAndBoxesDie(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	succeeds(t, d, "s1", sh("echo x > file; (setsid sleep 1000 &)"))
+	if err := syscall.Kill(keeper(t, d), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err := d.Wait()
+	if err == nil || !strings.Contains(d.Log(), "boxd: the keeper is gone") {
+		t.Errorf("boxd ended with %v", err)
+	}
+	noBoxes(t, d)
+	d.Restart()
+	d.Warm()
+	d.NothingLeft(before)
+	create(t, d, api.SessionRequest{ID: "s1"})
+}
+
+// helpers are the keeper's children of its own program: the zygote.
+func helpers(t *testing.T, d *boxtest.Daemon) (list []int) {
+	t.Helper()
+	for _, pid := range boxtest.Children(t, keeper(t, d)) {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.HasPrefix(string(cmdline), "boxkeeper\x00zygote") {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+func TestADeadZygoteIsReplaced(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for round := range 3 {
+		zygotes := helpers(t, d)
+		if len(zygotes) != 1 {
+			t.Fatalf("zygotes: %v", zygotes)
+		}
+		if err := syscall.Kill(zygotes[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 { // one of them has been made ahead of the need
+			id := fmt.Sprintf("s%d-%d", round, i)
+			create(t, d, api.SessionRequest{ID: id})
+			succeeds(t, d, id, sh("true"))
+			if err := d.Delete(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	d.NothingLeft(before)
+}
+
+func TestADeadBoxMadeAheadIsNotUsed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for range 3 {
+		d.Warm()
+		var pid int
+		if _, err := fmt.Sscan(d.Look().Processes[0], &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		s := create(t, d, api.SessionRequest{})
+		succeeds(t, d, s.ID, sh("true"))
+		if err := d.Delete(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

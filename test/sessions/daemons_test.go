@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A range of ids of the tests' own that two daemons share, as all daemons of a host do by default.
+const sharedIDs = "[ids]\nbase = 2130706432\ncount = 64\nlock = \"/run/boxd-test-shared-ids\"\n"
+
+func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
+	t.Parallel()
+	a, b := boxtest.Start(t, sharedIDs), boxtest.Start(t, sharedIDs)
+	seen := map[uint32]string{}
+	fill := func(d *boxtest.Daemon, name string) {
+		for i := range 3 {
+			id := fmt.Sprintf("%s%d", name, i)
+			s := create(t, d, api.SessionRequest{ID: id})
+			if other := seen[s.IDBase]; other != "" {
+				t.Errorf("%s and %s have the ids from %d", id, other, s.IDBase)
+			}
+			seen[s.IDBase] = id
+			succeeds(t, d, id, sh("echo "+id+" > mine"))
+		}
+	}
+	intact := func(what string) {
+		for i := range 3 {
+			id := fmt.Sprintf("b%d", i)
+			if got := succeeds(t, b, id, sh("cat mine")); got != id+"\n" {
+				t.Errorf("after %s %s has %q", what, id, got)
+			}
+		}
+	}
+	fill(b, "b")
+	fill(a, "a")
+	if got := sessions(t, a); len(got) != 3 || strings.Contains(strings.Join(got, ""), "b") {
+		t.Errorf("one daemon has %q", got)
+	}
+	a.Stop()
+	intact("the other's stop")
+	a.Restart()
+	intact("the other's restart")
+	for _, id := range []string{"a0", "a1", "a2"} {
+		for base, owner := range seen {
+			if owner == id {
+				delete(seen, base) // free again
+			}
+		}
+	}
+	fill(a, "a")
+	a.Kill()
+	intact("the other's death")
+	a.Restart()
+	intact("the other's return")
+	if got := sessions(t, a); len(got) > 0 {
+		t.Errorf("the other has %q", got)
+	}
+}
+
+// boxd runs another boxd that must not come up, and returns what it says.
+func boxd(t *testing.T, configuration string) string {
+	t.Helper()
+	file := filepath.Join(boxtest.TempDir(t), "box.toml")
+	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxd"), "-config", file).CombinedOutput()
+	if err == nil {
+		t.Errorf("boxd came up and ended well:\n%s", out)
+	}
+	return string(out)
+}
+
+func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	dir := boxtest.TempDir(t)
+	for _, tc := range []struct{ name, state, socket, want string }{
+		{"state", d.State, dir + "/s", "boxd: state directory " + d.State + " is in use by another boxd"},
+		{"socket", dir + "/state", d.Socket, "boxd: socket " + d.Socket + " is in use by another boxd"},
+		{"both", d.State, d.Socket, "is in use by another boxd"},
+	} {
+		out := boxd(t, boxtest.BestEffort+fmt.Sprintf("[daemon]\nstate_dir = %q\nsocket = %q\n", tc.state, tc.socket))
+		if !strings.Contains(out, tc.want) || strings.Contains(out, "boxd serves") {
+			t.Errorf("%s: %s", tc.name, out)
+		}
+		succeeds(t, d, "s1", sh("true"))
+	}
+}
+
+func TestBoxdRefusesWhatItCannotServeFrom(t *testing.T) {
+	t.Parallel()
+	dir := boxtest.TempDir(t)
+	config := func(text string) string {
+		return strings.ReplaceAll("[daemon]\nsocket = \"%DIR%/s\"\nstate_dir = \"%DIR%/state\"\n"+text, "%DIR%", dir)
+	}
+	if out := boxd(t, config("[sessions]\nmaximum = 3\n")); !strings.Contains(out, "sessions.maximum") || !strings.Contains(out, "line 5") {
+		t.Errorf("unknown key: %s", out)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "state", "sessions"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "state", "sessions", "notes.txt")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := boxd(t, config("")); !strings.Contains(out, `record "notes.txt": not one of boxd's`) {
+		t.Errorf("a foreign file among the records: %s", out)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "state"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out := boxd(t, config("")); !strings.Contains(out, "want mode 0700") {
+		t.Errorf("an open state directory: %s", out)
+	}
+}
+
+func TestTheSocketIsTheGroups(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	info, err := os.Stat(d.Socket)
+	if err != nil || info.Mode() != os.ModeSocket|0o660 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for _, path := range []string{d.State, filepath.Join(d.State, "sessions"), filepath.Join(d.State, "workspaces")} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+	}
+	if a := asOther(t, d, request("GET", "/readyz", ""), request("GET", "/v1/status", "")); a[0].Code != 200 || a[1].Code != 200 {
+		t.Errorf("%+v", a)
+	}
+}

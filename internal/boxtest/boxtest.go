@@ -258,8 +258,14 @@ func (d *Daemon) Warm() {
 	if r, err := d.Run(d.t.Context(), &req); err != nil || r.Status != "exited" {
 		d.t.Fatalf("warm up: %+v, %v", r, err)
 	}
+	var now []string
+	defer func() {
+		if d.t.Failed() {
+			d.t.Logf("processes of boxes: %q", now)
+		}
+	}()
 	Eventually(d.t, "a box is made ahead of need", func() bool {
-		now := d.Look().Processes // the one that has ended may still be among them
+		now = d.Look().Processes // the one that has ended may still be among them
 		return len(now) == 1 && strings.Contains(now[0], " boxinit S")
 	})
 }

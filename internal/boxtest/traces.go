@@ -20,8 +20,12 @@ type Traces struct {
 	Mounts    int      // of the namespace the test runs in
 	Namespace []string // mount, network, pid and user namespaces of those, of boxd and of its helpers
 	Files     []string // below the daemon's state directory
-	OpenFiles int      // of boxd and its keeper
+	OpenFiles int      // of boxd and its keeper, except
+	IDMaps    int      // user namespaces, which the keeper keeps for mounts of the same owner
 }
+
+// keptIDMaps is how many user namespaces a keeper keeps at most.
+const keptIDMaps = 16
 
 // Look takes a picture of the host.
 func (d *Daemon) Look() Traces {
@@ -63,7 +67,14 @@ func (d *Daemon) Look() Traces {
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		tr.OpenFiles += len(fds)
+		for _, fd := range fds {
+			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // a closed one counts until the next look
+			if strings.HasPrefix(link, "user:") {
+				tr.IDMaps++
+			} else {
+				tr.OpenFiles++
+			}
+		}
 	}
 	return tr
 }
@@ -141,7 +152,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()
 		if len(now.Processes) <= len(before.Processes) && now.Mounts <= before.Mounts && len(now.Namespace) <= len(before.Namespace) &&
-			len(now.Files) <= len(before.Files) && now.OpenFiles <= before.OpenFiles {
+			len(now.Files) <= len(before.Files) && now.OpenFiles <= before.OpenFiles && now.IDMaps <= max(before.IDMaps, keptIDMaps) {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -120,6 +120,9 @@ func (a *app) execCommand() *cobra.Command {
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, argv := args[0], args[1:]
+			if id == "" {
+				return &usageError{client.ErrNoID}
+			}
 			if len(argv) > 0 && argv[0] == "--" {
 				argv = argv[1:]
 			}
@@ -239,6 +242,8 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 		}
 	case "start_failed":
 		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
+	case "oom_killed":
+		fmt.Fprintf(a.stderr, "boxctl: killed: the box is out of memory\nhint: --memory gives a box more\n")
 	case "lost":
 		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":
@@ -262,6 +267,8 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 		code = *r.ExitCode
 	case "signaled":
 		code = exitSignalBase + int(unix.SignalNum(r.Signal))
+	case "oom_killed":
+		code = exitSignalBase + int(unix.SIGKILL)
 	case "timed_out":
 		code = exitTimeout
 	case "canceled":

@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // sessionFlags are the flags of run and create; only those given become part of a request.
@@ -176,7 +177,7 @@ func (a *app) createCommand() *cobra.Command {
 		Short: "Make a session, or find the one of that id",
 		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
 differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
-		Args: usage(cobra.MaximumNArgs(1)),
+		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := ""
 			if len(args) > 0 {
@@ -281,7 +282,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect ID",
 		Short: "Show all that is known of a session, as JSON",
-		Args:  usage(cobra.ExactArgs(1)),
+		Args:  usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.client().Session(cmd.Context(), args[0])
 			if err != nil {
@@ -296,14 +297,20 @@ func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID...",
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
-		Args:  usage(cobra.MinimumNArgs(1)),
+		Args:  usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := a.client()
 			var errs []error
+			removed := []string{}
 			for _, id := range args {
 				if err := c.Delete(cmd.Context(), id); err != nil {
 					errs = append(errs, err)
+					continue
 				}
+				removed = append(removed, id)
+			}
+			if a.json {
+				errs = append(errs, a.printJSON(map[string][]string{"removed": removed}))
 			}
 			return errors.Join(errs...)
 		},
@@ -315,6 +322,20 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
 			return &usageError{fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
+		}
+		return nil
+	}
+}
+
+// ids makes an empty id a mistake too: it is most often a variable that is, and create would make a
+// session nobody asked for.
+func ids(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return err
+		}
+		if slices.Contains(args, "") {
+			return client.ErrNoID
 		}
 		return nil
 	}

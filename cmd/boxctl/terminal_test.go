@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// boxctlOf is the real program, about to talk to a test's boxd.
+func boxctlOf(t *testing.T, d *boxtest.Daemon, args ...string) *exec.Cmd {
+	t.Helper()
+	return commandOf(t, d, filepath.Join(boxtest.Programs(t), "boxctl"), args...)
+}
+
+func commandOf(t *testing.T, d *boxtest.Daemon, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket)
+	return cmd
+}
+
+// terminal is a person's terminal with one program in it.
+type terminal struct {
+	t      *testing.T
+	screen *os.File // where the person types and reads
+	line   *os.File // where the program does
+	cmd    *exec.Cmd
+	read   chan struct{} // closed when there is no more to read
+
+	mu   sync.Mutex // guards the field below
+	seen strings.Builder
+}
+
+// onTerminal starts a program as the leader of a terminal's session.
+func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
+	t.Helper()
+	screen, line, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, screen: screen, line: line, cmd: cmd, read: make(chan struct{})}
+	// Settings nobody has by default: a program that restores "the usual" changes them.
+	settings := term.settings()
+	settings.Cc[unix.VEOF], settings.Lflag = 5, settings.Lflag&^unix.ECHO
+	term.control(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETS, settings) })
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = line, line, line
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends when the line is closed
+		defer close(term.read)
+		_, _ = io.Copy(term, screen)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // of a test that has failed
+		line.Close()
+		screen.Close()
+		<-term.read
+	})
+	return term
+}
+
+// Write takes what the program prints.
+func (term *terminal) Write(p []byte) (int, error) {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return term.seen.Write(p)
+}
+
+func (term *terminal) text() string {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return strings.ReplaceAll(term.seen.String(), "\r\n", "\n")
+}
+
+// shows waits until the terminal shows a line.
+func (term *terminal) shows(line string) {
+	term.t.Helper()
+	defer func() {
+		if term.t.Failed() {
+			term.t.Logf("the terminal shows %q", term.text())
+		}
+	}()
+	boxtest.Eventually(term.t, "the terminal shows "+line, func() bool { return strings.Contains("\n"+term.text(), "\n"+line+"\n") })
+}
+
+func (term *terminal) types(text string) {
+	term.t.Helper()
+	if _, err := term.screen.WriteString(text); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+func (term *terminal) control(f func(fd int) error) {
+	term.t.Helper()
+	raw, err := term.line.SyscallConn()
+	if err != nil {
+		term.t.Fatal(err)
+	}
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cerr = f(int(fd)) }); err != nil || cerr != nil {
+		term.t.Fatal(err, cerr)
+	}
+}
+
+func (term *terminal) settings() (settings *unix.Termios) {
+	term.t.Helper()
+	term.control(func(fd int) (err error) {
+		settings, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	})
+	return settings
+}
+
+// ends waits for the program and checks what it leaves: an exit code, and a terminal as it was.
+func (term *terminal) ends(before *unix.Termios, code int) {
+	term.t.Helper()
+	_ = term.cmd.Wait() // its code says it all
+	if got := term.cmd.ProcessState.ExitCode(); got != code {
+		term.t.Errorf("boxctl ended with %v, want exit code %d; the terminal shows %q", term.cmd.ProcessState, code, term.text())
+	}
+	if diff := cmp.Diff(before, term.settings()); diff != "" {
+		term.t.Errorf("the settings of the terminal have changed: %s", diff)
+	}
+}
+
+// ctrlC is what the key sends.
+const ctrlC = "\x03"
+
+func TestATerminalShowsOutputAsItComesAndKeepsWhatIsTyped(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, scriptConfig)
+	lent := lend(t, d)
+	d.Warm()
+	before := d.Look()
+	term := onTerminal(t, commandOf(t, d, "/bin/sh", "-c", `"$0" "$@"; read line; echo "left for the shell: $line"`,
+		filepath.Join(boxtest.Programs(t), "boxctl"), "run", "-v", lent+":/data:ro", "-c",
+		`cat; echo first; echo second >&2; test -t 0 || test -t 1 || echo no terminal; until [ -e /data/go ]; do sleep 0.01; done; echo last`))
+	settings := term.settings()
+	// Each line arrives while the program waits for what happens only after it has been read.
+	term.shows("first")
+	term.shows("second")
+	term.shows("no terminal")
+	term.types("typed\n")
+	if err := os.WriteFile(filepath.Join(lent, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	term.shows("last")
+	term.shows("left for the shell: typed")
+	term.ends(settings, 0)
+	d.NothingLeft(before)
+}
+
+func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
+	t.Parallel()
+	typed := func(term *terminal) { term.types(ctrlC) }
+	sent := func(sig syscall.Signal) func(*terminal) {
+		return func(term *terminal) {
+			if err := term.cmd.Process.Signal(sig); err != nil {
+				term.t.Error(err)
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name, program string
+		signal        func(*terminal)
+		code          int
+	}{
+		{"Ctrl-C", "echo ready; exec sleep 1000", typed, 130},
+		{"Ctrl-C and a program in the foreground of a shell", "echo ready; sleep 1000; echo after", typed, 130},
+		{"Ctrl-C is the program's to catch", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done", typed, 7},
+		{"Ctrl-C and what it has started", "trap '' INT; (trap - INT; setsid sleep 1000 &); trap - INT; echo ready; while :; do sleep 0.01; done", typed, 130},
+		{"SIGTERM", "echo ready; exec sleep 1000", sent(syscall.SIGTERM), 143},
+		{"SIGTERM is the program's to catch", "trap 'echo caught; exit 8' TERM; echo ready; while :; do sleep 0.01; done", sent(syscall.SIGTERM), 8},
+		{"SIGHUP", "echo ready; exec sleep 1000", sent(syscall.SIGHUP), 129},
+		{"second Ctrl-C", "trap 'echo not yet' INT; echo ready; while :; do sleep 0.01; done", func(term *terminal) {
+			term.types(ctrlC)
+			term.shows("not yet")
+			term.types(ctrlC)
+		}, 137},
+		{"Ctrl-C and SIGTERM", "trap 'echo not yet' INT TERM; echo ready; while :; do sleep 0.01; done", func(term *terminal) {
+			term.types(ctrlC)
+			term.shows("not yet")
+			sent(syscall.SIGTERM)(term)
+		}, 137},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t)
+			d.Warm()
+			before := d.Look()
+			term := onTerminal(t, boxctlOf(t, d, "run", "-c", tc.program))
+			settings := term.settings()
+			term.shows("ready")
+			tc.signal(term)
+			term.ends(settings, tc.code)
+			d.NothingLeft(before)
+
+			// In a session only the program ends.
+			session(t, d, "create", "work")
+			session(t, d, "exec", "work", "--", "touch", "kept")
+			term = onTerminal(t, boxctlOf(t, d, "exec", "-c", tc.program, "work"))
+			term.shows("ready")
+			tc.signal(term)
+			term.ends(settings, tc.code)
+			if got := session(t, d, "exec", "work", "--", "sh", "-c", "ls; ps -e -o comm="); !strings.HasPrefix(got, "kept\n") || strings.Contains(got, "sleep") {
+				t.Errorf("in the session there is %q", got)
+			}
+			session(t, d, "rm", "work")
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// session runs a boxctl that must succeed.
+func session(t *testing.T, d *boxtest.Daemon, args ...string) string {
+	t.Helper()
+	out, err := boxctlOf(t, d, args...).Output()
+	if err != nil {
+		t.Fatalf("boxctl %q: %v", args, err)
+	}
+	return string(out)
+}
+
+func TestASignalEndsAProgramThatIsWaitedForToo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	term := onTerminal(t, boxctlOf(t, d, "run", "--json", "--", "sleep", "1000"))
+	settings := term.settings()
+	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 1 })
+	term.types(ctrlC)
+	term.ends(settings, 130)
+	d.NothingLeft(before)
+}
+
+func TestATerminalThatHangsUpEndsTheProgram(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	term := onTerminal(t, boxctlOf(t, d, "run", "-c", "trap '' HUP; echo ready; while sleep 0.01; do echo more; done"))
+	term.shows("ready")
+	term.line.Close()
+	term.screen.Close()
+	_ = term.cmd.Wait() // by whatever it noticed first
+	d.NothingLeft(before)
+}
+
+// running counts the processes of a name in the boxes of a boxd.
+func running(d *boxtest.Daemon, name string) (n int) {
+	for _, p := range d.Look().Processes {
+		if strings.Contains(p, " "+name+" ") {
+			n++
+		}
+	}
+	return n
+}

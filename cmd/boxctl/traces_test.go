@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// belongings is what boxd, its keeper and its zygote hold: how many things of a kind.
+type belongings map[string]int
+
+// holds looks closer than Look: at the zygote, at every mount namespace, and at every file.
+func holds(t *testing.T, d *boxtest.Daemon) belongings {
+	t.Helper()
+	d.Close() // idle connections are descriptors of boxd
+	b := belongings{}
+	pids := []int{d.PID()}
+	for i := 0; i < len(pids); i++ {
+		for _, child := range boxtest.Children(t, pids[i]) {
+			cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+			if err == nil && bytes.Contains(cmdline, []byte("boxkeeper")) {
+				pids = append(pids, child)
+			}
+		}
+	}
+	if len(pids) != 3 {
+		t.Fatalf("boxd, keeper and zygote are %v", pids)
+	}
+	for _, pid := range pids {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[fmt.Sprintf("descriptors of %d", pid)] = len(fds)
+		b[fmt.Sprintf("mounts of %d", pid)] = bytes.Count(mounts, []byte("\n"))
+	}
+	err := filepath.WalkDir(d.State, func(path string, _ fs.DirEntry, err error) error {
+		b[path]++
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Not parallel: two hundred programs at once are enough for one machine.
+func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
+	const runs = 200
+	d := boxtest.Start(t)
+	d.Warm()
+	before, held := d.Look(), holds(t, d)
+	var all sync.WaitGroup
+	var gates [runs]*io.PipeWriter
+	for i := range runs {
+		// Every program waits for a word, so that all boxes are there at once.
+		gate, word := io.Pipe()
+		gates[i] = word
+		all.Go(func() {
+			defer gate.Close()
+			var stdout, stderr bytes.Buffer
+			cmd := boxctlOf(t, d, "run", "-t", "2m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
+				fmt.Sprint(i), fmt.Sprint(i%100))
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = gate, &stdout, &stderr
+			_ = cmd.Run() // its code says it all
+			wantOut, wantErr := fmt.Sprintf("word%d %d\n", i, i), fmt.Sprintf("word%d\n", i)
+			if cmd.ProcessState.ExitCode() != i%100 || stdout.String() != wantOut || stderr.String() != wantErr {
+				t.Errorf("run %d: %v, %q, %q", i, cmd.ProcessState, stdout.String(), stderr.String())
+			}
+		})
+	}
+	boxtest.Eventually(t, "all of them run at once", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && s.Running == runs && s.Sessions == runs
+	})
+	for i, gate := range gates {
+		fmt.Fprintf(gate, "word%d\n", i)
+		gate.Close()
+	}
+	all.Wait()
+	d.NothingLeft(before)
+	var now belongings
+	defer func() {
+		if t.Failed() {
+			t.Logf("boxd, keeper and zygote held %v, now %v", held, now)
+		}
+	}()
+	boxtest.Eventually(t, "boxd, keeper and zygote hold no more than before", func() bool {
+		now = holds(t, d)
+		for what, n := range now {
+			if n > held[what] {
+				return false
+			}
+		}
+		return true
+	})
+	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestKilledClientLeaksNothing(t *testing.T) {
+	t.Parallel()
+	const program = "trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); sleep 1000"
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	kill := func(t *testing.T, args ...string) {
+		t.Helper()
+		input, typing, err := os.Pipe() // stays open: the end of the input is not what ends the program
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer typing.Close()
+		cmd := boxctlOf(t, d, args...)
+		cmd.Stdin = input
+		err = cmd.Start()
+		input.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxtest.Eventually(t, "its programs run", func() bool { return running(d, "sleep") == 2 })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // killed, as asked
+	}
+	for _, args := range [][]string{{"run", "-c", program}, {"run", "-n", "-c", program}, {"run", "--json", "-n", "-c", program}} {
+		t.Run(strings.Join(args[:len(args)-2], " "), func(t *testing.T) {
+			kill(t, args...)
+			d.NothingLeft(before)
+		})
+	}
+	session(t, d, "create", "work")
+	session(t, d, "exec", "work", "--", "touch", "kept")
+	inUse := d.Look()
+	for _, args := range [][]string{{"exec", "-c", program, "work"}, {"exec", "-n", "-c", program, "work"}, {"exec", "--json", "-n", "-c", program, "work"}} {
+		t.Run(strings.Join(args[:len(args)-3], " "), func(t *testing.T) {
+			kill(t, args...)
+			boxtest.Eventually(t, "no program runs", func() bool {
+				s, err := d.Session(t.Context(), "work")
+				return err == nil && s.State == "ready" && s.Running == 0
+			})
+			d.NothingLeft(inUse)
+			if got := session(t, d, "exec", "work", "--", "ls"); got != "kept\n" {
+				t.Errorf("in the session there is %q", got)
+			}
+		})
+	}
+	session(t, d, "rm", "work")
+	d.NothingLeft(before)
+}
+
+// The kernel lets one argument of boxctl be 128 KiB, with the zero at its end; boxd's own limit is
+// exec.max_command for all of them. What is longer comes as input: see testdata/script/input.txtar.
+func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
+	t.Parallel()
+	const longest = 128<<10 - 1
+	d := boxtest.Start(t)
+	end := "; echo the end"
+	line := ": " + strings.Repeat("x", longest-2-len(end)) + end
+	code := "x = '" + strings.Repeat("x", longest-len("x = ''\nprint(len(x))")) + "'\nprint(len(x))"
+	many := []string{"run", "--", "sh", "-c", "echo $#", "sh"}
+	for range 7 {
+		many = append(many, strings.Repeat("y", longest))
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "-c", line}, "the end\n"},
+		{[]string{"run", "-l", "python", "--code", code}, fmt.Sprintln(longest - len("x = ''\nprint(len(x))"))},
+		{[]string{"run", "--", "sh", "-c", "echo ${#0}", line}, fmt.Sprintln(longest)},
+		{many, "7\n"},
+	} {
+		if got := session(t, d, tc.args...); got != tc.want {
+			t.Errorf("%.40q: %q, want %q", tc.args, got, tc.want)
+		}
+	}
+	var stderr bytes.Buffer
+	cmd := boxctlOf(t, d, append(many, many[len(many)-2:]...)...)
+	cmd.Stderr = &stderr
+	_ = cmd.Run() // its code says it all
+	if got := stderr.String(); cmd.ProcessState.ExitCode() != exitBoxd || !strings.HasPrefix(got, "boxctl: argv is ") || !strings.Contains(got, ": allowed is at most 1MiB (exec.max_command)") {
+		t.Errorf("more than exec.max_command: %v, %q", cmd.ProcessState, got)
+	}
+	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

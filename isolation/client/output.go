@@ -49,11 +49,12 @@ func (r *ring) readAt(p []byte, off int64) error {
 	return nil
 }
 
-// Kept returns what is kept of a stream (0 standard output, 1 standard error) of an ended program
-// that was not followed: its beginning and, if something between is gone, its end.
+// Kept returns what is kept of a stream (0 standard output, 1 standard error) of an ended program:
+// its beginning and, if something between is gone, its end. Of one that was followed it is nothing:
+// Follow has handed out everything.
 func (p *Program) Kept(stream int) (head, tail []byte, err error) {
 	r := p.rings[stream]
-	if p.exit == nil || r == nil {
+	if p.exit == nil || r == nil || p.output.Follow {
 		return nil, nil, nil
 	}
 	end := p.exit.Streams[stream]

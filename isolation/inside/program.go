@@ -45,6 +45,9 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
 	p := &program{id: id, pidfd: -1, event: -1, keep: cmd.KeepRunning}
+	// With the rights of the box user, whose the pipes are then too: /dev/stdout can be opened.
+	restore := asBoxUser()
+	defer restore()
 	if err := s.enter(cmd.Dir); err != nil {
 		return stepError(isolation.StepDirectory, cmd.Dir, err)
 	}
@@ -93,14 +96,11 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin int, ok boo
 	return script, stdin, ok
 }
 
-// enter makes dir the working directory of this thread, with the rights of the box user. Only plain
-// open is used from here on: openat2 would be a hole in the filter of a box with host directories.
-// Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
+// enter makes dir the working directory of this thread. Only plain open is used from here on: openat2
+// would be a hole in the filter of a box with host directories. Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
 // directory of any other. What a link calls /proc/self is PID 1, though, which programs cannot see: so
 // no program starts in a procfs.
 func (s *server) enter(dir string) error {
-	restore := asBoxUser()
-	defer restore()
 	fd, err := openDir(dir)
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = makeDirs(dir)
@@ -156,8 +156,6 @@ func makeDirs(dir string) (int, error) {
 
 // writeScript puts the script into a file that the box user owns and names it in argv.
 func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error {
-	restore := asBoxUser()
-	defer restore()
 	p.script = "/tmp/.box-" + strconv.FormatUint(uint64(p.id), 10) + cmd.ScriptSuffix
 	fd, err := unix.Open(p.script, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -222,8 +220,6 @@ func lookup(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
-	restore := asBoxUser()
-	defer restore()
 	found := error(unix.ENOENT)
 	for dir := range strings.SplitSeq(pathOf(env), ":") {
 		if dir == "" {

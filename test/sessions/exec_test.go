@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// outcome is what of a result is the same every time.
+type outcome struct {
+	Status, Signal, Stdout, Stderr string
+	ExitCode                       int
+	Leftovers                      int
+	Failure                        string // step, item and errno
+}
+
+func outcomeOf(r api.ExecResult) outcome {
+	o := outcome{Status: r.Status, Signal: r.Signal, Stdout: r.Stdout, Stderr: r.Stderr, Leftovers: r.LeftoversKilled, ExitCode: -1}
+	if r.ExitCode != nil {
+		o.ExitCode = *r.ExitCode
+	}
+	if f := r.Failure; f != nil {
+		o.Failure = f.Step + " " + f.Item + " " + f.Errno
+	}
+	return o
+}
+
+func TestEveryEndOfAProgramIsTold(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	succeeds(t, d, "s1", sh("echo text > /workspace/text; printf '#!/nowhere\n' > script; chmod +x script"))
+	argv := func(argv ...string) api.ExecRequest { return api.ExecRequest{Argv: argv} }
+	for _, tc := range []struct {
+		name string
+		req  api.ExecRequest
+		want outcome
+	}{
+		{"argv", argv("printf", "%s.%s", "a b", "$HOME"), outcome{Status: "exited", Stdout: "a b.$HOME"}},
+		{"shell", sh("echo out; echo err >&2; exit 3"), outcome{Status: "exited", Stdout: "out\n", Stderr: "err\n", ExitCode: 3}},
+		{"python", api.ExecRequest{Code: new("import sys; print(6*7); sys.exit(255)"), Language: "python"}, outcome{Status: "exited", Stdout: "42\n", ExitCode: 255}},
+		{"code for the shell", api.ExecRequest{Code: new("echo $0"), Language: "sh"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
+		{"signal", sh("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
+		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
+		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},
+		{"missing", argv("no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "lookup no-such-program ENOENT"}},
+		{"missing path", argv("/usr/bin/no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /usr/bin/no-such-program ENOENT"}},
+		{"not executable", argv("/workspace/text"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /workspace/text EACCES"}},
+		{"a directory", argv("/workspace"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /workspace EACCES"}},
+		{"no interpreter", argv("./script"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec ./script ENOENT"}},
+		{"a working directory below a file", api.ExecRequest{Argv: []string{"true"}, Cwd: "/workspace/text/x"}, outcome{Status: "start_failed", ExitCode: -1, Failure: "directory /workspace/text/x ENOTDIR"}},
+	} {
+		if diff := cmp.Diff(tc.want, outcomeOf(in(t, d, "s1", tc.req))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+	if got := succeeds(t, d, "s1", sh("ls -A")); got != "script\ntext\n" {
+		t.Errorf("left in the workspace: %q", got)
+	}
+}
+
+func TestAMissingWorkingDirectoryIsMade(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	got := succeeds(t, d, "s1", api.ExecRequest{Command: new("pwd; stat -c %U . .."), Cwd: "/workspace/a/b"})
+	if want := "/workspace/a/b\nbox\nbox\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestStandardInputArrivesWhole(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	every := make([]byte, 1<<20)
+	for i := range every {
+		every[i] = byte(i * 7)
+	}
+	for _, tc := range []struct {
+		name string
+		req  api.ExecRequest
+		want string
+	}{
+		{"none", api.ExecRequest{Argv: []string{"cat"}}, ""},
+		{"text", api.ExecRequest{Argv: []string{"cat"}, Stdin: "hällo\n"}, "hällo\n"},
+		{"binary", api.ExecRequest{
+			Argv: []string{"cat"}, Stdin: base64.StdEncoding.EncodeToString(every), StdinEncoding: "base64", Encoding: "base64",
+		}, base64.StdEncoding.EncodeToString(every)},
+		{"not read", api.ExecRequest{Argv: []string{"echo", "x"}, Stdin: strings.Repeat("y", 1<<20)}, "x\n"},
+		{"read twice", api.ExecRequest{Command: new("head -c1; cat"), Stdin: "abc"}, "abc"},
+	} {
+		if got := succeeds(t, d, "s1", tc.req); got != tc.want {
+			t.Errorf("%s: %d bytes, %.40q", tc.name, len(got), got)
+		}
+	}
+}
+
+// A command may be longer than the kernel takes as one argument (MAX_ARG_STRLEN, 128 KiB), and the
+// program must not notice.
+func TestACommandOfAnyAllowedLengthRuns(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for _, size := range []int{1 << 10, 128<<10 - 1, 128 << 10, 128<<10 + 1, 1 << 20} {
+		for _, lang := range []struct{ name, comment, code string }{
+			{"sh", "#", "\necho $# $((6*7)); cat"}, {"python", "#", "\nimport sys; print(len(sys.argv)-1, 6*7); print(sys.stdin.read(), end='')"},
+		} {
+			code := lang.comment + strings.Repeat("x", size-len(lang.comment)-len(lang.code)) + lang.code
+			got := succeeds(t, d, "s1", api.ExecRequest{Code: &code, Language: lang.name, Stdin: "input\n"})
+			if got != "0 42\ninput\n" {
+				t.Errorf("%s of %d bytes: %q", lang.name, size, got)
+			}
+		}
+	}
+	long := strings.Repeat("x", 1<<20)
+	if got := succeeds(t, d, "s1", sh("wc -c <<'END'\n"+long[:1<<20-100]+"\nEND\n")); strings.TrimSpace(got) != fmt.Sprint(1<<20-99) {
+		t.Errorf("a here-document: %q", got)
+	}
+	if got := succeeds(t, d, "s1", sh("ls -A /workspace /tmp /home/box")); strings.Count(got, "\n") > 5 {
+		t.Errorf("scripts are left:\n%s", got)
+	}
+}
+
+func TestLongOutputKeepsBeginningAndEnd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	limit := quantity.Size(1000)
+	for _, tc := range []struct {
+		lines   int // of 10 bytes
+		omitted uint64
+	}{{0, 0}, {99, 0}, {100, 0}, {101, 10}, {100000, 999000}} {
+		line := fmt.Sprintf("seq -f '%%09.0f' %d; seq -f '%%09.0f' %d >&2", tc.lines, tc.lines)
+		r := in(t, d, "s1", api.ExecRequest{Command: &line, OutputLimit: &limit})
+		for i, text := range []string{r.Stdout, r.Stderr} {
+			want := api.Total{Bytes: uint64(tc.lines) * 10, Omitted: tc.omitted}
+			if r.Output[i] != want {
+				t.Errorf("%d lines, stream %d: %+v, want %+v", tc.lines, i, r.Output[i], want)
+			}
+			var expected strings.Builder
+			for n := 1; n <= tc.lines; n++ {
+				if tc.omitted == 0 || n <= 60 || n > tc.lines-40 {
+					fmt.Fprintf(&expected, "%09d\n", n)
+				}
+				if tc.omitted > 0 && n == 60 {
+					fmt.Fprintf(&expected, "\n... [%d bytes omitted] ...\n", tc.omitted)
+				}
+			}
+			if diff := cmp.Diff(expected.String(), text); diff != "" {
+				t.Errorf("%d lines, stream %d (-want +got):\n%s", tc.lines, i, diff)
+			}
+		}
+	}
+}
+
+// Whatever a command started dies with its time: children, orphans, those in sessions of their own,
+// the stopped ones. What other executions of the session run lives.
+func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	others := make(chan api.ExecResult, 1)
+	go func() {
+		r, _ := d.Exec(t.Context(), "s1", new(sh("(setsid sleep 1000 &); touch up; until [ -e done ]; do sleep 0.02; done; echo lived; pgrep -c sleep")))
+		others <- r
+	}()
+	boxtest.Eventually(t, "the other is up", func() bool {
+		return in(t, d, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}}).Status == "exited"
+	})
+	line := `trap '' TERM INT HUP
+	sleep 1001 & (sleep 1002 &) ; setsid sleep 1003 & setsid sh -c 'trap "" TERM; (setsid sleep 1004 &); sleep 1005' &
+	sleep 1006 & kill -STOP $!
+	setsid sh -c 'while :; do (setsid sleep 1007 &); sleep 0.01; done' &
+	sleep 1008`
+	r := in(t, d, "s1", api.ExecRequest{Command: &line, Timeout: duration("700ms")})
+	if r.Status != "timed_out" {
+		t.Errorf("%s", show(r))
+	}
+	left := in(t, d, "s1", sh("pgrep -fa 'sleep 100[1-8]'"))
+	if left.Stdout != "" {
+		t.Errorf("alive after the timeout:\n%s", left.Stdout)
+	}
+	succeeds(t, d, "s1", sh("touch done"))
+	if r := <-others; r.Status != "exited" || !strings.HasPrefix(r.Stdout, "lived\n") || r.LeftoversKilled != 1 {
+		t.Errorf("the other execution: %s", show(r))
+	}
+	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+		t.Errorf("alive at the end: %s", got)
+	}
+}
+
+func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
+	create(t, d, api.SessionRequest{ID: "kill"})
+	for _, tc := range []struct {
+		line  string
+		count int
+	}{
+		{"true", 0},
+		{"sleep 1000 & echo on", 1},
+		{"sleep 1000 & sleep 1000 & (setsid sleep 1000 &); echo on", 3},
+		{"sleep 1000 & kill $!; wait; echo on", 0},
+	} {
+		// Their ends of the pipes stay open: the answer does not wait for that.
+		if r := in(t, d, "kill", sh(tc.line)); r.Status != "exited" || r.LeftoversKilled != tc.count {
+			t.Errorf("%s: %s", tc.line, show(r))
+		}
+	}
+	if got := in(t, d, "kill", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+		t.Errorf("alive: %s", got)
+	}
+	create(t, d, api.SessionRequest{ID: "keep", Profile: "keeper"})
+	if r := in(t, d, "keep", sh("sleep 1000 & echo on")); r.LeftoversKilled != 0 {
+		t.Errorf("%s", show(r))
+	}
+	if got := succeeds(t, d, "keep", sh("pgrep -c sleep")); got != "1\n" {
+		t.Errorf("kept: %s", got)
+	}
+}
+
+func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	const n = 32 // exec.max_per_session
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			// Each waits for all: they cannot come one after the other.
+			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.02; done; echo %d", i, n, i)
+			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line})
+			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
+				t.Errorf("%d: %s, %v", i, show(r), err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestAClientThatGoesEndsItsProgram(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := d.Exec(ctx, "s1", new(sh("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000")))
+			failed <- err
+		}()
+		boxtest.Eventually(t, "it runs", func() bool {
+			s, err := d.Session(t.Context(), "s1")
+			return err == nil && s.Running == 1
+		})
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		boxtest.Eventually(t, "nothing runs any more", func() bool {
+			s, err := d.Session(t.Context(), "s1")
+			return err == nil && s.Running == 0
+		})
+		if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+			t.Errorf("alive: %s", got)
+		}
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	// One that is made for one program goes with its client too.
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := d.Run(ctx, &api.OneShotRequest{Exec: sh("sleep 1000")})
+		failed <- err
+	}()
+	boxtest.Eventually(t, "it runs", func() bool { return len(sessions(t, d)) == 1 })
+	cancel()
+	<-failed
+	boxtest.Eventually(t, "the session is gone", func() bool { return len(sessions(t, d)) == 0 })
+	d.Warm()
+	d.NothingLeft(before)
+}
+
+// Programs say so in many scripts: echo failed > /dev/stderr.
+func TestStandardStreamsCanBeOpenedByName(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := sh("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin; echo three >> /proc/self/fd/1")
+	req.Stdin = "input\n"
+	if r := in(t, d, "s1", req); r.Stdout != "one\ninput\nthree\n" || r.Stderr != "two\n" {
+		t.Errorf("%s", show(r))
+	}
+	c := converse(t.Context(), d, "s1", sh("cat /dev/stdin > /dev/stderr"))
+	c.says(t, "input")
+	c.hears(t, "input")
+	c.in.Close()
+	c.ends(t)
+}
+
+func TestOutputThatIsNoTextComesAsAsked(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := sh(`printf 'a\377\0b'`)
+	if got := succeeds(t, d, "s1", req); got != "a\ufffd\x00b" {
+		t.Errorf("as text: %q", got)
+	}
+	req.Encoding = "base64"
+	if got := succeeds(t, d, "s1", req); got != base64.StdEncoding.EncodeToString([]byte("a\xff\x00b")) {
+		t.Errorf("as base64: %q", got)
+	}
+}
+
+// Nothing of what is in env is shown anywhere but to the programs.
+func TestValuesOfTheEnvironmentStaySecret(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	secret := map[string]string{"TOKEN": "hush-4711"}
+	create(t, d, api.SessionRequest{ID: "s1", Env: secret})
+	if got := succeeds(t, d, "s1", sh("echo $TOKEN")); got != "hush-4711\n" {
+		t.Errorf("%q", got)
+	}
+	in(t, d, "s1", api.ExecRequest{Argv: []string{"no-such-program"}, Env: secret})
+	shown := string(raw(t, d, "GET", "/v1/sessions/s1", "").Body) + string(raw(t, d, "GET", "/v1/sessions", "").Body)
+	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "hush-4712"}}); err == nil {
+		t.Error("another value is no conflict")
+	} else {
+		shown += fmt.Sprintf("%+v", err)
+	}
+	records, err := filepath.Glob(filepath.Join(d.State, "sessions", "*"))
+	if err != nil || len(records) == 0 {
+		t.Fatalf("records: %v, %v", records, err)
+	}
+	for _, path := range records {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += string(text)
+	}
+	shown += d.Log()
+	if strings.Contains(shown, "hush") {
+		t.Errorf("shown:\n%s", shown)
+	}
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// talk is a program whose output and input the test takes part in.
+type talk struct {
+	in      *io.PipeWriter
+	out     *io.PipeReader
+	signals chan string
+	result  chan *api.ExecResult
+	err     error // valid after result
+}
+
+// converse starts a program in a session; both its outputs arrive on out.
+func converse(ctx context.Context, d *boxtest.Daemon, id string, req api.ExecRequest) *talk {
+	c := &talk{signals: make(chan string), result: make(chan *api.ExecResult, 1)}
+	stdin, in := io.Pipe()
+	out, stdout := io.Pipe()
+	c.in, c.out = in, out
+	go func() {
+		r, err := d.ExecStream(ctx, id, &req, client.Stdio{Stdin: stdin, Stdout: stdout, Stderr: stdout}, c.signals)
+		c.err = err
+		stdout.CloseWithError(io.EOF)
+		stdin.CloseWithError(io.ErrClosedPipe)
+		c.result <- r
+	}()
+	return c
+}
+
+// hears reads exactly what is expected.
+func (c *talk) hears(t *testing.T, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c.out, got); err != nil || string(got) != want {
+		t.Fatalf("got %q and %v, want %q", got[:n], err, want)
+	}
+}
+
+func (c *talk) says(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c.in, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *talk) ends(t *testing.T) *api.ExecResult {
+	t.Helper()
+	rest, err := io.ReadAll(c.out)
+	r := <-c.result
+	if err != nil || c.err != nil || len(rest) > 0 {
+		t.Fatalf("at the end: %q, %v, %v", rest, err, c.err)
+	}
+	return r
+}
+
+func TestAStreamIsAConversation(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	c := converse(t.Context(), d, "s1", sh("echo who are you; read name; echo hello $name; cat; echo; echo bye >&2; exit 7"))
+	for range 2 { // the second one fails if the program waits for more than it has been sent
+		c.hears(t, "who are you\n")
+		c.says(t, "me\n")
+		c.hears(t, "hello me\n")
+		c.says(t, "one")
+		c.hears(t, "one")
+		c.says(t, "two")
+		c.hears(t, "two")
+		c.in.Close()
+		c.hears(t, "\nbye\n")
+		if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 7 || r.Stdout != "" || r.Output[1].Bytes != 4 {
+			t.Errorf("%s", show(*r))
+		}
+		c = converse(t.Context(), d, "s1", sh("echo who are you; read name; echo hello $name; cat; echo; echo bye >&2; exit 7"))
+	}
+	c.in.Close()
+	c.hears(t, "who are you\nhello\n\nbye\n")
+	c.ends(t)
+}
+
+func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	var out bytes.Buffer
+	r, err := d.ExecStream(t.Context(), "s1", new(sh("cat; echo end")), client.Stdio{Stdout: &out, Stderr: &out}, nil)
+	if err != nil || r.Status != "exited" || out.String() != "end\n" {
+		t.Errorf("%+v, %v, %q", r, err, out.String())
+	}
+}
+
+func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	c := converse(t.Context(), d, "s1", sh(`exec 2>/dev/null; trap 'echo usr1' USR1; sh -c 'trap "echo child; exit" USR1; echo up; while :; do sleep 0.02; done' & wait; wait; echo on; exec sleep 1000`))
+	c.hears(t, "up\n")
+	c.signals <- "SIGUSR1"
+	said := make([]byte, len("child\nusr1\non\n"))
+	if _, err := io.ReadFull(c.out, said); err != nil || !strings.Contains(string(said), "child\n") || !strings.Contains(string(said), "usr1\n") {
+		t.Fatalf("%q, %v", said, err)
+	}
+	c.signals <- "SIGINT"
+	if r := c.ends(t); r.Status != "signaled" || r.Signal != "SIGINT" {
+		t.Errorf("%s", show(*r))
+	}
+}
+
+// Nothing is cut from a stream, whatever its size, in neither direction.
+func TestAStreamLosesNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	const size = 64 << 20
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(i>>16 + i*i>>3)
+	}
+	var out, sums bytes.Buffer
+	r, err := d.ExecStream(t.Context(), "s1", new(sh("tee /dev/stderr | cat")), client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
+	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if !bytes.Equal(out.Bytes(), data) || !bytes.Equal(sums.Bytes(), data) {
+		t.Errorf("sent %s, got %s and %s", sum(data), sum(out.Bytes()), sum(sums.Bytes()))
+	}
+	if r.Output[0].Bytes != size || r.Output[1].Bytes != size || r.Output[0].Omitted != 0 {
+		t.Errorf("%+v", r.Output)
+	}
+}
+
+func sum(data []byte) string {
+	s := sha256.Sum256(data)
+	return fmt.Sprintf("%d bytes %s", len(data), hex.EncodeToString(s[:4]))
+}
+
+// anonymous is how much memory of its own a process has.
+func anonymous(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	t.Fatalf("no RssAnon in %s", status)
+	return 0
+}
+
+// A program waits for a client that does not read, and boxd keeps a bounded part of its output.
+func TestAProgramWaitsForASlowReader(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	before := anonymous(t, d.PID())
+	const mib, size = 1 << 20, 256
+	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i > written; head -c %d /dev/zero; done", size, mib)
+	c := converse(t.Context(), d, "s1", sh(line))
+	written := func() int {
+		n, _ := strconv.Atoi(strings.TrimSpace(in(t, d, "s1", sh("cat written")).Stdout))
+		return n
+	}
+	// It waits when it is asleep in a write, with as much written as before.
+	waiting := sh("for p in $(pgrep -x head); do cat /proc/$p/stat; done")
+	boxtest.Eventually(t, "it waits", func() bool {
+		n, states := written(), in(t, d, "s1", waiting).Stdout
+		return n > 0 && strings.Contains(states, ") S ") && n == written()
+	})
+	if n := written(); n > 16 {
+		t.Errorf("it has written %d MiB to a client that does not read", n)
+	}
+	if now := anonymous(t, d.PID()); now > before+32*mib {
+		t.Errorf("boxd has grown from %d MiB to %d MiB", before/mib, now/mib)
+	}
+	n, err := io.Copy(io.Discard, c.out)
+	if r := <-c.result; err != nil || n != size*mib || r.Status != "exited" {
+		t.Errorf("%d bytes, %v, %+v", n, err, r)
+	}
+}
+
+// A program that does not read holds up neither its output nor signals.
+func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	c := converse(t.Context(), d, "s1", sh("exec 2>/dev/null; trap 'echo caught; exit 3' USR1; echo up; while :; do sleep 0.02; done"))
+	c.hears(t, "up\n")
+	go func() { _, _ = c.in.Write(make([]byte, 8<<20)) }() // ends with the stream
+	c.signals <- "SIGUSR1"
+	c.hears(t, "caught\n")
+	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 3 {
+		t.Errorf("%s", show(*r))
+	}
+	// One that has closed its input is not killed for what comes late.
+	c = converse(t.Context(), d, "s1", sh("exec 0<&-; echo closed; until [ -e go ]; do sleep 0.02; done; echo done"))
+	c.hears(t, "closed\n")
+	c.says(t, strings.Repeat("x", 1<<20))
+	succeeds(t, d, "s1", sh("touch go"))
+	c.hears(t, "done\n")
+	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 0 {
+		t.Errorf("%s", show(*r))
+	}
+}
+
+func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	c := converse(ctx, d, "s1", sh("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"))
+	c.hears(t, "up\n")
+	cancel()
+	<-c.result
+	boxtest.Eventually(t, "its program is gone", func() bool {
+		s, err := d.Session(t.Context(), "s1")
+		return err == nil && s.Running == 0
+	})
+	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+		t.Errorf("alive: %s", got)
+	}
+}
+
+// dial opens a stream by hand.
+func dial(t *testing.T, d *boxtest.Daemon, path string) *websocket.Conn {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", d.Socket)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	ws, _, err := websocket.Dial(t.Context(), "ws://boxd"+path, &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}}) //nolint:bodyclose // the library has closed it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ws.CloseNow() })
+	ws.SetReadLimit(-1)
+	return ws
+}
+
+// last reads a stream to its end: boxd's last control message, and the close.
+func last(t *testing.T, ws *websocket.Conn) (api.ServerControl, error) {
+	t.Helper()
+	var msg api.ServerControl
+	for {
+		_, data, err := ws.Read(t.Context())
+		if err != nil {
+			return msg, err
+		}
+		if data[0] == api.ChannelControl {
+			msg = api.ServerControl{}
+			if err := json.Unmarshal(data[1:], &msg); err != nil {
+				t.Fatalf("%s: %v", data, err)
+			}
+		}
+	}
+}
+
+func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	control := func(text string) []byte { return append([]byte{api.ChannelControl}, text...) }
+	start := control(`{"start": {"exec": {"command": "sleep 1000"}, "stdin": true}}`)
+	for _, tc := range []struct {
+		name  string
+		first []byte
+		kind  websocket.MessageType
+		field string // of the problem; "": any
+	}{
+		{"nothing", nil, websocket.MessageBinary, ""},
+		{"another channel", []byte{0, 'x'}, websocket.MessageBinary, ""},
+		{"text", start, websocket.MessageText, ""},
+		{"no JSON", control(`{"start": `), websocket.MessageBinary, ""},
+		{"no start", control(`{}`), websocket.MessageBinary, "start"},
+		{"an unknown key", control(`{"start": {"exec": {"command": "true", "comand": "x"}}}`), websocket.MessageBinary, "start.exec.comand"},
+		{"stdin in the request", control(`{"start": {"exec": {"command": "true", "stdin": "x"}}}`), websocket.MessageBinary, "start.exec.stdin"},
+		{"a session of its own", control(`{"start": {"session": {}, "exec": {"command": "true"}}}`), websocket.MessageBinary, "start.session"},
+		{"an empty command", control(`{"start": {"exec": {"command": " "}}}`), websocket.MessageBinary, "command"},
+	} {
+		ws := dial(t, d, "/v1/sessions/s1/exec/stream")
+		if err := ws.Write(t.Context(), tc.kind, tc.first); err != nil {
+			t.Fatal(err)
+		}
+		msg, _ := last(t, ws)
+		if msg.Error == nil || msg.Error.Status != 400 || tc.field != "" && msg.Error.Field != tc.field {
+			t.Errorf("%s: %+v", tc.name, msg.Error)
+		}
+	}
+	long := append([]byte{api.ChannelStdin}, make([]byte, api.MaxFrame)...)
+	frame := long[:api.MaxFrame]
+	for _, tc := range []struct {
+		name  string
+		kind  websocket.MessageType
+		sends [][]byte
+		close websocket.StatusCode
+	}{
+		{"an unknown channel", websocket.MessageBinary, [][]byte{{9}}, websocket.StatusPolicyViolation},
+		{"boxd's own channel", websocket.MessageBinary, [][]byte{{api.ChannelStdout, 'x'}}, websocket.StatusPolicyViolation},
+		{"an empty message", websocket.MessageBinary, [][]byte{{}}, websocket.StatusPolicyViolation},
+		{"text", websocket.MessageText, [][]byte{{api.ChannelStdin}}, websocket.StatusPolicyViolation},
+		{"an unknown signal", websocket.MessageBinary, [][]byte{control(`{"signal": "SIGNOTHING"}`)}, websocket.StatusPolicyViolation},
+		{"a second start", websocket.MessageBinary, [][]byte{start}, websocket.StatusPolicyViolation},
+		{"too long a frame", websocket.MessageBinary, [][]byte{long}, websocket.StatusMessageTooBig},
+		{"more than the window", websocket.MessageBinary, [][]byte{frame, frame, frame, frame, frame, frame}, websocket.StatusPolicyViolation},
+	} {
+		ws := dial(t, d, "/v1/sessions/s1/exec/stream")
+		if err := ws.Write(t.Context(), websocket.MessageBinary, start); err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range tc.sends {
+			if ws.Write(t.Context(), tc.kind, data) != nil {
+				break // cut off already
+			}
+		}
+		if _, err := last(t, ws); websocket.CloseStatus(err) != tc.close {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	boxtest.Eventually(t, "their programs are gone", func() bool {
+		s, err := d.Session(t.Context(), "s1")
+		return err == nil && s.Running == 0
+	})
+	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+		t.Errorf("alive: %s", got)
+	}
+}
+
+func TestManyStreamsAtOnce(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			line := fmt.Sprintf("cat; echo %d", i)
+			var out bytes.Buffer
+			r, err := d.RunStream(t.Context(), &api.OneShotRequest{Exec: sh(line)}, client.Stdio{Stdin: strings.NewReader("in "), Stdout: &out, Stderr: &out}, nil)
+			if err != nil || r.Status != "exited" || out.String() != fmt.Sprintf("in %d\n", i) {
+				t.Errorf("%d: %+v, %v, %q", i, r, err, out.String())
+			}
+		})
+	}
+	all.Wait()
+	d.Warm()
+	d.NothingLeft(before)
+}

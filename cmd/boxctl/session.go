@@ -82,7 +82,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if req.Env, err = parseEnv(f.env); err != nil {
 		errs = append(errs, err)
 	}
-	if req.Labels, err = parsePairs("label", f.labels); err != nil {
+	if req.Labels, err = parseLabels(f.labels); err != nil {
 		errs = append(errs, err)
 	}
 	if req.Mounts, err = f.parseMounts(); err != nil {
@@ -125,19 +125,20 @@ func parseEnv(list []string) (map[string]string, error) {
 	return env, nil
 }
 
-func parsePairs(flag string, list []string) (map[string]string, error) {
+// parseLabels reads name=value.
+func parseLabels(list []string) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	pairs := map[string]string{}
+	labels := map[string]string{}
 	for _, e := range list {
 		name, value, ok := strings.Cut(e, "=")
 		if !ok {
-			return nil, fmt.Errorf("--%s %q: want name=value", flag, e)
+			return nil, fmt.Errorf("--label %q: want name=value", e)
 		}
-		pairs[name] = value
+		labels[name] = value
 	}
-	return pairs, nil
+	return labels, nil
 }
 
 func (f *sessionFlags) parseMounts() ([]api.Mount, error) {

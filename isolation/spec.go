@@ -31,7 +31,8 @@ const (
 
 // Bounds of a Spec.
 const (
-	MaxMounts   = 64
+	// MaxMounts leaves room for the workspace and the message in one message of 253 descriptors.
+	MaxMounts   = 250
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256

@@ -21,9 +21,9 @@ const (
 	MaxInline = 64 << 10
 	// MaxBody is the largest body at all, in bytes; beyond MaxInline it travels in a sealed memfd.
 	MaxBody = 8 << 20
-	// MaxFiles is the largest number of descriptors of one message (the kernel's own is 253,
-	// SCM_MAX_FD in unix(7)).
-	MaxFiles = 200
+	// MaxFiles is the largest number of descriptors of one message, the kernel's (SCM_MAX_FD in
+	// unix(7)).
+	MaxFiles = 253
 )
 
 // The first byte of a packet says where the body is.

@@ -147,7 +147,7 @@ func FuzzPacket(f *testing.F) {
 			rights = unix.UnixRights(fds[0])
 		}
 		if len(packet) > fdpass.MaxInline+2 || unix.Sendmsg(fds[0], packet, rights, nil, 0) != nil {
-			t.Skip("the kernel does not carry this packet")
+			return // the kernel does not carry this packet
 		}
 		body, files, err := fdpass.Recv(fds[1], fdpass.NewBuffer(fdpass.MaxInline), false)
 		if err != nil && (body != nil || files != nil) {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -238,17 +240,18 @@ func withMaps(tr boxtest.Traces, n int) boxtest.Traces {
 	return tr
 }
 
-func TestSixtyFourMountsAreFine(t *testing.T) {
+func TestAsManyMountsAsOneMessageTakesAreFine(t *testing.T) {
+	const n = isolation.MaxMounts - 1 // and the one of the probe
 	d := start(t)
 	var mounts []api.Mount
-	for i := range 63 {
+	for i := range n {
 		dir := lend(t, d, fmt.Sprint("m", i), owner)
 		put(t, filepath.Join(dir, "n"), fmt.Sprintln(i), 0o644, owner)
-		mounts = append(mounts, api.Mount{Source: dir, Target: fmt.Sprint("/mnt/", i), Mode: []string{"ro", "rw"}[i%2]})
+		mounts = append(mounts, api.Mount{Source: dir, Target: fmt.Sprint("/mnt/", strings.Repeat("x", 200), i), Mode: []string{"ro", "rw"}[i%2]})
 	}
 	b := newBox(t, d, withMounts(mounts...))
-	if got := len(lines(b.sh("cat /mnt/*/n"))); got != 63 {
-		t.Errorf("%d of 63 directories are there", got)
+	if got := len(lines(b.sh("cat /mnt/*/n"))); got != n {
+		t.Errorf("%d of %d directories are there", got, n)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -135,12 +136,12 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 		{"trailing slash", from(dir+"/", "ro"), 400, source, clean},
 		{"NUL", from(dir+"\x00", "ro"), 400, source, clean},
 		{"mode", from(dir, "rx"), 400, "mounts[0].mode", "none, ro, rw"},
-		{"too many", nil, 400, "mounts", "at most 64"},
+		{"too many", nil, 400, "mounts", fmt.Sprint("at most ", isolation.MaxMounts)},
 		{"one target twice", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "ro"}, {Source: roots, Target: "/mnt/x", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},
 		{"workspace twice", []api.Mount{{Source: dir, Target: "/workspace", Mode: "ro"}, {Source: roots, Target: "/workspace", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},
 		{"second of two", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "rw"}, {Source: outside, Target: "/mnt/y", Mode: "ro"}}, 403, "mounts[1].source", lendDir},
 	}
-	for i := range 65 {
+	for i := range isolation.MaxMounts + 1 {
 		list[20].mounts = append(list[20].mounts, api.Mount{Source: dir, Target: fmt.Sprint("/mnt/", i), Mode: "ro"})
 	}
 	for _, path := range []string{"/", "/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/usr/share", "/bin", "/lib", "/var/run", "/var", "/proc/self", "/dev/shm"} {

@@ -217,7 +217,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			term.shows("ready")
 			tc.signal(term)
 			term.ends(settings, tc.code)
-			if got := session(t, d, "exec", "work", "--", "sh", "-c", "ls; ps -e -o comm="); !strings.HasPrefix(got, "kept\n") || strings.Contains(got, "sleep") {
+			if got := session(t, d, "exec", "work", "--", "sh", "-c", "ls; cat /proc/[0-9]*/comm"); !strings.HasPrefix(got, "kept\n") || strings.Contains(got, "sleep") {
 				t.Errorf("in the session there is %q", got)
 			}
 			session(t, d, "rm", "work")
@@ -241,7 +241,7 @@ func TestASignalEndsAProgramThatIsWaitedForToo(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	term := onTerminal(t, boxctlOf(t, d, "run", "--json", "--", "sleep", "1000"))
+	term := onTerminal(t, boxctlOf(t, d, "run", "--json", "-t", "2m", "--", "sleep", "1000"))
 	settings := term.settings()
 	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 1 })
 	term.types(ctrlC)
@@ -254,7 +254,7 @@ func TestATerminalThatHangsUpEndsTheProgram(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	term := onTerminal(t, boxctlOf(t, d, "run", "-c", "trap '' HUP; echo ready; while sleep 0.01; do echo more; done"))
+	term := onTerminal(t, boxctlOf(t, d, "run", "-t", "2m", "-c", "trap '' HUP; echo ready; while sleep 0.01; do echo more; done"))
 	term.shows("ready")
 	term.line.Close()
 	term.screen.Close()

@@ -116,6 +116,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 func TestKilledClientLeaksNothing(t *testing.T) {
 	t.Parallel()
 	const program = "trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); sleep 1000"
+	const limit = "-t=2m" // longer than anything here is waited for: its time is not what ends the program
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
@@ -139,17 +140,18 @@ func TestKilledClientLeaksNothing(t *testing.T) {
 		}
 		_ = cmd.Wait() // killed, as asked
 	}
-	for _, args := range [][]string{{"run", "-c", program}, {"run", "-n", "-c", program}, {"run", "--json", "-n", "-c", program}} {
-		t.Run(strings.Join(args[:len(args)-2], " "), func(t *testing.T) {
+	for _, args := range [][]string{{"run", limit, "-c", program}, {"run", "-n", limit, "-c", program}, {"run", "--json", "-n", limit, "-c", program}} {
+		t.Run(strings.Join(args[:len(args)-3], " "), func(t *testing.T) {
 			kill(t, args...)
 			d.NothingLeft(before)
 		})
 	}
 	session(t, d, "create", "work")
 	session(t, d, "exec", "work", "--", "touch", "kept")
+	boxtest.Eventually(t, "there are the session's box and one made ahead", func() bool { return running(d, "boxinit") == 2 })
 	inUse := d.Look()
-	for _, args := range [][]string{{"exec", "-c", program, "work"}, {"exec", "-n", "-c", program, "work"}, {"exec", "--json", "-n", "-c", program, "work"}} {
-		t.Run(strings.Join(args[:len(args)-3], " "), func(t *testing.T) {
+	for _, args := range [][]string{{"exec", limit, "-c", program, "work"}, {"exec", "-n", limit, "-c", program, "work"}, {"exec", "--json", "-n", limit, "-c", program, "work"}} {
+		t.Run(strings.Join(args[:len(args)-4], " "), func(t *testing.T) {
 			kill(t, args...)
 			boxtest.Eventually(t, "no program runs", func() bool {
 				s, err := d.Session(t.Context(), "work")

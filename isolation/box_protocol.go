@@ -18,6 +18,7 @@ import "time"
 //	Kill{id} ──────────────────────────►  end the program and what it started
 //	Taken{id, stream, offset} ─────────►  output before offset is no longer needed
 //	            ◄──────────────────────── Exited{id, exit} + kept output not handed over before
+//	            ◄──────────────────────── Quiet, when the processes of an Exit with Kept are gone
 //
 // Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile.
 // Files of Started: the writing end of standard input, if it is StdinPipe, then the memfds of
@@ -41,6 +42,7 @@ const (
 	msgKill
 	msgTaken
 	msgExited
+	msgQuiet
 )
 
 // MaxBoxReply is the largest message PID 1 sends, in bytes.
@@ -85,6 +87,7 @@ type BoxReply struct {
 	PID      uint32 // in the box's own numbering
 	Exited   *Exit
 	Attached [2]bool // which streams' memfds travel with Exited
+	Quiet    bool    // no process is left but PID 1
 	Failed   *StepError
 }
 
@@ -150,6 +153,8 @@ func (m *BoxReply) Encode() []byte {
 	switch {
 	case m.Ready:
 		return message(msgReady).b
+	case m.Quiet:
+		return message(msgQuiet).b
 	case m.Failed != nil && m.ID == 0:
 		e := message(msgSetupFailed)
 		e.stepError(m.Failed)
@@ -181,6 +186,8 @@ func DecodeBoxReply(b []byte) (*BoxReply, error) {
 	switch d.u8() {
 	case msgReady:
 		m.Ready = true
+	case msgQuiet:
+		m.Quiet = true
 	case msgSetupFailed:
 		m.Failed = d.stepError()
 	case msgSpawnFailed:
@@ -260,6 +267,7 @@ func (e *encoder) exit(x *Exit) {
 	e.i64(int64(x.SystemTime))
 	e.u64(x.MaxRSS)
 	e.u32(x.Leftovers)
+	e.bool(x.Kept)
 	for _, s := range x.Streams {
 		e.u64(s.Total)
 		e.u64(s.CutFrom)
@@ -271,7 +279,7 @@ func (d *decoder) exit() *Exit {
 	x := &Exit{
 		Reason: Reason(d.u8()), Code: int(d.u8()), Signal: int(d.u8()),
 		Duration: time.Duration(d.i64()), UserTime: time.Duration(d.i64()), SystemTime: time.Duration(d.i64()),
-		MaxRSS: d.u64(), Leftovers: d.u32(),
+		MaxRSS: d.u64(), Leftovers: d.u32(), Kept: d.bool(),
 	}
 	for i := range x.Streams {
 		s := StreamEnd{Total: d.u64(), CutFrom: d.u64(), CutTo: d.u64()}

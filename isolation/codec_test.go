@@ -63,10 +63,11 @@ func boxReplies() []*BoxReply {
 		{ID: 1, Failed: &StepError{Step: StepExec, Item: "nosuch", Errno: 2}},
 		{ID: 2, Started: true, PID: 7},
 		{ID: 3, Exited: &Exit{
-			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5,
+			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5, Kept: true,
 			Streams: [2]StreamEnd{{Total: 100, CutFrom: 10, CutTo: 90}, {Total: 5}},
 		}, Attached: [2]bool{true, false}},
 		{ID: 4, Exited: &Exit{Code: 255}},
+		{Quiet: true},
 	}
 }
 

@@ -248,6 +248,7 @@ type Exit struct {
 	SystemTime time.Duration
 	MaxRSS     uint64 // bytes, of the largest process waited for
 	Leftovers  uint32 // processes it had started and left running, now killed
+	Kept       bool   // processes go on without it, as Command.KeepRunning wants
 	Streams    [2]StreamEnd
 }
 

@@ -79,24 +79,29 @@ func (c *call) stream(open opener) error {
 	}
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	ctx, cancel := context.WithCancel(c.context())
-	st := &stream{server: c.server, ws: ws}
+	st := &stream{server: c.server, load: c.load, ws: ws}
 	result, err := st.run(ctx, cancel, open)
-	if err != nil {
-		st.control(ctx, api.ServerControl{Error: c.server.problem(ctx, err)})
-	} else {
-		st.control(ctx, api.ServerControl{Exit: result})
+	if !st.cutOff.Load() { // or else receive closes, and says why
+		end := api.ServerControl{Exit: result}
+		if err != nil {
+			end = api.ServerControl{Error: c.server.problem(ctx, err)}
+		}
+		st.control(ctx, end)
+		_ = ws.Close(websocket.StatusNormalClosure, "")
+		cancel() // ends receive if the close did not
 	}
-	_ = ws.Close(websocket.StatusNormalClosure, "")
-	cancel() // ends receive if the close did not
 	st.tasks.Wait()
+	cancel()
 	return nil
 }
 
 // stream relays one program.
 type stream struct {
 	server *Server
+	load   *load // of the caller
 	ws     *websocket.Conn
 	tasks  sync.WaitGroup
+	cutOff atomic.Bool // the client has broken the rules
 }
 
 // run starts the program and returns its result. When the client goes, ctx ends, and with it the
@@ -199,10 +204,11 @@ func (st *stream) receiveStart(ctx context.Context) (*api.StreamStart, error) {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	st.ws.SetReadLimit(api.MaxStart)
-	kind, data, err := st.ws.Read(ctx)
+	kind, data, release, err := st.load.readMessage(ctx, st.ws)
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "no start: %w", err)
 	}
+	defer release()
 	st.ws.SetReadLimit(api.MaxFrame)
 	if kind != websocket.MessageBinary || len(data) == 0 || data[0] != api.ChannelControl {
 		return nil, fault.Errorf(fault.Invalid, "the first message is not a binary one on the control channel")
@@ -234,6 +240,7 @@ func (st *stream) receive(ctx context.Context, e *supervisor.Execution, in *inpu
 			}
 		}
 		if err != nil {
+			st.cutOff.Store(true)
 			_ = e.Kill() // at once: the peer may take its time to answer the close
 			_ = st.ws.Close(websocket.StatusPolicyViolation, closeReason(err))
 			return

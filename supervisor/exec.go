@@ -79,6 +79,8 @@ type Execution struct {
 	timeout time.Duration
 	clamped []policy.Clamp
 	done    sync.Once
+	late    *time.Timer // ends the session
+	due     time.Time   // when late fires
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
@@ -123,7 +125,12 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()
-	return &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped}, nil
+	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped}
+	// Every deadline is PID 1's; one that does not keep it serves nobody any more. With the session the
+	// program ends too, so whoever waits for it waits no longer than that.
+	e.due = time.Now().Add(e.timeout + killPatience)
+	e.late = time.AfterFunc(e.timeout+killPatience, func() { v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) })
+	return e, nil
 }
 
 // Started waits until a followed program runs. A program that could not be started is no error
@@ -149,7 +156,12 @@ func (e *Execution) Stdin() *os.File { return e.program.Stdin() }
 func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(sig) }
 
 // Kill ends the program and everything it started; Wait tells when that is done.
-func (e *Execution) Kill() error { return e.program.Kill() }
+func (e *Execution) Kill() error {
+	if time.Until(e.due) > killPatience && e.late.Stop() {
+		e.late.Reset(killPatience)
+	}
+	return e.program.Kill()
+}
 
 // Follow hands the output to emit as it comes, until there is no more; stream 0 is standard output,
 // 1 standard error. The program waits while emit does.
@@ -164,21 +176,14 @@ func (e *Execution) Follow(ctx context.Context, emit func(stream int, data []byt
 // Wait waits for the end of the program. If ctx ends first the program is killed, and the result
 // says canceled.
 func (e *Execution) Wait(ctx context.Context) (*Result, error) {
-	late := time.NewTimer(e.timeout + killPatience)
-	defer late.Stop()
 	canceled := false
 	for done := ctx.Done(); ; {
 		select {
 		case <-e.program.Exited():
 			return e.result(ctx, canceled)
-		case <-late.C:
-			// Every deadline is PID 1's; one that does not keep it serves nobody any more.
-			e.v.work.Go(func() { _ = e.v.End(e.v.life, e.session, EndLost) })
-			return &Result{Status: StatusLost, Timeout: e.timeout, Clamped: e.clamped}, nil
 		case <-done:
 			done, canceled = nil, true
-			_ = e.program.Kill() // if the box is gone, Exited tells
-			late.Reset(killPatience)
+			_ = e.Kill() // if the box is gone, Exited tells
 		}
 	}
 }
@@ -189,14 +194,10 @@ func (e *Execution) Close() {
 		select {
 		case <-e.program.Exited():
 		default:
-			_ = e.program.Kill()
-			timer := time.NewTimer(killPatience)
-			defer timer.Stop()
-			select {
-			case <-e.program.Exited():
-			case <-timer.C:
-			}
+			_ = e.Kill()
+			<-e.program.Exited()
 		}
+		e.late.Stop()
 		e.program.Close()
 		e.v.finish(e.session)
 	})

@@ -84,12 +84,20 @@ func (s *Session) advanceLocked(to State) error {
 }
 
 // expiryLocked returns when the session ends by itself and why; a zero time is never. A session with
-// a running program is not idle.
+// a running program is not idle, nor one in which processes go on that a program has left.
 func (s *Session) expiryLocked() (time.Time, EndReason) {
 	var at time.Time
 	var why EndReason
-	if ttl := time.Duration(s.Settings.TTL); ttl > 0 && s.running == 0 {
-		at, why = s.lastUsed.Add(ttl), EndIdle
+	idle, since := s.running == 0, s.lastUsed
+	if s.box != nil && idle {
+		kept, quiet := s.box.Kept()
+		idle = !kept
+		if quiet.After(since) {
+			since = quiet
+		}
+	}
+	if ttl := time.Duration(s.Settings.TTL); ttl > 0 && idle {
+		at, why = since.Add(ttl), EndIdle
 	}
 	if life := time.Duration(s.Settings.MaxLifetime); life > 0 {
 		if end := s.Created.Add(life); at.IsZero() || end.Before(at) {

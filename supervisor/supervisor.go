@@ -239,10 +239,16 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 
 // watch ends a session whose box has gone by itself.
 func (v *Supervisor) watch(s *Session) {
-	select {
-	case <-s.box.Done():
-		_ = v.End(v.life, s, EndLost) // logged where it fails
-	case <-s.ended:
+	for {
+		select {
+		case <-s.box.Quiet():
+			v.wakeReaper() // it may be idle now
+		case <-s.box.Done():
+			_ = v.End(v.life, s, EndLost) // logged where it fails
+			return
+		case <-s.ended:
+			return
+		}
 	}
 }
 
@@ -329,6 +335,9 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(s *Session) {
+	if s.endReason() == EndLost {
+		s.box.Close() // whoever waits for a program of it need not wait for the kernel too
+	}
 	forgotten := make(chan struct{})
 	go func() { // waited for below; without a record the workspace itself tells the next boxd
 		defer close(forgotten)

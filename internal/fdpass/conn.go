@@ -16,6 +16,10 @@ import (
 // Conn is one end of a connection, driven by the Go poller. One goroutine may receive while any
 // number send.
 type Conn struct {
+	// Patience is how long Send waits for a peer that does not receive; 0 is for ever. It is set
+	// before the first Send.
+	Patience time.Duration
+
 	file *os.File
 	raw  syscall.RawConn
 
@@ -56,15 +60,25 @@ func FromFD(fd, size int) (*Conn, error) {
 	return &Conn{file: f, raw: raw, recv: NewBuffer(size)}, nil
 }
 
-// Send sends one message and waits while the peer's queue is full.
+// Send sends one message and waits while the peer's queue is full, with os.ErrDeadlineExceeded if
+// that takes longer than Patience.
 func (c *Conn) Send(body []byte, files ...int) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
 	var serr error
+	waits := false
 	err := c.raw.Write(func(fd uintptr) bool {
 		serr = Send(int(fd), body, files...)
-		return !errors.Is(serr, unix.EAGAIN)
+		full := errors.Is(serr, unix.EAGAIN)
+		if full && !waits && c.Patience > 0 {
+			waits = true
+			_ = c.file.SetWriteDeadline(time.Now().Add(c.Patience))
+		}
+		return !full
 	})
+	if waits {
+		_ = c.file.SetWriteDeadline(time.Time{})
+	}
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,10 @@ var (
 	ErrMalformed = errors.New("malformed message")
 )
 
+// ErrNoRoom means that a message came without its descriptors, for which this process had no room
+// (EMFILE). Its body is there, and the connection is as good as before.
+var ErrNoRoom = errors.New("no room for descriptors")
+
 const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
 // Send sends one message on socket fd. Descriptors stay the caller's. With a non-blocking socket it
@@ -85,7 +89,7 @@ func NewBuffer(size int) *Buffer {
 
 // Recv receives one message. The body is valid until the next Recv with the same buffer; the
 // descriptors are close-on-exec and become the caller's. It returns io.EOF when the peer is gone.
-// With inlineOnly a body outside the packet is refused: that is for peers that are not trusted to
+// On ErrNoRoom there is a body and no descriptor. With inlineOnly a body outside the packet is refused: that is for peers that are not trusted to
 // hand over a file we would read.
 func Recv(fd int, b *Buffer, inlineOnly bool) (body []byte, files []int, err error) {
 	n, oobn, flags, err := recvmsg(fd, b)
@@ -100,11 +104,7 @@ func Recv(fd int, b *Buffer, inlineOnly bool) (body []byte, files []int, err err
 		CloseAll(files)
 		return nil, nil, io.EOF
 	}
-	body, files, err = open(b.data[:n], flags, files, inlineOnly)
-	if err != nil {
-		return nil, nil, err
-	}
-	return body, files, nil
+	return open(b.data[:n], flags, files, inlineOnly)
 }
 
 func recvmsg(fd int, b *Buffer) (n, oobn, flags int, err error) {
@@ -123,7 +123,11 @@ func recvmsg(fd int, b *Buffer) (n, oobn, flags int, err error) {
 // open finds the body of a packet. On an error it has closed every descriptor.
 func open(packet []byte, flags int, files []int, inlineOnly bool) ([]byte, []int, error) {
 	switch {
-	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+	case flags&unix.MSG_TRUNC != 0:
+	case flags&unix.MSG_CTRUNC != 0 && packet[0] == bodyInline:
+		CloseAll(files)
+		return packet[1:], nil, ErrNoRoom
+	case flags&unix.MSG_CTRUNC != 0:
 	case packet[0] == bodyInline:
 		return packet[1:], files, nil
 	case packet[0] == bodyMemfd && !inlineOnly && len(packet) == 1 && len(files) > 0:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,11 +25,14 @@ type Box struct {
 	pidfd *os.File
 	ready chan error    // one word on the setup, or closed with the connection
 	done  chan struct{} // closed when the connection to PID 1 has ended
+	quiet chan struct{} // has a word when kept has become false
 
 	mu       sync.Mutex // guards the fields below
 	next     uint32
 	programs map[uint32]*Program
 	gone     bool
+	kept     bool      // processes go on without their program
+	since    time.Time // when the last of them ended
 }
 
 // newBox takes the descriptors over.
@@ -41,10 +43,15 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		file.Close()
 		return nil, err
 	}
-	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), programs: map[uint32]*Program{}}
+	conn.Patience = sendPatience
+	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), programs: map[uint32]*Program{}}
 	go b.receive()
 	return b, nil
 }
+
+// sendPatience is how long a message may wait for a PID 1 that does not receive. It does nothing that
+// takes long; one that a hostile program has brought to a halt is given up.
+const sendPatience = 10 * time.Second
 
 // setupPatience is what PID 1 gets to make the box, which takes it less than a millisecond.
 const setupPatience = 20 * time.Second
@@ -78,6 +85,17 @@ func (b *Box) Gone() bool {
 		return false
 	}
 }
+
+// Kept reports whether processes go on in the box without the program that started them, and if not,
+// since when: zero if there never were any.
+func (b *Box) Kept() (bool, time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.kept, b.since
+}
+
+// Quiet has a word whenever the last process that Kept speaks of has ended.
+func (b *Box) Quiet() <-chan struct{} { return b.quiet }
 
 // Close ends the box by closing its connection, and waits until PID 1 has let go of its end. The
 // keeper's End cleans up after it.
@@ -113,7 +131,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	b.programs[p.id] = p
 	b.mu.Unlock()
 	req := isolation.BoxRequest{ID: p.id, Spawn: cmd}
-	if err := b.conn.Send(req.Encode(), fds...); err != nil {
+	if err := b.send(&req, fds...); err != nil {
 		b.mu.Lock()
 		delete(b.programs, p.id)
 		b.mu.Unlock()
@@ -125,15 +143,27 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	return p, nil
 }
 
+// send sends a message. PID 1 is given up if it does not receive it.
+func (b *Box) send(req *isolation.BoxRequest, fds ...int) error {
+	err := b.conn.Send(req.Encode(), fds...)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		b.conn.Close()
+	}
+	return err
+}
+
 // receive takes PID 1's messages until the connection ends or makes no sense any more.
 func (b *Box) receive() {
 	for {
 		body, files, err := b.conn.Recv(true)
 		var reply *isolation.BoxReply
-		if err == nil {
+		noRoom := errors.Is(err, fdpass.ErrNoRoom)
+		if err == nil || noRoom {
 			reply, err = isolation.DecodeBoxReply(body)
 		}
-		if err == nil {
+		if err == nil && noRoom {
+			err = b.miss(reply)
+		} else if err == nil {
 			err = b.deliver(reply, files)
 		}
 		if err != nil {
@@ -154,6 +184,27 @@ func (b *Box) receive() {
 	}
 }
 
+// miss handles a message whose files this process had no room for: its program is of no use to its
+// caller any more, and the others go on.
+func (b *Box) miss(reply *isolation.BoxReply) error {
+	b.mu.Lock()
+	p := b.programs[reply.ID]
+	if p != nil && reply.Exited != nil {
+		delete(b.programs, reply.ID)
+	}
+	b.mu.Unlock()
+	switch {
+	case p != nil && reply.Started && p.missed == nil:
+		p.missed = fdpass.ErrNoRoom
+		_ = p.Kill() // its end is told; without PID 1 that is the box's
+	case p != nil && reply.Exited != nil:
+		p.end(nil, fdpass.ErrNoRoom)
+	default:
+		return isolation.ErrMalformed // no other message has files
+	}
+	return nil
+}
+
 // deliver hands a message to the program it is about. On an error the files are still the caller's.
 func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	if reply.Ready || reply.Failed != nil && reply.ID == 0 {
@@ -171,10 +222,24 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 			return isolation.ErrMalformed // said twice
 		}
 	}
+	if reply.Quiet {
+		b.mu.Lock()
+		b.kept, b.since = false, time.Now()
+		b.mu.Unlock()
+		select {
+		case b.quiet <- struct{}{}:
+		default: // the last word has not been heard yet
+		}
+		fdpass.CloseAll(files)
+		return nil
+	}
 	b.mu.Lock()
 	p := b.programs[reply.ID]
 	if p != nil && !reply.Started {
 		delete(b.programs, reply.ID)
+	}
+	if reply.Exited != nil && reply.Exited.Kept {
+		b.kept = true
 	}
 	b.mu.Unlock()
 	switch {
@@ -185,173 +250,10 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	case reply.Failed != nil && len(files) == 0:
 		p.end(nil, reply.Failed)
 		return nil
-	case reply.Exited != nil:
-		if err := p.attach(reply, files); err != nil {
-			p.end(nil, ErrBoxLost)
-			return err
-		}
-		p.end(reply.Exited, nil)
+	case reply.Exited != nil && p.attach(reply, files) == nil:
+		p.end(reply.Exited, p.missed)
 		return nil
 	}
 	p.end(nil, ErrBoxLost)
 	return isolation.ErrMalformed
-}
-
-// Program is one program started in a box.
-type Program struct {
-	box     *Box
-	id      uint32
-	output  isolation.Output
-	started chan struct{} // closed when it runs and is followed, or has ended
-	exited  chan struct{} // closed when it has ended
-
-	// Set before started is closed.
-	pid   uint32
-	stdin *os.File
-	event *os.File
-	rings [2]*ring
-	// Set before exited is closed.
-	exit *isolation.Exit
-	err  error
-}
-
-// start takes the files of a followed program.
-func (p *Program) start(reply *isolation.BoxReply, files []int) error {
-	select {
-	case <-p.started:
-		return isolation.ErrMalformed
-	default:
-	}
-	if !p.output.Follow || len(files) < 3 || len(files) > 4 {
-		return isolation.ErrMalformed
-	}
-	rings := files[len(files)-3:]
-	for _, fd := range rings[:2] {
-		if !isMemory(fd) {
-			return isolation.ErrMalformed
-		}
-	}
-	for _, fd := range files {
-		_ = unix.SetNonblock(fd, true)
-	}
-	if len(files) == 4 {
-		p.stdin = os.NewFile(uintptr(files[0]), "stdin")
-	}
-	p.rings = [2]*ring{newRing(rings[0]), newRing(rings[1])}
-	p.event = os.NewFile(uintptr(rings[2]), "event")
-	p.pid = reply.PID
-	close(p.started)
-	return nil
-}
-
-// attach takes the output of a program that was not followed, and checks that no more is claimed to
-// be kept than was asked for.
-func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
-	n := 0
-	for i, attached := range reply.Attached {
-		end := reply.Exited.Streams[i]
-		if attached {
-			if p.output.Follow || n >= len(files) || !isMemory(files[n]) || end.Total-(end.CutTo-end.CutFrom) > p.output.Head+p.output.Tail {
-				return isolation.ErrMalformed
-			}
-			n++
-		} else if !p.output.Follow && end.Total > 0 {
-			return isolation.ErrMalformed
-		}
-	}
-	if n != len(files) {
-		return isolation.ErrMalformed
-	}
-	for i, attached := range reply.Attached {
-		if attached {
-			p.rings[i] = newRing(files[0])
-			files = files[1:]
-		}
-	}
-	return nil
-}
-
-func (p *Program) end(exit *isolation.Exit, err error) {
-	p.exit, p.err = exit, err
-	select {
-	case <-p.started:
-	default:
-		close(p.started)
-	}
-	close(p.exited)
-	if p.event != nil { // wake a follower: there may be nothing more to read
-		one := [8]byte{1}
-		_, _ = p.event.Write(one[:])
-	}
-}
-
-// Started waits until a followed program runs. It returns the error of one that could not start,
-// and nothing special for one that has already ended.
-func (p *Program) Started(ctx context.Context) error {
-	select {
-	case <-p.started:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-p.exited:
-		return p.err
-	default:
-		return nil
-	}
-}
-
-// Exited is closed when the program has ended.
-func (p *Program) Exited() <-chan struct{} { return p.exited }
-
-// Wait waits for the end of the program. The error is a *isolation.StepError if it could not start,
-// ErrBoxLost if the box is gone, or ctx's.
-func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
-	select {
-	case <-p.exited:
-		return p.exit, p.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// Stdin is the writing end of the program's standard input, nil if that is no pipe. Closing it is
-// the program's end of file. It is valid after Started.
-func (p *Program) Stdin() *os.File { return p.stdin }
-
-// Signal sends a signal to the program's process group.
-func (p *Program) Signal(sig syscall.Signal) error {
-	return p.tell(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})
-}
-
-// Kill ends the program and everything it started. Wait tells when that is done.
-func (p *Program) Kill() error { return p.tell(&isolation.BoxRequest{ID: p.id, Kill: true}) }
-
-func (p *Program) tell(req *isolation.BoxRequest) error {
-	if err := p.box.conn.Send(req.Encode()); err != nil {
-		return ErrBoxLost
-	}
-	return nil
-}
-
-// Close releases the descriptors of a program that has ended.
-func (p *Program) Close() {
-	if p.stdin != nil {
-		p.stdin.Close()
-	}
-	if p.event != nil {
-		p.event.Close()
-	}
-	for _, r := range p.rings {
-		if r != nil {
-			unix.Close(r.fd)
-		}
-	}
-}
-
-// isMemory reports whether fd is a memory file: reading from it cannot block or have effects.
-// Only those know seals (fcntl(2), F_GET_SEALS).
-func isMemory(fd int) bool {
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	return err == nil
 }

@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
@@ -59,6 +62,9 @@ type answer struct {
 	files []int
 }
 
+// keeperPatience is how long a request may wait for a keeper that does not receive.
+const keeperPatience = 30 * time.Second
+
 // StartKeeper starts a keeper. It ends, and every box with it, when Close is called or this process
 // dies.
 func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
@@ -66,6 +72,7 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn.Patience = keeperPatience
 	peer := os.NewFile(uintptr(child), "keeper")
 	defer peer.Close()
 	args := []string{
@@ -143,11 +150,17 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if err != nil {
 		return nil, err
 	}
-	if a.msg.Launched == nil || len(a.files) != 2 {
+	if a.msg.Launched == nil {
 		fdpass.CloseAll(a.files)
 		return nil, fmt.Errorf("launch: %w", isolation.ErrMalformed)
 	}
-	box, err := newBox(*a.msg.Launched, a.files[0], a.files[1])
+	var box *Box
+	err = error(&isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE})
+	if len(a.files) == 2 {
+		box, err = newBox(*a.msg.Launched, a.files[0], a.files[1])
+	} else {
+		fdpass.CloseAll(a.files) // ErrNoRoom, see receive
+	}
 	if err == nil {
 		if err = box.awaitReady(ctx); err == nil {
 			return box, nil
@@ -225,7 +238,7 @@ func (k *Keeper) receive() {
 	for {
 		body, files, err := k.conn.Recv(false)
 		var reply *isolation.KeeperReply
-		if err == nil {
+		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // that is the trouble of one request
 			reply, err = isolation.DecodeKeeperReply(body)
 		}
 		if err != nil {

@@ -27,6 +27,7 @@ type program struct {
 	deadline time.Duration // 0: none
 	reason   isolation.Reason
 	keep     bool
+	stuck    bool   // something of it does not die: its tag stays used
 	script   string // path of its script file, "" if none
 	streams  [2]stream
 	event    int // eventfd of a follower, -1 if none
@@ -182,7 +183,7 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
 	}
-	p.tag = s.tags.take()
+	p.tag = s.takeTag()
 	if p.tag == 0 {
 		return stepError(isolation.StepCommand, "tag", unix.EAGAIN)
 	}
@@ -207,7 +208,7 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	}
 	s.programs[p.id], s.byPID[p.pid] = p, p
 	if p.token, err = s.watch(p.pidfd, watch{program: p}); err != nil {
-		s.killTagged(p.tag)
+		_, p.stuck = s.killTagged(p.tag)
 		return stepError(isolation.StepStdio, "epoll", err)
 	}
 	s.watchStreams(p)
@@ -263,7 +264,7 @@ func (s *server) end(p *program, reason isolation.Reason) {
 	if p.reason == isolation.ReasonExited {
 		p.reason = reason
 	}
-	s.killTagged(p.tag)
+	_, p.stuck = s.killTagged(p.tag)
 }
 
 // finish reports a program that has ended, after ending and counting what it left behind.
@@ -281,8 +282,12 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	} else {
 		exit.Code = status.ExitStatus()
 	}
-	if !p.keep && s.othersAlive() {
-		exit.Leftovers = s.killTagged(p.tag)
+	switch others := s.othersAlive(); {
+	case p.keep:
+		exit.Kept = others
+		s.kept = s.kept || others
+	case others:
+		exit.Leftovers, p.stuck = s.killTagged(p.tag)
 	}
 	reply := isolation.BoxReply{ID: p.id, Exited: &exit}
 	var files []int
@@ -332,7 +337,7 @@ func (s *server) forget(p *program) {
 	}
 	delete(s.programs, p.id)
 	delete(s.byPID, p.pid)
-	if p.tag != 0 && !p.keep {
+	if p.tag != 0 && !p.keep && !p.stuck {
 		s.tags.free(p.tag)
 	}
 }

@@ -4,7 +4,6 @@ package inside
 
 import (
 	"errors"
-	"io"
 	"syscall"
 	"time"
 	"unsafe"
@@ -28,6 +27,8 @@ type server struct {
 	token    int32
 	tags     tags
 	childful bool // a child may exist, ours or an orphan we inherited
+	kept     bool // boxd has been told that processes go on without their program
+	evaded   bool // a program cannot be ended: the box has to end
 }
 
 // watch says what an epoll event is about.
@@ -45,9 +46,7 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 		root: b.root, proc: b.proc, buf: buf,
 		programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
-	// SIGHUP and SIGINT came in ignored: the zygote must outlive a terminal. Programs would inherit that
-	// (execve(2)) and be deaf to them.
-	for _, sig := range []syscall.Signal{unix.SIGCHLD, unix.SIGHUP, unix.SIGINT} {
+	for _, sig := range inheritedSignals() {
 		if err := defaultSignal(sig); err != nil {
 			return nil, stepError(isolation.StepPrivileges, unix.SignalName(sig), err)
 		}
@@ -92,6 +91,9 @@ func (s *server) serve() int {
 		}
 		s.expire()
 		s.reap()
+		if s.evaded {
+			return 1
+		}
 	}
 }
 
@@ -135,15 +137,17 @@ func (s *server) timeout() int {
 // request serves one message; false ends the box.
 func (s *server) request() bool {
 	body, files, err := fdpass.Recv(controlFD, s.buf, false)
-	if errors.Is(err, io.EOF) {
-		return false
-	}
-	if err != nil {
+	noRoom := errors.Is(err, fdpass.ErrNoRoom)
+	if err != nil && !noRoom {
 		return errors.Is(err, fdpass.ErrMalformed)
 	}
 	req, err := isolation.DecodeBoxRequest(body)
 	if err != nil {
 		fdpass.CloseAll(files)
+		return true
+	}
+	if noRoom {
+		s.send(&isolation.BoxReply{ID: req.ID, Failed: stepError(isolation.StepCommand, "files", unix.EMFILE)})
 		return true
 	}
 	p := s.programs[req.ID]
@@ -190,6 +194,10 @@ func (s *server) reap() {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			s.childful = false // ECHILD
+			if s.kept {
+				s.kept = false
+				s.send(&isolation.BoxReply{Quiet: true})
+			}
 		case pid == 0:
 			return
 		default:
@@ -204,6 +212,15 @@ func monotonic() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
 	return time.Duration(ts.Nano())
+}
+
+// inheritedSignals are those that may have come in ignored, since the runtime has no handler of its
+// own for them: programs would inherit that (execve(2)) and be deaf to them. SIGHUP and SIGINT do come
+// in so, as the zygote must outlive a terminal; 32 and 33 are the C library's (nptl(7)).
+func inheritedSignals() []syscall.Signal {
+	return []syscall.Signal{
+		unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGCONT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, 32, 33,
+	}
 }
 
 // defaultSignal takes the runtime's handler off a signal. What the signal does by default happens

@@ -115,17 +115,24 @@ func (s *server) pause(st *stream) {
 	}
 }
 
-// drain takes what is still in the pipe of a program that has ended. Whoever else holds the
-// writing end is not waited for.
+// drain takes what is in the pipe of a program that has ended. Whoever else holds the writing end is
+// not waited for, nor listened to if they go on writing.
 func (s *server) drain(st *stream) {
-	for st.pipe >= 0 {
-		n, err := st.ring.fill(st.pipe)
+	if st.pipe < 0 {
+		return
+	}
+	there, err := unix.IoctlGetInt(st.pipe, unix.TIOCINQ)
+	for err == nil && there > 0 {
+		var n int64
+		n, err = st.ring.fill(st.pipe)
 		if errors.Is(err, unix.EINTR) {
+			err = nil
 			continue
 		}
-		if n == 0 || err != nil {
+		if n == 0 {
 			return
 		}
+		there -= int(n)
 	}
 }
 

@@ -18,6 +18,7 @@ type embryo struct {
 	control int // our end of its control socket
 	pid     int
 	pidfd   int
+	ahead   bool // of need
 }
 
 // alive reports whether the embryo can still become a box.
@@ -106,12 +107,22 @@ func (n *nursery) growAll(k *Keeper) {
 	}
 }
 
-// grow makes one embryo and reports whether there should be more. What keeps it from one is not worth
-// an error: the next start finds out for itself.
+// growAgain is when it is tried again to make an embryo after that has failed.
+const growAgain = time.Second
+
+// grow makes one embryo and reports whether there should be more at once.
 func (n *nursery) grow(k *Keeper) bool {
 	stamp := hostStamp()
 	e, err := k.conceive()
 	if err != nil {
+		if !errors.Is(err, unix.EUSERS) { // all ids are in use, which is no fault
+			k.cfg.Log.Printf("no box ahead of need: %v", err)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if !n.closed {
+			n.growing.Reset(growAgain)
+		}
 		return false
 	}
 	n.mu.Lock()
@@ -126,6 +137,7 @@ func (n *nursery) grow(k *Keeper) bool {
 		}
 		n.ready, n.stamp = nil, stamp
 	}
+	e.ahead = true
 	n.ready = append(n.ready, e)
 	return n.starting == 0 && len(n.ready) < n.want
 }
@@ -187,6 +199,18 @@ func (c *conceiving) await() (*embryo, error) {
 	if err != nil {
 		unix.Close(c.e.control)
 		c.k.ids.release(c.e.ids)
+	}
+	if errors.Is(err, errZygoteGone) && !c.clone.fresh {
+		// It has died since it was last used. A PID 1 that it may have cloned before ends with its
+		// socket, so the next one gets another.
+		again, err := c.k.requestEmbryo()
+		if err != nil {
+			return nil, err
+		}
+		*c = *again
+		return c.await()
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.e.pid, c.e.pidfd = pid, pidfd

@@ -55,6 +55,14 @@ type launchStep struct {
 // Whether it has made it, it tells who holds the control socket. On success the caller owns the
 // descriptors of l.embryo.
 func (k *Keeper) launch(spec *isolation.Spec) *launching {
+	l := k.tryLaunch(spec)
+	if l.failed != nil && l.embryo != nil && l.embryo.ahead && slices.Contains([]isolation.Step{isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
+		l = k.tryLaunch(spec) // that one may have died since it was cloned
+	}
+	return l
+}
+
+func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
 	l := &launching{k: k, spec: spec}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
@@ -123,7 +131,8 @@ func (l *launching) takeEmbryo() (string, error) {
 // dropEmbryo ends what takeEmbryo has brought, however far it has come.
 func (l *launching) dropEmbryo() {
 	if l.asked != nil {
-		if _, err := l.asked.await(); err != nil {
+		var err error
+		if l.embryo, err = l.asked.await(); err != nil {
 			return // await has released it
 		}
 	}
@@ -231,8 +240,8 @@ func (l *launching) sendSetup() (string, error) {
 func (l *launching) awaitClone() (string, error) {
 	if asked := l.asked; asked != nil {
 		l.asked = nil
-		if _, err := asked.await(); err != nil {
-			l.embryo = nil // await has released it
+		var err error
+		if l.embryo, err = asked.await(); err != nil {
 			return "", err
 		}
 	}

@@ -69,7 +69,7 @@ func (z *zygote) request(k *Keeper, ids idRange, control int) (*cloning, error) 
 	}
 	c.fresh = z.conn == nil
 	err := c.sendLocked()
-	if err != nil && !c.fresh { // as in await
+	if err != nil && !c.fresh { // it has died since it was last used
 		z.closeLocked()
 		c.fresh = true
 		err = c.sendLocked()
@@ -95,22 +95,17 @@ func (c *cloning) sendLocked() error {
 	return nil
 }
 
-// await returns the clone. A zygote that has died since it was last used is replaced once. The pidfd
-// is the caller's.
+// errZygoteGone means that a zygote has ended.
+var errZygoteGone = errors.New("zygote: gone")
+
+// await returns the clone, or errZygoteGone. The pidfd is the caller's.
 func (c *cloning) await() (pid, pidfd int, err error) {
 	defer c.z.mu.Unlock()
 	defer unix.Close(c.control)
 	body, files, err := receive(c.z.conn)
-	if err != nil && !c.fresh {
-		c.z.closeLocked()
-		if err := c.sendLocked(); err != nil {
-			return 0, -1, err
-		}
-		body, files, err = receive(c.z.conn)
-	}
 	if err != nil {
 		c.z.closeLocked()
-		return 0, -1, fmt.Errorf("zygote: %w", err)
+		return 0, -1, fmt.Errorf("%w: %w", errZygoteGone, err)
 	}
 	if len(body) != 8 || len(files) > 1 {
 		fdpass.CloseAll(files)

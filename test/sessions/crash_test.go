@@ -11,9 +11,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // noBoxes waits until no process of a box is left.
@@ -161,6 +165,56 @@ func TestWithoutItsKeeperBoxdEndsAndBoxesDie(t *testing.T) {
 	d.Warm()
 	d.NothingLeft(before)
 	create(t, d, api.SessionRequest{ID: "s1"})
+}
+
+// A request that boxd has no descriptors for fails, and nothing else does.
+func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	var old unix.Rlimit
+	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		t.Fatal(err)
+	}
+	var failed atomic.Int64
+	for room := 20; room <= 60; room += 10 {
+		if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(room), Max: old.Max}, nil); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for i := range 40 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // boxd may have no room for the connection
+				defer cancel()
+				var out strings.Builder
+				req := sh("cat; head -c 100000 /dev/zero | tr '\\0' x")
+				if i%2 == 0 {
+					_, err := d.RunStream(ctx, &api.OneShotRequest{Exec: req}, client.Stdio{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: &out}, nil)
+					if err != nil {
+						failed.Add(1)
+					}
+				} else if r, err := d.Exec(ctx, "s1", &req); err != nil || r.Status != "exited" {
+					failed.Add(1)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &old, nil); err != nil {
+		t.Fatal(err)
+	}
+	if failed.Load() == 0 {
+		t.Error("there was room for everything: this test proves nothing")
+	}
+	succeeds(t, d, "s1", sh("true"))
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "all sessions are gone", func() bool { return len(sessions(t, d)) == 0 })
+	d.Warm()
+	d.NothingLeft(before)
 }
 
 // helpers are the keeper's children of its own program: the zygote.

@@ -58,6 +58,25 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 	ended(t, d, "s1", "idle")
 }
 
+func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
+	create(t, d, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: duration("100ms")})
+	succeeds(t, d, "s1", sh("sleep 1000 & sleep 1001 &"))
+	for i := range 3 { // each of these has been idle for as long
+		id := fmt.Sprint("other", i)
+		create(t, d, api.SessionRequest{ID: id, TTL: duration("100ms")})
+		ended(t, d, id, "idle")
+	}
+	if got := succeeds(t, d, "s1", sh("pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')")); got != "2\n" {
+		t.Errorf("%s processes were kept", got)
+	}
+	create(t, d, api.SessionRequest{ID: "other", TTL: duration("100ms")})
+	ended(t, d, "other", "idle")
+	succeeds(t, d, "s1", sh("kill $(pgrep -fx 'sleep 1001')"))
+	ended(t, d, "s1", "idle")
+}
+
 func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

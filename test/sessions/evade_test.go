@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// evade is a program that tries to outlive its execution, in the way its argument names. While it
+// lives it counts in a file.
+const evade = `#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+static void count(unsigned long n)
+{
+	char text[32];
+	int fd = open("/workspace/alive", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+	if (write(fd, text, snprintf(text, sizeof text, "%lu", n)) < 0)
+		_exit(1);
+	close(fd);
+}
+
+static void *live(void *unused)
+{
+	for (unsigned long n = 1;; n++, usleep(10000))
+		count(n);
+	return unused;
+}
+
+static void leave(void)
+{
+	if (fork())
+		_exit(0);
+	setsid();
+	if (fork())
+		_exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 2)
+		leave();
+	close(0), close(1), close(2);
+	if (!strcmp(argv[1], "thread")) {
+		/* The first thread ends and another goes on: the process looks like a zombie. */
+		pthread_t t;
+		pthread_create(&t, 0, live, 0);
+		syscall(SYS_exit, 0);
+	}
+	if (!strcmp(argv[1], "chain")) {
+		/* Every process has a successor before anybody can look at it. */
+		for (unsigned long n = 1;; n++) {
+			long pid;
+			if (n % 64 == 0)
+				count(n);
+			while ((pid = syscall(SYS_fork)) < 0)
+				;
+			if (pid > 0)
+				syscall(SYS_exit_group, 0);
+		}
+	}
+	/* Whatever can be stopped is: programs that are just being started, too. */
+	for (;;)
+		kill(-1, SIGSTOP);
+}
+`
+
+// counts reports whether something still counts in a session.
+func counts(t *testing.T, d *boxtest.Daemon, id string) bool {
+	t.Helper()
+	f := strings.Fields(succeeds(t, d, id, sh("cat alive; echo; sleep 0.5; cat alive")))
+	return len(f) == 2 && f[0] != f[1]
+}
+
+func TestNoTrickOutlivesAnExecution(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "gcc")
+	d := boxtest.Start(t)
+	pids := 2000
+	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
+	build := sh("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, duration("2m")
+	succeeds(t, d, "s1", build)
+	for _, trick := range []string{"thread", "chain"} {
+		for i := range 5 {
+			r := in(t, d, "s1", sh("rm -f alive; ./evade "+trick+" away; until [ -s alive ]; do sleep 0.01; done"))
+			if r.Status != "exited" || r.LeftoversKilled == 0 {
+				t.Errorf("%s, left running, round %d: %s", trick, i, show(r))
+			}
+			if counts(t, d, "s1") {
+				t.Fatalf("%s, left running, round %d: it lives", trick, i)
+			}
+			req := sh("./evade " + trick + "; sleep 1000")
+			req.Timeout = duration("300ms")
+			if r := in(t, d, "s1", req); r.Status != "timed_out" {
+				t.Errorf("%s, out of time, round %d: %s", trick, i, show(r))
+			}
+			if counts(t, d, "s1") {
+				t.Fatalf("%s, out of time, round %d: it lives", trick, i)
+			}
+		}
+	}
+}
+
+// All are stopped for a moment to find one that forks without end; the others do not notice.
+func TestNeighboursOfAForkChainGoOn(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "gcc")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	build := sh("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, duration("2m")
+	succeeds(t, d, "s1", build)
+	c := converse(t.Context(), d, "s1", sh("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line"))
+	c.hears(t, "up\n")
+	var pid []byte
+	for one := make([]byte, 1); len(pid) == 0 || pid[len(pid)-1] != '\n'; pid = append(pid, one[0]) {
+		if _, err := c.out.Read(one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := strconv.Atoi(strings.TrimSpace(string(pid))); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		req := sh("./evade chain; sleep 1000")
+		req.Timeout = duration("200ms")
+		if r := in(t, d, "s1", req); r.Status != "timed_out" {
+			t.Errorf("%s", show(r))
+		}
+	}
+	c.says(t, "on\n")
+	c.hears(t, "State:\tT (stopped)\non\n") // what had been stopped before still is
+	if r := c.ends(t); r.Status != "exited" {
+		t.Errorf("%s", show(*r))
+	}
+}
+
+// A program may stop one that is being started while it is already the box user's and not yet itself
+// (signal(7)): PID 1 then waits for it. That costs the session, in time, and nothing else.
+func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "gcc")
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("0"), MaxLifetime: duration("0")})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	build := sh("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, duration("2m")
+	succeeds(t, d, "s1", build)
+	r := in(t, d, "s1", api.ExecRequest{Command: new("(setsid ./evade stop &); i=0; while :; do /bin/true; done"), Timeout: duration("1s")})
+	if r.Status != "timed_out" && r.Status != "lost" {
+		t.Errorf("%s", show(r))
+	}
+	// Streams end too, and so do those whose client does not wait.
+	stop := api.ExecRequest{Command: new("exec ./evade stop"), Timeout: duration("30s")}
+	if _, err := d.Session(t.Context(), "s1"); err == nil {
+		go func() { _, _ = d.Exec(t.Context(), "s1", &stop) }()
+		for range 100 {
+			c := converse(t.Context(), d, "s1", api.ExecRequest{Argv: []string{"true"}, Timeout: duration("20ms")})
+			if r := <-c.result; r == nil || r.Status == "lost" {
+				break
+			}
+		}
+		succeeds(t, d, "s2", sh("true"))
+		_ = d.Delete(t.Context(), "s1") // it may have been lost already
+	}
+	if err := d.Delete(t.Context(), "s2"); err != nil {
+		t.Error(err)
+	}
+	d.Warm()
+	d.NothingLeft(before)
+}

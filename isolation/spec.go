@@ -80,7 +80,7 @@ type Mount struct {
 	Target   string // absolute path in the box
 	Writable bool
 	// Owner is the host id that owns the directory's files and that the box user becomes there.
-	// Zero: the caller. Only a caller with uid 0 may name another.
+	// Zero: the caller, or for a caller with uid 0 the directory's owner. Only a caller with uid 0 may name another.
 	Owner uint32
 }
 

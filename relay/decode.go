@@ -4,10 +4,10 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -21,37 +21,57 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
-// bodyPatience is how long a body may take to arrive.
-const bodyPatience = time.Minute
-
-// decodeBody reads the JSON body of a request into v.
-func (c *call) decodeBody(v any) error {
+// decodeBody reads the JSON body of a request, of at most so many bytes, into v.
+func (c *call) decodeBody(v any, most int64) error {
+	length := c.r.ContentLength // -1: not said
+	if length > most {
+		return tooLong(quantity.Size(length), most)
+	}
+	expect := length
+	if length < 0 {
+		expect = most
+	}
+	release, err := c.load.reserve(c.context(), expect)
+	if err != nil {
+		return err
+	}
+	defer release()
 	conn := http.NewResponseController(c.w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
 	defer conn.SetReadDeadline(time.Time{})                //nolint:errcheck // as above
-	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.Field("body", fmt.Sprintf("more than %d bytes", tooLarge.Limit), fmt.Sprintf("at most %v", quantity.Size(maxBody)))
+	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
+	_, err = data.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, most))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLong("more", most)
 	}
 	if err != nil {
 		return fault.Errorf(fault.Invalid, "read the body: %w", err)
 	}
-	return decode(data, v)
+	return decode(data.Bytes(), v)
+}
+
+func tooLong(size any, most int64) error {
+	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(most)))
 }
 
 // decode reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
 // control plane: it takes keys in any case, the last of several equal ones, null for anything, and text
 // that is no UTF-8, of which it makes other text; and its errors name no field. Here every key must be
-// known, spelt exactly and given once, and every error says which field it is about.
+// known, spelt exactly and given once, and every error says which field it is about. Lists and maps are
+// counted before anything is made of them: an element of three bytes may become a hundred.
+//
+// Fields have two tags: max is how many elements a list or map may have, and of one with show:"never" no
+// error shows the value.
 func decode(data []byte, v any) error {
-	if len(bytes.TrimSpace(data)) == 0 {
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 {
 		return fault.Errorf(fault.Invalid, "the body is empty, want a JSON object")
 	}
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage))
 		return fault.Errorf(fault.Invalid, "the body is not JSON: %w", err)
 	}
-	if err := decodeValue(data, reflect.ValueOf(v).Elem(), ""); err != nil {
+	if err := decodeValue(data, reflect.ValueOf(v).Elem(), "", 0); err != nil {
 		return err
 	}
 	if !isText(data) { // in a key: decodeValue knows the values
@@ -97,8 +117,8 @@ func escaped(raw []byte) rune {
 	return rune(n)
 }
 
-// decodeValue reads valid JSON into v; path names the field in errors.
-func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
+// decodeValue reads valid JSON into v, which may have most elements; path names the field in errors.
+func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 	_, custom := reflect.TypeAssert[json.Unmarshaler](v.Addr())
 	switch {
 	case custom:
@@ -107,96 +127,129 @@ func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
 			return nil
 		}
 		v.Set(reflect.New(v.Type().Elem()))
-		return decodeValue(raw, v.Elem(), path)
+		return decodeValue(raw, v.Elem(), path, most)
 	case v.Kind() == reflect.Struct:
-		return object(raw, path, func(key, field string, value json.RawMessage) error {
-			f, known := fieldOf(v, key)
-			if !known {
-				return fault.Field(field, "unknown", strings.Join(fieldNames(v.Type()), ", "))
-			}
-			return decodeValue(value, f, field)
+		return object(raw, path, func(key, field string, value []byte) error {
+			return decodeField(value, v, key, field)
 		})
 	case v.Kind() == reflect.Map:
-		v.Set(reflect.MakeMap(v.Type()))
-		if raw[0] != '{' {
-			return fault.Field(path, "something else", "a JSON object") // it may hold a secret, as may a value
-		}
-		return object(raw, path, func(key, field string, value json.RawMessage) error {
-			e := reflect.New(v.Type().Elem()).Elem()
-			if decodeValue(value, e, field) != nil {
-				return fault.Field(field, "something else", article(e.Kind()))
-			}
-			v.SetMapIndex(reflect.ValueOf(key), e)
-			return nil
-		})
+		return decodeMap(raw, v, path, most)
 	case v.Kind() == reflect.Slice:
-		var list []json.RawMessage
-		if raw[0] != '[' || json.Unmarshal(raw, &list) != nil {
-			return fault.Field(path, string(raw), "a list")
-		}
-		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
-		for i, e := range list {
-			if err := decodeValue(e, v.Index(i), fmt.Sprintf("%s[%d]", path, i)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return decodeList(raw, v, path, most)
 	}
 	if string(raw) == "null" {
-		return fault.Field(path, "null", article(v.Kind()))
+		return fault.Field(path, literal("null"), article(v.Kind()))
 	}
 	if !isText(raw) {
-		return fault.Field(path, strings.Trim(string(raw), `"`), "text in UTF-8")
+		return fault.Field(path, somethingElse, "text in UTF-8")
 	}
 	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
 		allowed := article(v.Kind())
 		if custom {
 			allowed = strings.TrimPrefix(err.Error(), "not ")
 		}
-		return fault.Field(path, strings.Trim(string(raw), `"`), allowed)
+		return fault.Field(path, given(raw), allowed)
 	}
 	return nil
 }
 
-// object calls f for every key of a JSON object, each of which may come once.
-func object(raw json.RawMessage, path string, f func(key, field string, value json.RawMessage) error) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		if path == "" {
-			path = "body"
+func decodeField(raw []byte, v reflect.Value, key, path string) error {
+	f, known := fieldNamed(v.Type(), key)
+	if !known {
+		return fault.Field(path, literal("unknown"), strings.Join(fieldNames(v.Type()), ", "))
+	}
+	err := decodeValue(raw, v.FieldByIndex(f.Index), path, mostOf(f))
+	if err != nil && f.Tag.Get("show") == "never" {
+		return fault.Field(path, somethingElse, "text in UTF-8")
+	}
+	return err
+}
+
+func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) {
+	for i := range t.NumField() {
+		if f = t.Field(i); nameOf(f) == key {
+			return f, true
 		}
-		return fault.Field(path, string(raw), "a JSON object")
+	}
+	return f, false
+}
+
+// mostOf is how many elements a field may have. A list without the tag takes none.
+func mostOf(f reflect.StructField) int {
+	most, _ := strconv.Atoi(f.Tag.Get("max"))
+	return most
+}
+
+// decodeMap shows no value in its errors: it may be a secret.
+func decodeMap(raw []byte, v reflect.Value, path string, most int) error {
+	if raw[0] != '{' {
+		return fault.Field(path, somethingElse, "a JSON object")
+	}
+	if n := count(raw) / 2; n > most {
+		return tooMany(path, n, most)
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	return object(raw, path, func(key, field string, value []byte) error {
+		e := reflect.New(v.Type().Elem()).Elem()
+		if decodeValue(value, e, field, 0) != nil {
+			return fault.Field(field, somethingElse, article(e.Kind()))
+		}
+		v.SetMapIndex(reflect.ValueOf(key), e)
+		return nil
+	})
+}
+
+func decodeList(raw []byte, v reflect.Value, path string, most int) error {
+	if raw[0] != '[' {
+		return fault.Field(path, given(raw), "a list")
+	}
+	n := count(raw)
+	if n > most {
+		return tooMany(path, n, most)
+	}
+	v.Set(reflect.MakeSlice(v.Type(), n, n))
+	i := 0
+	for e := range parts(raw) {
+		if err := decodeValue(e, v.Index(i), fmt.Sprintf("%s[%d]", path, i), 0); err != nil {
+			return err
+		}
+		i++
+	}
+	return nil
+}
+
+func tooMany(path string, n, most int) error {
+	return fault.Field(path, literal(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most))
+}
+
+// object calls f for every key of a JSON object, each of which may come once. What f refuses ends it, so
+// that the keys it remembers are no more than f accepts.
+func object(raw []byte, path string, f func(key, field string, value []byte) error) error {
+	if raw[0] != '{' {
+		return fault.Field(cmp.Or(path, "body"), given(raw), "a JSON object")
 	}
 	seen := map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
+	var name []byte // of the value that comes next
+	for part := range parts(raw) {
+		if name == nil {
+			name = part
+			continue
+		}
+		var key string
+		if err := json.Unmarshal(name, &key); err != nil {
 			return fmt.Errorf("valid JSON does not parse: %w", err)
 		}
-		key, _ := t.(string)
-		field := strings.TrimPrefix(path+"."+key, ".")
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return fmt.Errorf("valid JSON does not parse: %w", err)
-		}
+		name = nil
+		field := strings.TrimPrefix(path+"."+string(cut(key)), ".")
 		if seen[key] {
-			return fault.Field(field, "given twice", "every field once")
+			return fault.Field(field, literal("given twice"), "every field once")
 		}
 		seen[key] = true
-		if err := f(key, field, value); err != nil {
+		if err := f(key, field, part); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
-	for i := range v.NumField() {
-		if nameOf(v.Type().Field(i)) == key {
-			return v.Field(i), true
-		}
-	}
-	return reflect.Value{}, false
 }
 
 func fieldNames(t reflect.Type) []string {

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -73,17 +74,21 @@ func listSessions(c *call) (any, error) {
 
 func createSession(c *call) (any, error) {
 	var req api.SessionRequest
-	if err := c.decodeBody(&req); err != nil {
+	if err := c.decodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
 	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(&req))
 	if err != nil {
 		return nil, err
 	}
-	if isNew {
-		return created{sessionOf(s.Info())}, nil
+	if !isNew {
+		return sessionOf(s.Info()), nil
 	}
-	return sessionOf(s.Info()), nil
+	answer := created{body: sessionOf(s.Info())}
+	if req.ID == "" { // nobody could use it who does not learn its id
+		answer.undo = func() { c.server.end(s, supervisor.EndUnclaimed) }
+	}
+	return answer, nil
 }
 
 func getSession(c *call) (any, error) {
@@ -103,12 +108,12 @@ func deleteSession(c *call) (any, error) {
 }
 
 func execute(c *call) (any, error) {
-	var req api.ExecRequest
-	if err := c.decodeBody(&req); err != nil {
+	s, err := c.session() // before the body: what is for no session need not be read
+	if err != nil {
 		return nil, err
 	}
-	s, err := c.session()
-	if err != nil {
+	var req api.ExecRequest
+	if err := c.decodeBody(&req, maxBody); err != nil {
 		return nil, err
 	}
 	exec, err := execRequest(&req)
@@ -121,7 +126,7 @@ func execute(c *call) (any, error) {
 // oneShot makes a session, runs one thing in it and removes it, whatever happens.
 func oneShot(c *call) (any, error) {
 	var req api.OneShotRequest
-	if err := c.decodeBody(&req); err != nil {
+	if err := c.decodeBody(&req, maxBody); err != nil {
 		return nil, err
 	}
 	exec, err := execRequest(&req.Exec)
@@ -132,7 +137,7 @@ func oneShot(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.server.endOneShot(s)
+	defer c.server.end(s, supervisor.EndOneShot)
 	return c.execute(s, exec, req.Exec.Encoding)
 }
 
@@ -149,8 +154,15 @@ func (c *call) makeOneShot(req *api.SessionRequest, exec *supervisor.ExecRequest
 	return s, err
 }
 
-// oneShotPatience is how long the answer waits for the end of the box; the end goes on after it.
-const oneShotPatience = 10 * time.Second
+// endPatience is how long an answer waits for the end of a box; the end goes on after it.
+const endPatience = 10 * time.Second
+
+// end ends a session that nobody is going to end who knows of it.
+func (s *Server) end(session *supervisor.Session, reason supervisor.EndReason) {
+	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	defer cancel()
+	_ = s.sup.End(ctx, session, reason) // it goes on ending, and logs what resists
+}
 
 func (c *call) execute(s *supervisor.Session, req *supervisor.ExecRequest, encoding string) (any, error) {
 	result, err := c.server.sup.Exec(c.context(), s, req)
@@ -212,7 +224,7 @@ func execRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 	if r.StdinEncoding == encodingBase64 {
 		var err error
 		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
-			return nil, fault.Field("stdin", r.Stdin, "base64, as stdin_encoding says")
+			return nil, fault.Field("stdin", somethingElse, "base64, as stdin_encoding says")
 		}
 	}
 	return req, nil

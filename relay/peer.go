@@ -3,11 +3,17 @@
 package relay
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"strconv"
+	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,9 +24,12 @@ import (
 // peerKey is the context key of the caller.
 type peerKey struct{}
 
-// peerListener accepts connections whose caller the kernel names; any other is closed before its
-// first byte is read.
-type peerListener struct{ net.Listener }
+// peerListener accepts connections whose caller the kernel names, as many as each caller may have; any
+// other is closed before its first byte is read.
+type peerListener struct {
+	net.Listener
+	callers *callers
+}
 
 // Accept returns the next connection; its remote address is the caller.
 func (l peerListener) Accept() (net.Conn, error) {
@@ -29,26 +38,66 @@ func (l peerListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if raw, ok := conn.(syscall.Conn); ok {
-			if who, err := peerOf(raw); err == nil {
-				return peerConn{conn, peerAddr{who}}, nil
-			}
+		raw, ok := conn.(syscall.Conn)
+		if !ok {
+			conn.Close()
+			continue
 		}
-		conn.Close()
+		who, err := peerOf(raw)
+		if err != nil {
+			conn.Close()
+			continue
+		}
+		load, err := l.callers.enter(who.UID)
+		if err != nil {
+			turnAway(conn, err)
+			continue
+		}
+		leave := sync.OnceFunc(func() { l.callers.leave(who.UID) })
+		return peerConn{conn, peerAddr{who, load}, leave}, nil
 	}
+}
+
+// turnAway answers a connection before its request, and closes it. It keeps nobody waiting: a new
+// socket has room for the answer.
+func turnAway(conn net.Conn, err error) {
+	defer conn.Close()
+	p := problemOf(err)
+	data, merr := json.Marshal(p)
+	if merr != nil {
+		return // plain data: cannot be
+	}
+	resp := http.Response{
+		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
+		Header: http.Header{"Content-Type": {problemType}, "Retry-After": {retryAfter}},
+	}
+	var text bytes.Buffer
+	_ = resp.Write(&text) // into memory
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = conn.Write(text.Bytes()) // a caller that has hung up needs no answer
 }
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which
 // reaches ConnContext through whatever else wraps the connection.
 type peerConn struct {
 	net.Conn
-	peer peerAddr
+	peer  peerAddr
+	leave func()
 }
 
 // RemoteAddr returns a peerAddr.
 func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 
-type peerAddr struct{ who supervisor.Principal }
+// Close makes room for another connection of the caller.
+func (c peerConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+type peerAddr struct {
+	who  supervisor.Principal
+	load *load
+}
 
 func (peerAddr) Network() string  { return "unix" }
 func (a peerAddr) String() string { return a.who.Name }
@@ -56,15 +105,15 @@ func (a peerAddr) String() string { return a.who.Name }
 // withPeer puts the caller into the context of its requests.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
-		return context.WithValue(ctx, peerKey{}, addr.who)
+		return context.WithValue(ctx, peerKey{}, addr)
 	}
 	return ctx
 }
 
 // caller returns who has connected.
-func caller(ctx context.Context) (supervisor.Principal, bool) {
-	who, ok := ctx.Value(peerKey{}).(supervisor.Principal)
-	return who, ok
+func caller(ctx context.Context) (peerAddr, bool) {
+	peer, ok := ctx.Value(peerKey{}).(peerAddr)
+	return peer, ok
 }
 
 // peerOf reads the credentials the peer had when it connected (SO_PEERCRED, unix(7)).

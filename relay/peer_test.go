@@ -23,12 +23,13 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln}.Accept()
+	conn, err := peerListener{ln, newCallers()}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	who, known := caller(withPeer(t.Context(), conn))
+	peer, known := caller(withPeer(t.Context(), conn))
+	who := peer.who
 	uid := uint32(os.Geteuid())
 	if !known || who.UID != uid || who.Name != PrincipalOf(uid) || who.Admin != (uid == 0) || conn.RemoteAddr().String() != who.Name {
 		t.Errorf("%+v", who)
@@ -46,7 +47,7 @@ func TestAConnectionWithoutCredentialsIsClosed(t *testing.T) {
 	}
 	accepted := make(chan error, 1)
 	go func() {
-		_, err := peerListener{ln}.Accept()
+		_, err := peerListener{ln, newCallers()}.Accept()
 		accepted <- err
 	}()
 	client, err := net.Dial("tcp", ln.Addr().String())

@@ -64,7 +64,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 // as makes a request of a caller.
 func as(ctx context.Context, who supervisor.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, who))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{who, newLoad()}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {

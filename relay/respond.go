@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,44 +17,75 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// created makes the answer 201 instead of 200.
-type created struct{ body any }
+// created makes the answer 201 instead of 200. What was made is undone if the caller cannot be told of it.
+type created struct {
+	body any
+	undo func()
+}
 
 // reply sends a handler's answer.
 func (c *call) reply(body any) {
-	code := http.StatusOK
 	switch b := body.(type) {
 	case created:
-		code, body = http.StatusCreated, b.body
+		gone := c.context().Err() != nil
+		if !gone {
+			gone = c.send(http.StatusCreated, "application/json", b.body) != nil
+		}
+		if gone && b.undo != nil {
+			b.undo()
+		}
 	case noContent:
+		c.expectReader()
 		c.w.WriteHeader(http.StatusNoContent)
-		return
+	default:
+		_ = c.send(http.StatusOK, "application/json", body) // a caller that has hung up needs no answer
 	}
-	c.send(code, "application/json", body)
 }
 
 // noContent is the answer of a deletion.
 type noContent struct{}
 
+// Parts of every problem.
+const (
+	problemType = "application/problem+json"
+	retryAfter  = "1" // seconds, where later may work
+)
+
 func (c *call) fail(ctx context.Context, err error) {
 	p := c.server.problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
-		c.w.Header().Set("Retry-After", "1")
+		c.w.Header().Set("Retry-After", retryAfter)
 	}
-	c.send(p.Status, "application/problem+json", p)
+	if m, ok := errors.AsType[*methodError](err); ok {
+		c.w.Header().Set("Allow", m.allowed)
+	}
+	_ = c.send(p.Status, problemType, p) // as in reply
 }
 
-func (c *call) send(code int, contentType string, body any) {
+// send writes an answer, and reports whether the caller's socket has taken it.
+func (c *call) send(code int, contentType string, body any) error {
+	c.expectReader()
 	data, err := json.Marshal(body)
 	if err != nil {
 		c.server.log.Error("answer not encoded", "path", c.r.URL.Path, "error", err)
 		http.Error(c.w, "internal error", http.StatusInternalServerError)
-		return
+		return err
 	}
+	data = append(data, '\n')
 	c.w.Header().Set("Content-Type", contentType)
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	c.w.Header().Set("X-Content-Type-Options", "nosniff")
 	c.w.WriteHeader(code)
-	_, _ = c.w.Write(append(data, '\n')) // a caller that has hung up needs no answer
+	if _, err := c.w.Write(data); err != nil {
+		return err
+	}
+	return http.NewResponseController(c.w).Flush()
+}
+
+// expectReader gives the caller a while to take the answer, which is memory of ours meanwhile. The next
+// request on the connection starts without a deadline.
+func (c *call) expectReader() {
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.server.answers)) // every connection of ours has deadlines
 }
 
 // status is the only place that knows HTTP's numbers for our kinds of fault.
@@ -85,11 +118,9 @@ func (s *Server) problem(ctx context.Context, err error) *api.Problem {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled")
 	}
-	p := &api.Problem{
-		Type: api.ProblemType + kind.String(), Title: titles()[kind], Status: statusOf(kind), Detail: err.Error(),
-	}
-	if f, ok := errors.AsType[*fault.Error](err); ok {
-		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
+	p := problemOf(err)
+	if _, ok := errors.AsType[*methodError](err); ok {
+		p.Status = http.StatusMethodNotAllowed
 	}
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
@@ -101,6 +132,18 @@ func (s *Server) problem(ctx context.Context, err error) *api.Problem {
 	case kind == fault.Internal:
 		s.log.ErrorContext(ctx, "request failed", "error", err)
 		p.Detail, p.Hint = "boxd failed; its log has the reason", "journalctl -u boxd"
+	}
+	return p
+}
+
+// problemOf is what a refusal says by itself.
+func problemOf(err error) *api.Problem {
+	kind := fault.KindOf(err)
+	p := &api.Problem{
+		Type: api.ProblemType + kind.String(), Title: titles()[kind], Status: statusOf(kind), Detail: err.Error(),
+	}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
 	}
 	return p
 }

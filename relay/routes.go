@@ -63,17 +63,39 @@ func Patterns() []string {
 // slash for the end of the path.
 func (s *Server) find(r *http.Request) (rt route, id string) {
 	asked := strings.Split(r.URL.EscapedPath(), "/")
+	var methods []string // that the path has
 	for _, rt := range s.routes {
 		method, path, _ := strings.Cut(rt.pattern, " ")
-		if method != r.Method && (method != http.MethodGet || r.Method != http.MethodHead) {
+		id, ok := match(strings.Split(path, "/"), asked)
+		if !ok {
 			continue
 		}
-		if id, ok := match(strings.Split(path, "/"), asked); ok {
+		if method == r.Method || method == http.MethodGet && r.Method == http.MethodHead {
 			return rt, id
 		}
+		methods = append(methods, method)
+	}
+	if methods != nil {
+		return route{role: anyone, handle: func(*call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, ""
 	}
 	return route{role: anyone, handle: noRoute}, ""
 }
+
+// methodError is the refusal of a method on a path that has others.
+type methodError struct {
+	err     error
+	allowed string
+}
+
+func wrongMethod(method string, allowed []string) error {
+	list := strings.Join(allowed, ", ")
+	return &methodError{fault.Field("method", method, list), list}
+}
+
+func (e *methodError) Error() string { return e.err.Error() }
+
+// Unwrap leads to what the refusal says.
+func (e *methodError) Unwrap() error { return e.err }
 
 func match(pattern, asked []string) (id string, ok bool) {
 	if len(pattern) != len(asked) {
@@ -99,15 +121,16 @@ type call struct {
 	w      http.ResponseWriter
 	r      *http.Request
 	who    supervisor.Principal
+	load   *load  // of who
 	id     string // in the path
 }
 
 // ServeHTTP is the one place where a caller's right to a route is decided.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt, id := s.find(r)
-	who, known := caller(r.Context())
-	c := &call{server: s, w: w, r: r, who: who, id: id}
-	if !known || rt.role == 0 || rt.role == admin && !who.Admin {
+	peer, known := caller(r.Context())
+	c := &call{server: s, w: w, r: r, who: peer.who, load: peer.load, id: id}
+	if !known || rt.role == 0 || rt.role == admin && !c.who.Admin {
 		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
 		return
 	}

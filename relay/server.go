@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -26,12 +24,15 @@ type Config struct {
 
 // Bounds of what a peer can make boxd hold.
 const (
-	maxConnections = 1024
 	maxHeader      = 64 << 10
-	maxBody        = 16 << 20
 	headerPatience = 10 * time.Second
+	bodyPatience   = time.Minute // for a body to arrive
+	answerPatience = time.Minute // for an answer to be taken
 	idlePatience   = 2 * time.Minute
 	stopPatience   = 5 * time.Second
+
+	maxBody        = 16 << 20 // of an execution: its code and its input come in it
+	maxSessionBody = 1 << 20
 )
 
 // Server serves one supervisor.
@@ -41,12 +42,13 @@ type Server struct {
 	log     *slog.Logger
 	started time.Time
 	routes  []route
+	answers time.Duration  // patience with who does not read an answer
 	streams sync.WaitGroup // http.Server does not know hijacked connections
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes()}
+	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes(), answers: answerPatience}
 }
 
 // Serve answers on a Unix socket until ctx ends, and returns when every stream has ended too.
@@ -71,7 +73,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			_ = srv.Close() // ends what does not end by itself
 		}
 	})
-	err := srv.Serve(netutil.LimitListener(peerListener{ln}, maxConnections))
+	err := srv.Serve(peerListener{ln, newCallers()})
 	if !stop() {
 		<-done
 	}

@@ -51,15 +51,8 @@ func oneShotStream(c *call) (any, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return s, func() { c.server.endOneShot(s) }, nil
+		return s, func() { c.server.end(s, supervisor.EndOneShot) }, nil
 	})
-}
-
-// endOneShot removes a session that was made for one execution.
-func (s *Server) endOneShot(session *supervisor.Session) {
-	ctx, cancel := context.WithTimeout(context.Background(), oneShotPatience)
-	defer cancel()
-	_ = s.sup.End(ctx, session, supervisor.EndOneShot) // it goes on ending, and logs what resists
 }
 
 // opener finds the session of a stream, and says how to let go of it.

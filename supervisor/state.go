@@ -30,10 +30,11 @@ type EndReason string
 
 // The reasons.
 const (
-	EndDeleted  EndReason = "deleted"  // asked for
-	EndIdle     EndReason = "idle"     // unused for its ttl
-	EndLifetime EndReason = "lifetime" // max_lifetime is over
-	EndLost     EndReason = "lost"     // PID 1 of the box was gone
-	EndOneShot  EndReason = "one-shot" // the one execution it was for is over
-	EndShutdown EndReason = "shutdown" // boxd stopped
+	EndDeleted   EndReason = "deleted"   // asked for
+	EndIdle      EndReason = "idle"      // unused for its ttl
+	EndLifetime  EndReason = "lifetime"  // max_lifetime is over
+	EndLost      EndReason = "lost"      // PID 1 of the box was gone
+	EndOneShot   EndReason = "one-shot"  // the one execution it was for is over
+	EndUnclaimed EndReason = "unclaimed" // its maker has gone without learning its id
+	EndShutdown  EndReason = "shutdown"  // boxd stopped
 )

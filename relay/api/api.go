@@ -3,7 +3,8 @@
 // Package api is the wire contract of boxd: the JSON of /v1 and the frames of its streams.
 //
 // Sizes are bytes, given as a number or as text such as "512MiB"; durations are text such as "30s",
-// and a number of seconds is accepted. A request with a field that is not here is refused.
+// and a number of seconds is accepted. A request with a field that is not here is refused, and so is a
+// list or map of more elements than its tag max says.
 package api
 
 import (
@@ -27,9 +28,9 @@ type SessionRequest struct {
 	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
 	TTL            *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
-	Mounts         []Mount            `json:"mounts,omitempty"`
-	Env            map[string]string  `json:"env,omitempty"`
-	Labels         map[string]string  `json:"labels,omitempty"`
+	Mounts         []Mount            `json:"mounts,omitempty" max:"250"`
+	Env            map[string]string  `json:"env,omitempty" max:"256"`
+	Labels         map[string]string  `json:"labels,omitempty" max:"32"`
 }
 
 // Mount puts a host directory into a box. Mode is "ro", "rw" or "none"; left out, the profile's.
@@ -80,15 +81,15 @@ type SessionList struct {
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.
 type ExecRequest struct {
-	Argv     []string           `json:"argv,omitempty"`
+	Argv     []string           `json:"argv,omitempty" max:"16384"`
 	Command  *string            `json:"command,omitempty"`  // for the shell
 	Code     *string            `json:"code,omitempty"`     // in Language
 	Language string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
-	Env      map[string]string  `json:"env,omitempty"`
+	Env      map[string]string  `json:"env,omitempty" max:"256"`
 	Cwd      string             `json:"cwd,omitempty"` // made if missing; default /workspace
 	Timeout  *quantity.Duration `json:"timeout,omitempty"`
 	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
-	Stdin string `json:"stdin,omitempty"`
+	Stdin string `json:"stdin,omitempty" show:"never"`
 	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.
 	StdinEncoding string `json:"stdin_encoding,omitempty"`
 	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.

@@ -169,6 +169,9 @@ func locked(field string, value any, allowed, profile string) error {
 // mergeMounts gives every mount its mode. Where the profile locks "mounts", its mode is the most a
 // mount may have.
 func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
+	if len(asked) > isolation.MaxMounts {
+		return nil, fault.Field("mounts", len(asked), fmt.Sprintf("at most %d", isolation.MaxMounts))
+	}
 	rank := []string{MountNone, MountReadOnly, MountReadWrite}
 	var mounts []Mount
 	for i, m := range asked {

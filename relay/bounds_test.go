@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// elements is the JSON of a list or map of n of them.
+func elements(field string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		switch field {
+		case "mounts":
+			b.WriteString("{}")
+		case "argv":
+			b.WriteString(`""`)
+		default:
+			fmt.Fprintf(&b, `"%d":""`, i)
+		}
+	}
+	if field == "mounts" || field == "argv" {
+		return fmt.Sprintf(`{%q:[%s]}`, field, &b)
+	}
+	return fmt.Sprintf(`{%q:{%s}}`, field, &b)
+}
+
+func TestListsAndMapsHaveTheirMost(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		field string
+		into  any
+		most  int
+	}{
+		{"mounts", new(api.SessionRequest), 250},
+		{"env", new(api.SessionRequest), 256},
+		{"labels", new(api.SessionRequest), 32},
+		{"argv", new(api.ExecRequest), 16384},
+		{"env", new(api.ExecRequest), 256},
+	} {
+		if err := decode([]byte(elements(tc.field, tc.most)), tc.into); err != nil {
+			t.Errorf("%d elements of %s: %v", tc.most, tc.field, err)
+		}
+		err := decode([]byte(elements(tc.field, tc.most+1)), tc.into)
+		want := fmt.Sprintf("%s is %d elements: allowed is at most %d", tc.field, tc.most+1, tc.most)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != tc.field || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// What the wire takes, policy does too, so that neither bound is in the way of the other.
+func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
+	t.Parallel()
+	c := policy.DefaultConfig()
+	for _, field := range []string{"mounts", "env", "labels"} {
+		f, _ := fieldNamed(reflect.TypeFor[api.SessionRequest](), field)
+		most := mostOf(f)
+		var req api.SessionRequest
+		if err := decode([]byte(elements(field, most)), &req); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := c.Merge(sessionRequest(&req)); err != nil {
+			t.Errorf("%d of %s: %v", most, field, err)
+		}
+		switch field {
+		case "mounts":
+			req.Mounts = append(req.Mounts, api.Mount{})
+		case "env":
+			req.Env["more"] = ""
+		case "labels":
+			req.Labels["more"] = ""
+		}
+		_, _, err := c.Merge(sessionRequest(&req))
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
+			t.Errorf("one more of %s: %v", field, err)
+		}
+	}
+}
+
+func TestEveryListOfARequestHasItsMost(t *testing.T) {
+	t.Parallel()
+	found := 0
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			inner := f.Type
+			if k := inner.Kind(); k == reflect.Slice || k == reflect.Map {
+				found++
+				if mostOf(f) < 1 {
+					t.Errorf("%v.%s has no tag max", typ, f.Name)
+				}
+			}
+			for k := inner.Kind(); k == reflect.Slice || k == reflect.Map || k == reflect.Pointer; k = inner.Kind() {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct {
+				walk(inner)
+			}
+		}
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[api.OneShotRequest](), reflect.TypeFor[api.ClientControl]()} {
+		walk(typ)
+	}
+	if found < 10 {
+		t.Errorf("only %d lists and maps were looked at", found)
+	}
+}
+
+// A body of empty elements becomes nothing before they are counted. Not parallel: it counts what the
+// process allocates.
+func TestRefusingABodyTakesNoMemory(t *testing.T) {
+	const most = 1 << 20
+	repeat := func(begin, s, end string) []byte {
+		return []byte(begin + strings.Repeat(s, (maxBody-len(begin)-len(end))/len(s)) + end)
+	}
+	for name, body := range map[string][]byte{
+		"mounts":    repeat(`{"session":{"mounts":[{}`, `,{}`, `]}}`),
+		"arguments": repeat(`{"exec":{"argv":[""`, `,""`, `]}}`),
+		"variables": repeat(`{"exec":{"env":{"":""`, `,"":""`, `}}}`),
+		"lists":     repeat(`{"exec":{"argv":[[]`, `,[]`, `]}}`),
+		"unknown":   repeat(`{"exec":{"x":[0`, `,0`, `]}}`),
+		"no list":   repeat(`{"session":{"mounts":{"a":[0`, `,0`, `]}}}`),
+	} {
+		var before, after runtime.MemStats
+		var req api.OneShotRequest
+		runtime.ReadMemStats(&before)
+		err := decode(body, &req)
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; err == nil || got > most || len(err.Error()) > 1000 {
+			t.Errorf("%s: %d bytes are allocated to say %.1000v", name, got, err)
+		}
+	}
+	// Nor does the answer repeat what was sent.
+	for name, body := range map[string][]byte{
+		"key":  repeat(`{"`, `\u0001`, `":1}`),
+		"text": repeat(`{"session":{"mounts":"`, "x", `"}}`),
+	} {
+		var req api.OneShotRequest
+		if err := decode(body, &req); err == nil || len(err.Error()) > 1000 {
+			t.Errorf("%s: %.1000v", name, err)
+		}
+	}
+}
+
+func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 100)
+	for body, want := range map[string]string{
+		`{"session":{"mounts":"x"}}`:                                    `session.mounts is "x": allowed is a list`,
+		`{"session":{"mounts":null}}`:                                   `session.mounts is null: allowed is a list`,
+		`{"session":{"mounts":{"a":1}}}`:                                `session.mounts is {"a":1}: allowed is a list`,
+		`{"session":{"id":1}}`:                                          `session.id is 1: allowed is a string`,
+		`{"session":{"id":null}}`:                                       `session.id is null: allowed is a string`,
+		`{"session":{"pids":"\"64\""}}`:                                 `session.pids is "\"64\"": allowed is a whole number`,
+		`{"session":"x"}`:                                               `session is "x": allowed is a JSON object`,
+		`{"session":{"pids":[` + strings.Repeat("1,", 100) + `1]}}`:     `session.pids is [` + strings.Repeat("1,", 31) + `1…: allowed is a whole number`,
+		`{"exec":{"argv":"` + long + `"}}`:                              `exec.argv is "` + long[:64] + `"… (100 bytes): allowed is a list`,
+		`{"exec":{"env":3}}`:                                            `exec.env is something else: allowed is a JSON object`,
+		`{"exec":{"stdin":["s3cret"]}}`:                                 `exec.stdin is something else: allowed is text in UTF-8`,
+		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: allowed is text in UTF-8`,
+		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: allowed is text in UTF-8`,
+		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: allowed is every field once`,
+		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: allowed is mode, owner, source, target`,
+		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner is "7": allowed is a whole number`,
+	} {
+		var req api.OneShotRequest
+		if err := decode([]byte(body), &req); err == nil || err.Error() != want {
+			t.Errorf("%s\n got %v\nwant %s", body, err, want)
+		}
+	}
+}
+
+func TestBadBase64IsNotShown(t *testing.T) {
+	t.Parallel()
+	_, err := execRequest(&api.ExecRequest{Stdin: "s3cret!", StdinEncoding: "base64"})
+	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdin" || strings.Contains(err.Error()+f.Value, "s3cret") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Bounds of what one user of the host can make boxd hold, so that nobody keeps the others out. Root has
+// its own share of connections.
+const (
+	maxConnections     = 1024 // of root, and of all others together
+	maxUserConnections = 256  // of each of the others
+	maxUserBytes       = 64 << 20
+)
+
+// load is what one user makes boxd hold at the moment.
+type load struct {
+	conns int                 // guarded by callers.mu
+	bytes *semaphore.Weighted // of requests that are being read
+}
+
+func newLoad() *load { return &load{bytes: semaphore.NewWeighted(maxUserBytes)} }
+
+// reserve waits until the user may have boxd read n bytes more. The caller must release them.
+func (l *load) reserve(ctx context.Context, n int64) (release func(), err error) {
+	if err := l.bytes.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	return func() { l.bytes.Release(n) }, nil
+}
+
+// readMessage reads a WebSocket message, whose length nobody knows before its end: a long one waits for
+// room for the longest.
+func (l *load) readMessage(ctx context.Context, ws *websocket.Conn) (kind websocket.MessageType, data []byte, release func(), err error) {
+	kind, r, err := ws.Reader(ctx)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	data, err = io.ReadAll(io.LimitReader(r, api.MaxFrame))
+	if err != nil || len(data) < api.MaxFrame {
+		return kind, data, func() {}, err
+	}
+	if release, err = l.reserve(ctx, api.MaxStart); err != nil {
+		return 0, nil, nil, err
+	}
+	rest, err := io.ReadAll(r)
+	if err != nil {
+		release()
+		return 0, nil, nil, err
+	}
+	return kind, append(data, rest...), release, nil
+}
+
+// callers counts connections by the users they are of.
+type callers struct {
+	mu     sync.Mutex
+	users  map[uint32]*load // of those who have a connection
+	others int              // connections of all but root
+}
+
+func newCallers() *callers { return &callers{users: map[uint32]*load{}} }
+
+// enter admits a connection of a user; leave must follow.
+func (c *callers) enter(uid uint32) (*load, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.users[uid]
+	if l == nil {
+		l = newLoad()
+	}
+	switch {
+	case uid == 0 && l.conns >= maxConnections:
+		return nil, full("root has", maxConnections)
+	case uid != 0 && l.conns >= maxUserConnections:
+		return nil, full("you have", maxUserConnections)
+	case uid != 0 && c.others >= maxConnections:
+		return nil, full("all users together have", maxConnections)
+	case uid != 0:
+		c.others++
+	}
+	l.conns++
+	c.users[uid] = l
+	return l, nil
+}
+
+func full(who string, limit int) error {
+	return fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
+		WithHint("wait for one of them to end")
+}
+
+// leave ends what enter began. A user without a connection is forgotten: ids are cheap to come by.
+func (c *callers) leave(uid uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.users[uid]
+	if l.conns--; l.conns == 0 {
+		delete(c.users, uid)
+	}
+	if uid != 0 {
+		c.others--
+	}
+}

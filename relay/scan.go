@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"encoding/json"
+	"iter"
+	"strings"
+)
+
+// parts are the elements of a list, or the keys and values of an object in turn, of valid JSON. Nothing
+// is copied, and nothing allocated however many there are.
+func parts(raw []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		rest := raw[1 : len(raw)-1]
+		for {
+			rest = bytes.TrimLeft(rest, " \t\r\n,:")
+			if len(rest) == 0 {
+				return
+			}
+			n := lengthOf(rest)
+			if !yield(rest[:n]) {
+				return
+			}
+			rest = rest[n:]
+		}
+	}
+}
+
+func count(raw []byte) (n int) {
+	for range parts(raw) {
+		n++
+	}
+	return n
+}
+
+// lengthOf is the length of the value that valid JSON begins with.
+func lengthOf(raw []byte) int {
+	depth := 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			i += lengthOfText(raw[i:]) - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ' ', '\t', '\r', '\n', ',', ':':
+			if depth == 0 {
+				return i // of a number, true, false or null
+			}
+			continue
+		default:
+			continue
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return len(raw)
+}
+
+// lengthOfText is the length of the string that valid JSON begins with, with its quotes.
+func lengthOfText(raw []byte) int {
+	for i := 1; i < len(raw); i++ {
+		switch raw[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(raw)
+}
+
+// literal is what an error text shows without quotes.
+type literal string
+
+// somethingElse stands for a value that no error shows.
+const somethingElse = literal("something else")
+
+// given is a JSON value as an error text shows it: a text by what it says, anything else as it was sent.
+func given(raw []byte) any {
+	var s string
+	if json.Unmarshal(raw, &s) == nil && raw[0] == '"' {
+		return s
+	}
+	return cut(string(raw[:min(len(raw), 2*maxShown)]))
+}
+
+// maxShown is how many bytes of a value or a key an error text shows.
+const maxShown = 64
+
+func cut(s string) literal {
+	if len(s) <= maxShown {
+		return literal(s)
+	}
+	return literal(strings.ToValidUTF8(s[:maxShown], "") + "…")
+}

@@ -136,7 +136,7 @@ func (v *Supervisor) validateExec(req *ExecRequest) error {
 
 func (v *Supervisor) validateArgv(argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
-		return fault.Field("argv", fmt.Sprintf("%q", argv), "a program and its arguments")
+		return fault.Field("argv", "", "a program and its arguments")
 	}
 	var size quantity.Size
 	for i, arg := range argv {

@@ -21,6 +21,13 @@ func startError(s *Session, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
 	}
+	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
+		if err = errno; ok { // what else is around the reason is for the log
+			err = step
+		}
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(s.ID), err).
+			WithHint("try again later; the host is short of something, and the log of boxd has more")
+	}
 	if !ok {
 		return fmt.Errorf("start session %q: %w", s.ID, err)
 	}
@@ -33,7 +40,9 @@ func startError(s *Session, err error) error {
 	case step.Step == isolation.StepMountSource:
 		for i, m := range s.Settings.Mounts {
 			if isItem(m.Source, step) {
-				return fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open ("+step.Errno.Error()+")")
+				f := fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open")
+				f.Err = fmt.Errorf("%w: %w", f.Err, step)
+				return f
 			}
 		}
 	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
@@ -46,6 +55,11 @@ func startError(s *Session, err error) error {
 		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
 	}
 	return fmt.Errorf("start session %q: %w", s.ID, err)
+}
+
+// isShortage reports whether the host lacks something that it may have again later.
+func isShortage(errno syscall.Errno) bool {
+	return slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM, unix.EAGAIN}, errno)
 }
 
 // isItem reports whether a step has failed about a text, of which it names the beginning.

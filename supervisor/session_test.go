@@ -5,10 +5,12 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -192,6 +194,46 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 	}
 }
 
+func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
+	t.Parallel()
+	v := bare()
+	v.cfg.Sessions.Max, v.cfg.Sessions.MaxPerOwner = 8, 3
+	claim := func(who Principal, id string) error {
+		_, _, err := v.claim(who, &policy.Request{ID: id}, policy.Settings{}, &policy.Profile{}, nil)
+		return err
+	}
+	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Admin: true}
+	for i := range 3 {
+		if err := claim(one, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := claim(one, "more")
+	if fault.KindOf(err) != fault.Exhausted || err.Error() != "you have 3 sessions, the limit is 3 (sessions.max_per_owner)" {
+		t.Errorf("%v", err)
+	}
+	if err := claim(one, "0"); err != nil {
+		t.Errorf("one that exists: %v", err)
+	}
+	if err := claim(other, "0"); err != nil {
+		t.Errorf("another owner: %v", err)
+	}
+	for i := range 4 { // more than one owner may have
+		if err := claim(root, fmt.Sprint(i)); err != nil {
+			t.Errorf("root's number %d: %v", i, err)
+		}
+	}
+	for _, who := range []Principal{other, root} {
+		if err := claim(who, "more"); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "(sessions.max)") {
+			t.Errorf("%s: %v", who.Name, err)
+		}
+	}
+	delete(v.sessions, keyOf(one.Name, "0"))
+	if err := claim(one, "more"); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+}
+
 func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 	t.Parallel()
 	s := &Session{ID: "s", Settings: policy.Settings{Mounts: []policy.Mount{{Source: "/a"}, {Source: "/b"}}}}
@@ -204,6 +246,12 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 		{"a source that is not there", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Errno: 2}, fault.Invalid, "mounts[1].source"},
 		{"a source that is not allowed", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Refused: &isolation.Refusal{Field: "mounts[1].source", Value: "/b", Allowed: "x"}}, fault.Denied, "mounts[1].source"},
 		{"a target that is not allowed", &isolation.StepError{Step: isolation.StepValidate, Refused: &isolation.Refusal{Field: "mounts[0].target", Value: "/etc", Allowed: "x"}}, fault.Invalid, "mounts[0].target"},
+		{"no descriptors for a source", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Errno: syscall.EMFILE}, fault.Unavailable, ""},
+		{"no memory", &isolation.StepError{Step: isolation.StepClone, Errno: syscall.ENOMEM}, fault.Unavailable, ""},
+		{"no processes", &isolation.StepError{Step: isolation.StepClone, Errno: syscall.EAGAIN}, fault.Unavailable, ""},
+		{"no disk for the workspace", &isolation.StepError{Step: isolation.StepWorkspace, Errno: syscall.ENOSPC}, fault.Unavailable, ""},
+		{"no disk for the record", &fs.PathError{Op: "write", Path: "/secret/dir", Err: syscall.ENOSPC}, fault.Unavailable, ""},
+		{"no files on the host", fmt.Errorf("x: %w", syscall.ENFILE), fault.Unavailable, ""},
 		{"no ids", &isolation.StepError{Step: isolation.StepIDRange, Errno: 87}, fault.Exhausted, ""},
 		{"a step inside", &isolation.StepError{Step: isolation.StepSeccomp, Errno: 22}, fault.Internal, ""},
 		{"something else", errors.New("x"), fault.Internal, ""},
@@ -212,6 +260,14 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 		f, _ := errors.AsType[*fault.Error](err)
 		if fault.KindOf(err) != tc.kind || f != nil && f.Field != tc.field || f == nil && tc.field != "" {
 			t.Errorf("%s: %v: %v", tc.name, fault.KindOf(err), err)
+		}
+		// What failed at a step says so apart from what is allowed, and no path of ours is told.
+		step, failed := errors.AsType[*isolation.StepError](tc.err)
+		if failed && step.Refused == nil && !errors.Is(err, step) || fault.KindOf(err) != fault.Internal && strings.Contains(err.Error(), "/secret") {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if f != nil && failed && strings.Contains(f.Allowed, step.Errno.Error()) {
+			t.Errorf("%s: allowed is %s", tc.name, f.Allowed)
 		}
 	}
 }

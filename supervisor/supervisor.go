@@ -143,6 +143,10 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", v.cfg.Sessions.Max).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}
+	if own := v.ownedLocked(who); !who.Admin && own >= v.cfg.Sessions.MaxPerOwner {
+		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, v.cfg.Sessions.MaxPerOwner).
+			WithHint("remove one with boxctl rm, or wait for an idle one to end")
+	}
 	now := time.Now()
 	s := &Session{
 		ID: req.ID, Key: key, Owner: who, Hostname: hostnameOf(req.ID), Settings: settings, Created: now,
@@ -151,6 +155,16 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 	}
 	v.sessions[key] = s
 	return s, true, nil
+}
+
+// ownedLocked counts the sessions of one principal.
+func (v *Supervisor) ownedLocked(who Principal) (n int) {
+	for _, s := range v.sessions {
+		if s.Owner.Name == who.Name {
+			n++
+		}
+	}
+	return n
 }
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
@@ -209,8 +223,8 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		box.Close()
 	}
 	if err != nil {
-		box, err = nil, startError(s, err)
 		v.log.Warn("session start failed", "session", s.ID, "owner", s.Owner.Name, "error", err)
+		box, err = nil, startError(s, err)
 		v.removeRecord(s)
 		v.mu.Lock()
 		delete(v.sessions, s.Key)

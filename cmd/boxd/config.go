@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,6 +99,8 @@ func defaultConfig() config {
 // top of the built-in configuration. A missing file is an error only if required.
 func loadConfig(path string, required bool) (config, error) {
 	cfg := defaultConfig()
+	perOwner := cfg.Sessions.MaxPerOwner
+	cfg.Sessions.MaxPerOwner = unsaid
 	err := cfg.decodeFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
 		err = nil
@@ -114,8 +117,14 @@ func loadConfig(path string, required bool) (config, error) {
 			return cfg, err
 		}
 	}
+	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
+		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
+	}
 	return cfg, cfg.validate(path)
 }
+
+// unsaid is a number that stands for none; who writes it into a file gets what it stands for.
+const unsaid = math.MinInt
 
 // decodeFile puts one file on top of what is there. Unlike the rest, a profile starts from the
 // built-in one of its name or from "default", so that a file names only what it changes.

@@ -87,6 +87,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"pigs", "[profiles.default]\nmemory = \"512 pigs\"\n", []string{"profiles.default", "512MiB"}},
 		{"wrong type", "[sessions]\nmax = \"many\"\n", []string{"max"}},
 		{"out of range", "[sessions]\nmax = 0\n", []string{"sessions.max", "1 to 4096"}},
+		{"none for an owner", "[sessions]\nmax_per_owner = 0\n", []string{"sessions.max_per_owner", "1 to 256"}},
+		{"more for an owner than for all", "[sessions]\nmax = 3\nmax_per_owner = 4\n", []string{"sessions.max_per_owner", "1 to 3"}},
 		{"unknown limit", "[limits]\nbest_effort = [\"luck\"]\n", []string{"limits.best_effort", "luck", "memory"}},
 		{"unknown locked field", "[profiles.x]\nlocked = [\"colour\"]\n", []string{"profiles.x", "locked", "colour", "network"}},
 		{"missing profile", "[sessions]\ndefault_profile = \"gone\"\n", []string{"sessions.default_profile", "gone", "offline_readonly"}},
@@ -145,6 +147,21 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 	}
 	if _, err := loadConfig(path+".none", false); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
+	}
+}
+
+func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		"": 128, "max = 256": 128, "max = 7": 7, "max = 1000": 128, "max = 1000\nmax_per_owner = 900": 900, "max_per_owner = 1": 1,
+	} {
+		path := filepath.Join(t.TempDir(), "box.toml")
+		if err := os.WriteFile(path, []byte("[sessions]\n"+text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := loadConfig(path, true); err != nil || cfg.Sessions.MaxPerOwner != want {
+			t.Errorf("%q: %d, %v, want %d", text, cfg.Sessions.MaxPerOwner, err, want)
+		}
 	}
 }
 

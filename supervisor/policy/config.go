@@ -33,6 +33,7 @@ type Limits struct {
 // SessionLimits bounds sessions.
 type SessionLimits struct {
 	Max            int    `toml:"max"`
+	MaxPerOwner    int    `toml:"max_per_owner"` // of everybody but root
 	DefaultProfile string `toml:"default_profile"`
 }
 
@@ -132,7 +133,7 @@ func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n
 func DefaultConfig() Config {
 	return Config{
 		Limits:   Limits{BestEffort: []string{}},
-		Sessions: SessionLimits{Max: 256, DefaultProfile: "default"},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, DefaultProfile: "default"},
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
@@ -191,6 +192,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {
 		bad("sessions.max", c.Sessions.Max, "1 to 4096")
+	}
+	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
+		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d, which is sessions.max", c.Sessions.Max))
 	}
 	if _, ok := c.Profiles[c.Sessions.DefaultProfile]; !ok {
 		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))

@@ -125,6 +125,31 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
+func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	for _, tc := range []struct{ method, path, allow string }{
+		{"POST", "/healthz", "GET"},
+		{"PUT", "/v1/sessions", "GET, POST"},
+		{"BREW", "/v1/sessions/x", "GET, DELETE"},
+		{"GET", "/v1/sessions/x/exec", "POST"},
+		{"HEAD", "/v1/exec", "POST"},
+		{"GET", "/v1/nothing", ""},
+		{"DELETE", "/v1/sessions/x/", ""},
+	} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, tc.method, tc.path))
+		want := http.StatusMethodNotAllowed
+		if tc.allow == "" {
+			want = http.StatusNotFound
+		}
+		var p api.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != want || p.Status != want || w.Header().Get("Allow") != tc.allow || p.Allowed != tc.allow {
+			t.Errorf("%s %s: %d %v %s", tc.method, tc.path, w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
 func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()

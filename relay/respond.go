@@ -64,10 +64,10 @@ func (c *call) fail(ctx context.Context, err error) {
 
 // send writes an answer, and reports whether the caller's socket has taken it.
 func (c *call) send(code int, contentType string, body any) error {
-	c.expectReader()
 	data, err := json.Marshal(body)
 	if err != nil {
 		c.server.log.Error("answer not encoded", "path", c.r.URL.Path, "error", err)
+		c.expectReader()
 		http.Error(c.w, "internal error", http.StatusInternalServerError)
 		return err
 	}
@@ -75,6 +75,7 @@ func (c *call) send(code int, contentType string, body any) error {
 	c.w.Header().Set("Content-Type", contentType)
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	c.w.Header().Set("X-Content-Type-Options", "nosniff")
+	c.expectReader()
 	c.w.WriteHeader(code)
 	if _, err := c.w.Write(data); err != nil {
 		return err

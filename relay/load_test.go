@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// enter takes as many connections as a user gets, of at most that many.
+func enter(c *callers, uid uint32, most int) (taken int, err error) {
+	for range most {
+		if _, err = c.enter(uid); err != nil {
+			return taken, err
+		}
+		taken++
+	}
+	return taken, nil
+}
+
+func TestConnectionsOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	c := newCallers()
+	for uid := range uint32(4) {
+		if n, err := enter(c, 1+uid, 300); n != 256 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "256") {
+			t.Errorf("user %d gets %d: %v", uid, n, err)
+		}
+	}
+	if n, err := enter(c, 9, 1); n != 0 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "1024") {
+		t.Errorf("a fifth user gets %d: %v", n, err)
+	}
+	if n, err := enter(c, 0, 2000); n != 1024 || fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("root gets %d: %v", n, err)
+	}
+	c.leave(2)
+	if n, _ := enter(c, 9, 2); n != 1 {
+		t.Errorf("after one has ended another user gets %d", n)
+	}
+	c.leave(9)
+	for range 256 {
+		c.leave(1)
+	}
+	for range 1024 {
+		c.leave(0)
+	}
+	if c.users[1] != nil || c.users[9] != nil || c.users[0] != nil || len(c.users) != 3 || c.others != 2*256+255 {
+		t.Errorf("%d users and %d connections are known", len(c.users), c.others)
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func dial(t *testing.T, ln net.Listener) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("unix", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func TestOneConnectionTooManyHasItsAnswerAtOnce(t *testing.T) {
+	t.Parallel()
+	ln := peerListener{listen(t), newCallers()}
+	uid := uint32(os.Geteuid())
+	taken, _ := enter(ln.callers, uid, 2000)
+	refused := dial(t, ln)
+	accepted := make(chan net.Conn)
+	go func() {
+		conn, err := ln.Accept() // past the one that is refused
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- conn
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(refused), nil) // nothing was asked
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var p api.Problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusTooManyRequests || p.Status != resp.StatusCode ||
+		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != problemType || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
+		t.Errorf("%v %+v %v", resp, p, err)
+	}
+	if n, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("read %d, %v", n, err)
+	}
+	ln.callers.leave(uid)
+	dial(t, ln)
+	conn := <-accepted
+	conn.Close()
+	conn.Close() // counts once
+	if n := ln.callers.users[uid].conns; n != taken-1 {
+		t.Errorf("%d connections are counted, want %d", n, taken-1)
+	}
+}
+
+func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	user, other := newLoad(), newLoad()
+	release, err := user.reserve(t.Context(), maxUserBytes-10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func(ctx context.Context, l *load, body string, length int64) error {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
+		r.ContentLength = length
+		c := &call{server: s, w: httptest.NewRecorder(), r: r, load: l}
+		return c.decodeBody(new(api.ExecRequest), maxBody)
+	}
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	for _, length := range []int64{11, -1, maxBody} { // -1 may become anything
+		if err := post(gone, user, "{}         ", length); !errors.Is(err, context.Canceled) {
+			t.Errorf("a body of %d bytes without room: %v", length, err)
+		}
+	}
+	if err := post(t.Context(), user, "{}", 2); err != nil {
+		t.Errorf("a small body: %v", err)
+	}
+	if err := post(t.Context(), other, "{}         ", -1); err != nil {
+		t.Errorf("a body of another user: %v", err)
+	}
+	release()
+	for range 10 { // what was reserved is given back
+		if err := post(t.Context(), user, "{}", -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, length := range []int64{maxBody + 1, 1 << 40} { // refused before anything is read or kept
+		f, ok := errors.AsType[*fault.Error](post(t.Context(), user, "", length))
+		if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
+			t.Errorf("%d bytes: %+v", length, f)
+		}
+	}
+	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", maxBody+1), -1))
+	if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
+		t.Errorf("more than may be: %+v", f)
+	}
+}
+
+// serve makes a server answer requests on a socket as http.Server does it, and tells when each was dealt with.
+func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
+	t.Helper()
+	done = make(chan struct{}, 1)
+	ln = listen(t)
+	srv := &http.Server{ConnContext: withPeer, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r)
+		done <- struct{}{}
+	})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = srv.Serve(peerListener{ln, newCallers()}) // ends with the test
+	}()
+	t.Cleanup(func() {
+		srv.Close()
+		<-ended
+	})
+	return ln, done
+}
+
+func await(t *testing.T, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second): // far more than the patience in the test
+		t.Fatal(what)
+	}
+}
+
+func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	s.answers = 50 * time.Millisecond
+	s.routes = []route{{"GET /", user, "", func(*call) (any, error) { return strings.Repeat("x", 16<<20), nil }}}
+	ln, done := serve(t, s)
+	conn := dial(t, ln)
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the answer is held for ever", done)
+	if n, err := io.Copy(io.Discard, conn); n >= 16<<20 {
+		t.Errorf("of the answer %d bytes came: %v", n, err)
+	}
+}
+
+// deadlines is a listener of one connection that notes what its writing deadline becomes.
+type deadlines struct {
+	net.Listener
+	set chan time.Time
+}
+
+func (l deadlines) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return notingConn{conn, l.set}, err
+}
+
+type notingConn struct {
+	net.Conn
+	set chan time.Time
+}
+
+func (c notingConn) SetWriteDeadline(t time.Time) error {
+	c.set <- t
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// The deadline of one answer is not that of the connection, whose next request may take longer.
+func TestPatienceIsForOneAnswer(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	peer := peerAddr{supervisor.Principal{Name: "uid:1"}, newLoad()}
+	ln := deadlines{listen(t), make(chan time.Time, 100)}
+	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, peerKey{}, peer)
+	}}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = srv.Serve(ln) // ends with the test
+	}()
+	begun := time.Now()
+	conn := dial(t, ln)
+	r := bufio.NewReader(conn)
+	for range 2 { // the first is over for certain when the second is answered
+		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Error(err)
+		}
+	}
+	srv.Close()
+	<-ended
+	if first, second := <-ln.set, <-ln.set; first.Before(begun.Add(answerPatience)) || !second.IsZero() {
+		t.Errorf("the deadline is %v, and then %v", first, second)
+	}
+}
+
+func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		gone    bool // before the answer
+		hangsUp bool // while it is written
+		want    bool
+	}{
+		"delivered": {}, "gone": {gone: true, want: true}, "hangs up": {hangsUp: true, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tc.gone {
+				cancel()
+			}
+			s, _ := quiet()
+			undone := false
+			s.routes = []route{{"POST /", user, "", func(*call) (any, error) {
+				return created{api.Session{ID: "s"}, func() { undone = true }}, nil
+			}}}
+			w := http.ResponseWriter(httptest.NewRecorder())
+			if tc.hangsUp {
+				w = deaf{w}
+			}
+			s.ServeHTTP(w, as(ctx, supervisor.Principal{Name: "uid:1"}, http.MethodPost, "/"))
+			if undone != tc.want {
+				t.Errorf("undone: %v", undone)
+			}
+		})
+	}
+}
+
+// deaf is the connection of a caller that has hung up.
+type deaf struct{ http.ResponseWriter }
+
+func (deaf) FlushError() error { return net.ErrClosed }

@@ -32,7 +32,11 @@ func TestMain(m *testing.M) {
 	if socket == "" {
 		os.Exit(m.Run())
 	}
-	if err := call(socket); err != nil {
+	do := call
+	if len(os.Args) > 1 {
+		do = holdMany
+	}
+	if err := do(socket); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -76,9 +80,20 @@ func ask(socket, request string) (answer, error) {
 		return answer{}, err
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, request); err != nil {
-		return answer{}, err
+	sent := make(chan error, 1)
+	go func() { // a request may be answered before all of it is taken
+		_, err := io.WriteString(conn, request)
+		sent <- err
+	}()
+	a, err := readAnswer(conn)
+	if err != nil {
+		conn.Close()
+		return a, errors.Join(err, <-sent)
 	}
+	return a, nil
+}
+
+func readAnswer(conn net.Conn) (answer, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return answer{}, err
@@ -104,24 +119,27 @@ func raw(t *testing.T, d *boxtest.Daemon, method, path, body string) answer {
 	return a
 }
 
-// Another user than root, whom the socket's group lets in.
+// Other users than root, whom the socket's group lets in.
 const (
 	otherUID = 4242
+	thirdUID = 4243
 	otherGID = 65534
 )
 
-// asOther makes requests as that user.
+// asOther makes requests as one of them.
 func asOther(t *testing.T, d *boxtest.Daemon, requests ...string) []answer {
+	t.Helper()
+	return asUser(t, d, otherUID, requests...)
+}
+
+func asUser(t *testing.T, d *boxtest.Daemon, uid uint32, requests ...string) []answer {
 	t.Helper()
 	in, err := json.Marshal(requests)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not by its path, which may be closed to that user.
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = []string{callerVariable + "=" + d.Socket}
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherGID}}
+	cmd := callerOf(t, d, uid)
+	cmd.Stdin = bytes.NewReader(in)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("requests as another user: %v", err)
@@ -131,6 +149,17 @@ func asOther(t *testing.T, d *boxtest.Daemon, requests ...string) []answer {
 		t.Fatal(err)
 	}
 	return answers
+}
+
+// callerOf is this program as a caller of boxd who is another user.
+func callerOf(t *testing.T, d *boxtest.Daemon, uid uint32, args ...string) *exec.Cmd {
+	t.Helper()
+	// Not by its path, which may be closed to that user.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = []string{callerVariable + "=" + d.Socket}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: otherGID}}
+	return cmd
 }
 
 // create makes a session that does not exist.

@@ -209,18 +209,25 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 		{"GET", "/"},
 		{"GET", "/v1"},
 		{"GET", "/v2/sessions"},
-		{"PUT", "/v1/sessions"},
-		{"PATCH", "/v1/sessions/x"},
-		{"GET", "/v1/sessions/x/exec"},
 		{"GET", "/v1/../healthz"},
 		{"GET", "//healthz"},
 		{"OPTIONS", "*"},
-		{"BREW", "/v1/sessions"},
 		{"GET", "/v1/sessions/x/"},
 	} {
 		a := raw(t, d, tc[0], tc[1], "")
 		if p := a.problem(t); p.Status != http.StatusNotFound {
 			t.Errorf("%s %s: %+v", tc[0], tc[1], p)
+		}
+	}
+	for _, tc := range [][3]string{
+		{"PUT", "/v1/sessions", "GET, POST"},
+		{"BREW", "/v1/sessions", "GET, POST"},
+		{"PATCH", "/v1/sessions/x", "GET, DELETE"},
+		{"GET", "/v1/sessions/x/exec", "POST"},
+	} {
+		a := raw(t, d, tc[0], tc[1], "")
+		if p := a.problem(t); p.Status != http.StatusMethodNotAllowed || a.Header.Get("Allow") != tc[2] {
+			t.Errorf("%s %s: %v %+v", tc[0], tc[1], a.Header, p)
 		}
 	}
 	for _, path := range []string{"/v1/sessions?al=true", "/v1/sessions?all=yes", "/v1/sessions?all=true&all=true", "/v1/status?x=1", "/v1/sessions/x?all=true"} {

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// peakMemory is the most memory a process has had, in bytes.
+func peakMemory(t *testing.T, pid int) (peak int) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nVmHWM:")
+	if _, err := fmt.Sscan(rest, &peak); err != nil {
+		t.Fatal(err)
+	}
+	return peak << 10
+}
+
+// A body of three bytes an element became a hundred and more of them for each: more than two GiB here.
+// The bound has room for the race detector, which keeps a multiple of what a program looks at.
+func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
+	t.Parallel()
+	const size, room = 16<<20 - 64, 1 << 30
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	repeat := func(begin, s, end string) string {
+		return begin + strings.Repeat(s, (size-len(begin)-len(end))/len(s)) + end
+	}
+	before := peakMemory(t, d.PID())
+	for field, tc := range map[string][2]string{
+		"session.mounts": {"/v1/exec", repeat(`{"session":{"mounts":[{}`, `,{}`, `]}}`)},
+		"exec.argv":      {"/v1/exec", repeat(`{"exec":{"argv":[""`, `,""`, `]}}`)},
+		"argv":           {"/v1/sessions/s1/exec", repeat(`{"argv":[""`, `,""`, `]}`)},
+	} {
+		var parallel sync.WaitGroup
+		for range 4 {
+			parallel.Go(func() {
+				a, err := ask(d.Socket, request("POST", tc[0], tc[1]))
+				if err != nil {
+					t.Errorf("%s: %v", field, err)
+					return
+				}
+				var p api.Problem
+				if err := json.Unmarshal(a.Body, &p); err != nil || p.Status != http.StatusBadRequest || p.Field != field || !strings.HasPrefix(p.Allowed, "at most ") || !strings.HasSuffix(p.Value, " elements") {
+					t.Errorf("%s: %+v", field, p)
+				}
+			})
+		}
+		parallel.Wait()
+	}
+	if grown := peakMemory(t, d.PID()) - before; grown > room {
+		t.Errorf("boxd grew by %d MiB", grown>>20)
+	} else {
+		t.Logf("boxd grew by %d MiB", grown>>20)
+	}
+}
+
+// The answer comes while the body is still being sent.
+func TestABodyThatWillNotBeUsedIsNotRead(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for path, status := range map[string]int{"/v1/sessions/none/exec": 404, "/v1/sessions": 400, "/v1/exec": 400} {
+		length := 100 << 20
+		if status == 404 {
+			length = 1 << 20
+		}
+		conn, err := net.Dial("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n{", path, length); err != nil {
+			t.Fatal(err)
+		}
+		a, err := readAnswer(conn)
+		conn.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := a.problem(t); p.Status != status || status == 400 && p.Field != "body" {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+	long := `{"id":"` + strings.Repeat("x", 1<<20) + `"}`
+	a := raw(t, d, "POST", "/v1/sessions", long)
+	if p := a.problem(t); p.Status != 400 || p.Field != "body" || p.Allowed != "at most 1MiB" {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestOneUserLeavesSessionsForOthers(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 5\nmax_per_owner = 2\n")
+	make := func(id string) string { return request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
+	once := request("POST", "/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`)
+	theirs := asOther(t, d, make("s1"), make("s2"), make("s3"), once, make("s1"))
+	for i, want := range []int{201, 201, 429, 429, 200} {
+		if theirs[i].Code != want {
+			t.Errorf("request %d: %d %s, want %d", i, theirs[i].Code, theirs[i].Body, want)
+		}
+	}
+	p := theirs[2].problem(t)
+	if p.Detail != "you have 2 sessions, the limit is 2 (sessions.max_per_owner)" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
+		t.Errorf("%+v", p)
+	}
+	if third := asUser(t, d, thirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
+		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
+	}
+	for i := range 2 { // to sessions.max
+		create(t, d, api.SessionRequest{ID: fmt.Sprint(i)})
+	}
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{})
+	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "(sessions.max)") {
+		t.Errorf("%+v", e)
+	}
+	if again := asOther(t, d, request("DELETE", "/v1/sessions/s1", ""), make("s3")); again[1].Code != http.StatusCreated {
+		t.Errorf("after one has ended: %s", again[1].Body)
+	}
+}
+
+func TestRootMayHaveMoreThanOneOwner(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 3\nmax_per_owner = 1\n")
+	for i := range 3 {
+		create(t, d, api.SessionRequest{ID: fmt.Sprint(i)})
+	}
+}
+
+// held are the connections of a caller.
+type held struct{ Kept, TurnedAway int }
+
+// holdMany is the caller of holdConnections: it says what became of its connections, and keeps them
+// until its standard input ends.
+func holdMany(socket string) error {
+	var got held
+	for range 300 {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: boxd\r\n\r\n") // one that is turned away may be closed by now
+		a, err := readAnswer(conn)
+		if err != nil {
+			return err
+		}
+		switch a.Code {
+		case http.StatusOK:
+			got.Kept++
+		case http.StatusTooManyRequests:
+			got.TurnedAway++
+		}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(got); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// holdConnections opens 300 connections as a user, and keeps them until release.
+func holdConnections(t *testing.T, d *boxtest.Daemon, uid uint32) (got held, release func()) {
+	t.Helper()
+	cmd := callerOf(t, d, uid, "hold")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(out).Decode(&got); err != nil {
+		t.Error(err)
+	}
+	return got, func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOneUserLeavesConnectionsForOthers(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	got, release := holdConnections(t, d, otherUID)
+	defer release()
+	if got != (held{Kept: 256, TurnedAway: 44}) {
+		t.Errorf("of 300 connections: %+v", got)
+	}
+	if _, err := d.Status(t.Context()); err != nil {
+		t.Errorf("root: %v", err)
+	}
+	create(t, d, api.SessionRequest{ID: "s1"})
+	if a := asUser(t, d, thirdUID, request("GET", "/v1/status", "")); a[0].Code != http.StatusOK {
+		t.Errorf("a third user: %s", a[0].Body)
+	}
+}
+
+// A session without an id of its maker's is nobody's when its maker has gone.
+func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	signal := func(sig syscall.Signal) {
+		if err := syscall.Kill(d.PID(), sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(body string) { // its maker has gone before boxd looks
+		signal(syscall.SIGSTOP)
+		defer signal(syscall.SIGCONT)
+		conn, err := net.Dial("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, request("POST", "/v1/sessions", body)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	send(`{"ttl":"0s"}`)
+	boxtest.Eventually(t, "the session has ended", func() bool { return strings.Contains(d.Log(), "reason=unclaimed") })
+	d.NothingLeft(before)
+	send(`{"id":"s1"}`) // its maker can ask for it again
+	boxtest.Eventually(t, "the session is there", func() bool {
+		s, err := d.Session(t.Context(), "s1")
+		return err == nil && s.State == "ready"
+	})
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMountSourceThatIsMissingSaysWhyInFailure(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%\"]\n")
+	source := filepath.Join(d.Dir, "none")
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
+	e := refused(t, err, http.StatusBadRequest, "mounts[0].source")
+	if e.Failure == nil || e.Failure.Errno != "ENOENT" || e.Failure.Step != "mount source" || e.Allowed != "an existing directory you may open" {
+		t.Errorf("%+v, failure %+v", e.Problem, e.Failure)
+	}
+}

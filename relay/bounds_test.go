@@ -95,8 +95,7 @@ func TestEveryListOfARequestHasItsMost(t *testing.T) {
 	found := 0
 	var walk func(reflect.Type)
 	walk = func(typ reflect.Type) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
 			inner := f.Type
 			if k := inner.Kind(); k == reflect.Slice || k == reflect.Map {
 				found++

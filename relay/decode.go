@@ -166,8 +166,8 @@ func decodeField(raw []byte, v reflect.Value, key, path string) error {
 }
 
 func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) {
-	for i := range t.NumField() {
-		if f = t.Field(i); nameOf(f) == key {
+	for f = range t.Fields() {
+		if nameOf(f) == key {
 			return f, true
 		}
 	}

@@ -4,6 +4,7 @@ package relay
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -165,6 +168,74 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	}
 }
 
+func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	user := newLoad()
+	type message struct {
+		data []byte
+		err  error
+	}
+	got := make(chan message)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ws.CloseNow()
+		ws.SetReadLimit(api.MaxStart)
+		for {
+			_, data, release, err := user.readMessage(t.Context(), ws)
+			if err == nil {
+				release()
+			}
+			got <- message{data, err}
+			if err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	ws, _, err := websocket.Dial(t.Context(), srv.URL, nil) //nolint:bodyclose // the library has closed it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	send := func(n int) {
+		if err := ws.Write(t.Context(), websocket.MessageBinary, bytes.Repeat([]byte("x"), n)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range []int{0, 1, api.MaxFrame - 1, api.MaxFrame, api.MaxFrame + 1, 1 << 20, api.MaxStart} {
+		go send(n)
+		if m := <-got; m.err != nil || len(m.data) != n {
+			t.Fatalf("of %d bytes %d came: %v", n, len(m.data), m.err)
+		}
+	}
+	release, err := user.reserve(t.Context(), maxUserBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go send(api.MaxFrame - 1) // what is short needs none
+	if m := <-got; m.err != nil {
+		t.Fatal(m.err)
+	}
+	go send(api.MaxFrame + 1)
+	select {
+	case m := <-got:
+		t.Errorf("a long message is read without room for it: %d bytes, %v", len(m.data), m.err)
+	case <-time.After(20 * time.Millisecond): // if this is too short the test passes too easily, and never fails
+		release()
+		if m := <-got; m.err != nil || len(m.data) != api.MaxFrame+1 {
+			t.Errorf("then: %d bytes, %v", len(m.data), m.err)
+		}
+	}
+	ws.CloseNow()
+	if m := <-got; m.err == nil {
+		t.Error("a message after the end")
+	}
+}
+
 // serve makes a server answer requests on a socket as http.Server does it, and tells when each was dealt with.
 func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	t.Helper()
@@ -260,6 +331,7 @@ func TestPatienceIsForOneAnswer(t *testing.T) {
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 			t.Error(err)
 		}
+		resp.Body.Close()
 	}
 	srv.Close()
 	<-ended

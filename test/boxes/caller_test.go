@@ -105,6 +105,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 	put(t, filepath.Join(open, "file"), "known", 0o644, stranger)
 	put(t, filepath.Join(open, "secret"), "secret", 0o600, stranger)
 	put(t, filepath.Join(open, "mine"), "mine", 0o600, owner)
+	const mayOpen = "an existing directory you may open"
 	for _, tc := range []struct {
 		name    string
 		session api.SessionRequest
@@ -114,9 +115,9 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 	}{
 		{"writing to another's", theirs(open, "rw"), 403, "mounts[0].source", "owned by uid 4242"},
 		{"writing to root's", theirs(roots, "rw"), 403, "mounts[0].source", "owned by uid 4242"},
-		{"reading another's closed one", theirs(closed, "ro"), 400, "mounts[0].source", "permission denied"},
-		{"boxd's state", theirs(d.State, "ro"), 400, "mounts[0].source", "permission denied"},
-		{"below boxd's state", theirs(d.State+"/workspaces", "ro"), 400, "mounts[0].source", "permission denied"},
+		{"reading another's closed one", theirs(closed, "ro"), 400, "mounts[0].source", mayOpen},
+		{"boxd's state", theirs(d.State, "ro"), 400, "mounts[0].source", mayOpen},
+		{"below boxd's state", theirs(d.State+"/workspaces", "ro"), 400, "mounts[0].source", mayOpen},
 		{"above boxd's state", theirs(d.Dir, "ro"), 403, "mounts[0].source", "no system directory"},
 		{"naming an owner", api.SessionRequest{Mounts: []api.Mount{{Source: own, Target: "/mnt", Mode: "rw", Owner: owner}}}, 400, "mounts[0].owner", "only a caller with uid 0"},
 	} {
@@ -128,6 +129,9 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 				t.Fatal("accepted")
 			}
 			refused(t, &client.Error{Problem: *p}, tc.status, tc.field, tc.allowed)
+			if tc.allowed == mayOpen && (p.Failure == nil || p.Failure.Errno != "EACCES") {
+				t.Errorf("%s: failure %+v", p.Detail, p.Failure)
+			}
 			untouched(t, d, before)
 		})
 	}

@@ -87,9 +87,15 @@ func Programs(t testing.TB) string {
 	return dir
 }
 
-// Build makes another program of this module, without cgo, and returns its path.
+// Build makes another program of this module, without cgo, and returns its path. It may be among those
+// that are built already.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
+	if built := filepath.Join(os.Getenv(binVariable), filepath.Base(pkg)); filepath.IsAbs(built) {
+		if _, err := os.Stat(built); err == nil {
+			return built
+		}
+	}
 	root, err := moduleRoot()
 	if err != nil {
 		t.Fatal(err)

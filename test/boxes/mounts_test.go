@@ -279,7 +279,13 @@ func TestSetuidBitsAreRefusedWhereTheHostWouldHonourThem(t *testing.T) {
 			t.Errorf("%s has mode %o on the host", name, mode)
 		}
 	}
-	without.try(all("OK", calls("/workspace")...)...)
+	for _, call := range calls("/workspace") {
+		want := "OK"
+		if strings.HasPrefix(call, "fchmodat2=") {
+			want = "OK|ENOSYS" // it is there from Linux 6.6 on
+		}
+		without.try(attempt{call, want})
+	}
 	if got := without.sh("chmod 6755 /workspace/id; stat -c %a /workspace/id; /workspace/id -u; /workspace/id -ru"); got != "6755\n1000\n1000\n" {
 		t.Errorf("a setuid program of the box user's: %q", got)
 	}

@@ -183,9 +183,9 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	before := anonymous(t, d.PID())
-	const mib, size = 1 << 20, 256
+	const mib, size = 1 << 20, 64
 	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i > written; head -c %d /dev/zero; done", size, mib)
-	c := converse(t.Context(), d, "s1", sh(line))
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: &line, Timeout: duration("2m")})
 	written := func() int {
 		n, _ := strconv.Atoi(strings.TrimSpace(in(t, d, "s1", sh("cat written")).Stdout))
 		return n

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs a suite in a virtual machine: Debian with a real systemd and cgroup v2, under software
+# emulation, so it needs no right but that to run mmdebstrap. Usage: vm.sh FLAVOUR DIRECTORY
+#
+# FLAVOUR is bookworm (systemd 252, Linux 6.1) or trixie (systemd 257, Linux 6.12). DIRECTORY becomes
+# /suite in the machine; its program "run" is started by systemd once the machine is up, what it
+# prints is printed here, and its exit status is that of vm.sh. Anything else that goes wrong is 125:
+# a machine that does not boot, or says nothing, has not passed anything.
+set -euo pipefail
+flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
+
+# Seconds until a machine is given up. Emulation is slow, so this bounds the broken, not the slow.
+patience=${BOXD_VM_PATIENCE:-2400}
+cache=${BOXD_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/boxd-vm}
+
+fail() { printf 'vm: %s\n' "$1" >&2; exit 125; }
+trap 'fail "line $LINENO failed"' ERR
+
+case $flavour in
+bookworm | trixie) ;;
+*) fail "flavour is \"$flavour\": allowed are bookworm, trixie" ;;
+esac
+
+# What the machine is made of. quota and e2fsprogs are for project quotas, gcc for the programs that
+# tests compile in boxes.
+packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,linux-image-cloud-amd64
+
+for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
+	command -v "${tool%:*}" >/dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "${tool%:*}" >/dev/null || missing+=" ${tool#*:}"
+done
+if [ -n "${missing:-}" ]; then
+	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "please install:$missing"
+	echo "vm: installing$missing"
+	apt-get -qq update
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null
+fi
+PATH=$PATH:/usr/sbin:/sbin
+
+# The bare system is built once for its name, its packages and this recipe.
+mkdir -p "$cache"
+base=$cache/$flavour-$(printf '%s\n' "$flavour" "$packages" v1 | sha256sum | cut -c1-16).tar
+if [ ! -s "$base" ]; then
+	echo "vm: building $flavour"
+	# Under another name until it is whole: an interrupted build is no base.
+	mmdebstrap --quiet --format=tar --variant=minbase --include="$packages" "$flavour" "$base.$$" || { rm -f "$base.$$"; fail "mmdebstrap $flavour"; }
+	mv "$base.$$" "$base"
+fi
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/boxd-vm.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+nonce=$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')
+
+# The machine's disk: the base, the suite, and the unit that runs it.
+mkdir "$dir/root"
+tar -C "$dir/root" -xf "$base" --numeric-owner
+cp -r "$suite" "$dir/root/suite"
+mkdir -p "$dir/root/var/lib/boxd"
+printf 'boxd-vm\n' >"$dir/root/etc/hostname"
+cat >"$dir/root/etc/fstab" <<'FSTAB'
+/dev/vda / ext4 defaults 0 0
+/dev/vdb /var/lib/boxd ext4 prjquota,nosuid,nodev 0 0
+FSTAB
+cat >"$dir/root/etc/systemd/system/suite.service" <<UNIT
+[Unit]
+Description=The suite
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/bin/bash -c 'cd /suite && ./run; echo "verdict $nonce \$?"; journalctl -b --no-pager -o short-monotonic >/dev/virtio-ports/journal'
+ExecStopPost=/usr/bin/systemctl poweroff --force
+StandardOutput=file:/dev/virtio-ports/suite
+StandardError=inherit
+TimeoutStartSec=infinity
+UNIT
+mkdir -p "$dir/root/etc/systemd/system/default.target.wants"
+ln -s ../suite.service "$dir/root/etc/systemd/system/default.target.wants/suite.service"
+rm -f "$dir/root/etc/resolv.conf"
+kernel=("$dir"/root/boot/vmlinuz-*) initrd=("$dir"/root/boot/initrd.img-*)
+mv "${kernel[0]}" "$dir/vmlinuz" && mv "${initrd[0]}" "$dir/initrd"
+mke2fs -qF -t ext4 -d "$dir/root" -L root "$dir/root.img" 4G >/dev/null
+rm -rf "$dir/root"
+mke2fs -qF -t ext4 -O quota,project -E quotatype=usrquota:grpquota:prjquota "$dir/data.img" 2G >/dev/null
+
+# cx16=off: without it some versions of qemu emulate a 16-byte compare-and-exchange wrongly, and one
+# boot in three dies.
+echo "vm: starting $flavour"
+touch "$dir/verdict" "$dir/journal"
+timeout --foreground "$patience" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 2048 \
+	-nodefaults -display none -monitor none -no-reboot -serial file:"$dir/console" \
+	-kernel "$dir/vmlinuz" -initrd "$dir/initrd" -append 'console=ttyS0 root=/dev/vda rw panic=-1' \
+	-drive file="$dir/root.img",if=virtio,format=raw,cache=unsafe \
+	-drive file="$dir/data.img",if=virtio,format=raw,cache=unsafe \
+	-device virtio-serial -device virtio-rng-pci \
+	-chardev file,id=suite,path=/dev/stdout -device virtserialport,chardev=suite,name=suite \
+	-chardev file,id=journal,path="$dir/journal" -device virtserialport,chardev=journal,name=journal \
+	</dev/null | awk -v nonce="$nonce" -v verdict="$dir/verdict" '
+		$1 == "verdict" && $2 == nonce { print $3 > verdict; close(verdict); next }
+		{ print; fflush() }' || true
+
+status=$(cat "$dir/verdict")
+if [ "$status" = 0 ]; then
+	echo "vm: $flavour passed"
+	exit 0
+fi
+keep=$(mktemp -d "${TMPDIR:-/tmp}/boxd-vm-failed.XXXXXX")
+mv "$dir/console" "$dir/journal" "$keep/"
+echo "vm: console and journal of the machine are in $keep" >&2
+tail -n 30 "$keep/console" >&2
+[ -n "$status" ] || fail 'the machine has ended without a verdict'
+exit "$status"

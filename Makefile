@@ -6,8 +6,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 30s
 ROUNDS ?= 200
-# Layers of the tests to leave out, by name: make test SKIP="boxes demo"
+# Layers of the tests to leave out, by name: make test SKIP="boxes vm"
 SKIP ?=
+# System of the virtual machine: bookworm or trixie
+export FLAVOUR ?= bookworm
 
 export GOFLAGS := -buildvcs=false
 
@@ -19,7 +21,7 @@ help: ## list the targets
 build: ## the four programs, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-test: ## everything: pure tests, real boxes, the demo; needs root for the boxes
+test: ## everything: pure tests, real boxes, the demo, a virtual machine; needs root
 	@test/run.sh $(SKIP)
 
 lint: ## golangci-lint with the reasons of .golangci.yml, and go vet for the other architecture

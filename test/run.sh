@@ -63,9 +63,20 @@ demo() {
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/... && test/demo/demo.sh bin
 }
 
+# The same tests on a host as boxd is made for: systemd, cgroup v2, the kernel of a distribution.
+machine() {
+	local suite
+	suite=$(mktemp -d) || return
+	test/vm/suite.sh "$suite" && test/vm/vm.sh "${FLAVOUR:-bookworm}" "$suite"
+	local status=$?
+	rm -rf "$suite"
+	return $status
+}
+
 layer pure pure
 layer boxes real
 layer demo demo
+layer vm machine
 
 printf '\nran: %s\n' "${ran[*]:-nothing}"
 [ ${#left[@]} = 0 ] || echo "left out, as asked: ${left[*]}"

@@ -289,8 +289,9 @@ func (d *Daemon) Log() string {
 }
 
 // patience is how long Eventually waits. It decides no test: what it waits for either comes or the
-// test has failed.
-const patience = 30 * time.Second
+// test has failed. It is less than the longest execution, two minutes, so that a program which should
+// have been ended and runs to its limit is found out; such a program has to be given that limit.
+const patience = 90 * time.Second
 
 // Eventually waits until cond holds.
 func Eventually(t testing.TB, what string, cond func() bool) {

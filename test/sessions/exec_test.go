@@ -56,7 +56,7 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		{"python", api.ExecRequest{Code: new("import sys; print(6*7); sys.exit(255)"), Language: "python"}, outcome{Status: "exited", Stdout: "42\n", ExitCode: 255}},
 		{"code for the shell", api.ExecRequest{Code: new("echo $0"), Language: "sh"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
 		{"signal", sh("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
-		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
+		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: duration("3s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
 		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},
 		{"missing", argv("no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "lookup no-such-program ENOENT"}},
 		{"missing path", argv("/usr/bin/no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /usr/bin/no-such-program ENOENT"}},
@@ -265,7 +265,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := d.Exec(ctx, "s1", new(sh("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000")))
+			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: duration("2m")})
 			failed <- err
 		}()
 		boxtest.Eventually(t, "it runs", func() bool {
@@ -291,7 +291,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := d.Run(ctx, &api.OneShotRequest{Exec: sh("sleep 1000")})
+		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: duration("2m")}})
 		failed <- err
 	}()
 	boxtest.Eventually(t, "it runs", func() bool { return len(sessions(t, d)) == 1 })

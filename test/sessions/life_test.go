@@ -50,9 +50,9 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 func TestARunningProgramKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("50ms")})
+	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("2s")})
 	// Had its time run while the program did, the program would have been canceled.
-	if got := succeeds(t, d, "s1", sh("sleep 1; echo done")); got != "done\n" {
+	if got := succeeds(t, d, "s1", sh("sleep 5; echo done")); got != "done\n" {
 		t.Errorf("%q", got)
 	}
 	ended(t, d, "s1", "idle")
@@ -61,17 +61,17 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
-	create(t, d, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: duration("100ms")})
+	create(t, d, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: duration("3s")})
 	succeeds(t, d, "s1", sh("sleep 1000 & sleep 1001 &"))
-	for i := range 3 { // each of these has been idle for as long
+	for i := range 2 { // each of these has been idle for as long
 		id := fmt.Sprint("other", i)
-		create(t, d, api.SessionRequest{ID: id, TTL: duration("100ms")})
+		create(t, d, api.SessionRequest{ID: id, TTL: duration("4s")})
 		ended(t, d, id, "idle")
 	}
 	if got := succeeds(t, d, "s1", sh("pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')")); got != "2\n" {
 		t.Errorf("%s processes were kept", got)
 	}
-	create(t, d, api.SessionRequest{ID: "other", TTL: duration("100ms")})
+	create(t, d, api.SessionRequest{ID: "other", TTL: duration("4s")})
 	ended(t, d, "other", "idle")
 	succeeds(t, d, "s1", sh("kill $(pgrep -fx 'sleep 1001')"))
 	ended(t, d, "s1", "idle")
@@ -82,8 +82,8 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1", MaxLifetime: duration("500ms"), TTL: duration("1h")})
-	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *duration("500ms") {
+	s := create(t, d, api.SessionRequest{ID: "s1", MaxLifetime: duration("3s"), TTL: duration("1h")})
+	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *duration("3s") {
 		t.Errorf("it says it lives for %v", life)
 	}
 	if r := in(t, d, "s1", sh("sleep 1000")); r.Status != "canceled" {

@@ -237,7 +237,9 @@ func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	ctx, cancel := context.WithCancel(t.Context())
-	c := converse(ctx, d, "s1", sh("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"))
+	c := converse(ctx, d, "s1", api.ExecRequest{
+		Command: new("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"), Timeout: duration("2m"),
+	})
 	c.hears(t, "up\n")
 	cancel()
 	<-c.result
@@ -289,7 +291,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	control := func(text string) []byte { return append([]byte{api.ChannelControl}, text...) }
-	start := control(`{"start": {"exec": {"command": "sleep 1000"}, "stdin": true}}`)
+	start := control(`{"start": {"exec": {"command": "sleep 1000", "timeout": "2m"}, "stdin": true}}`)
 	for _, tc := range []struct {
 		name  string
 		first []byte

@@ -73,6 +73,7 @@ ExecStopPost=/usr/bin/systemctl poweroff --force
 StandardOutput=file:/dev/virtio-ports/suite
 StandardError=inherit
 TimeoutStartSec=infinity
+TasksMax=infinity
 UNIT
 mkdir -p "$dir/root/etc/systemd/system/default.target.wants"
 ln -s ../suite.service "$dir/root/etc/systemd/system/default.target.wants/suite.service"
@@ -95,9 +96,13 @@ timeout --foreground "$patience" qemu-system-x86_64 -accel tcg,thread=multi -cpu
 	-device virtio-serial -device virtio-rng-pci \
 	-chardev file,id=suite,path=/dev/stdout -device virtserialport,chardev=suite,name=suite \
 	-chardev file,id=journal,path="$dir/journal" -device virtserialport,chardev=journal,name=journal \
-	</dev/null | awk -v nonce="$nonce" -v verdict="$dir/verdict" '
-		$1 == "verdict" && $2 == nonce { print $3 > verdict; close(verdict); next }
-		{ print; fflush() }' || true
+	</dev/null | while IFS= read -r line; do
+	if [[ $line == "verdict $nonce "* ]]; then
+		echo "${line##* }" >"$dir/verdict"
+	else
+		printf '%s\n' "$line"
+	fi
+done || true
 
 status=$(cat "$dir/verdict")
 if [ "$status" = 0 ]; then

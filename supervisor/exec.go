@@ -126,11 +126,20 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.executed++
 	v.mu.Unlock()
 	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped}
-	// Every deadline is PID 1's; one that does not keep it serves nobody any more. With the session the
-	// program ends too, so whoever waits for it waits no longer than that.
 	e.due = time.Now().Add(e.timeout + killPatience)
-	e.late = time.AfterFunc(e.timeout+killPatience, func() { v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) })
+	e.late = time.AfterFunc(e.timeout+killPatience, e.lose)
 	return e, nil
+}
+
+// lose ends the session of a program that is still there when it must have ended. Every deadline is PID
+// 1's; one that does not keep it serves nobody any more. With the session the program ends too, so
+// whoever waits for it waits no longer than that.
+func (e *Execution) lose() {
+	select {
+	case <-e.program.Exited(): // its output may not have been taken yet
+	default:
+		e.v.work.Go(func() { _ = e.v.End(e.v.life, e.session, EndLost) }) // logged where it fails
+	}
 }
 
 // Started waits until a followed program runs. A program that could not be started is no error

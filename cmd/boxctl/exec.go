@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"unicode/utf8"
@@ -125,6 +126,8 @@ func (a *app) execCommand() *cobra.Command {
 			}
 			if len(argv) > 0 && argv[0] == "--" {
 				argv = argv[1:]
+			} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
+				return &usageError{fmt.Errorf("%s comes after the session's id: flags go before it, and a program that begins with - after --", argv[0])}
 			}
 			exec, err := ef.request(argv)
 			if err != nil {

@@ -208,6 +208,23 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 	}
 }
 
+// What an ended program has written waits for its client, longer than the program itself could have
+// lasted; that costs nobody the session.
+func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 100000"), Timeout: duration("1s")})
+	c.hears(t, "1\n")
+	succeeds(t, d, "s2", sh("sleep 23")) // a second, and what PID 1 gets to report the end
+	rest, err := io.ReadAll(c.out)
+	if r := <-c.result; err != nil || c.err != nil || r.Status != "exited" || len(rest) != int(r.Output[0].Bytes)-2 {
+		t.Errorf("%d bytes, %v, %v, %+v", len(rest), err, c.err, r)
+	}
+	succeeds(t, d, "s1", sh("true"))
+}
+
 // A program that does not read holds up neither its output nor signals.
 func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	t.Parallel()

@@ -203,7 +203,8 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			d := boxtest.Start(t)
 			d.Warm()
 			before := d.Look()
-			term := onTerminal(t, boxctlOf(t, d, "run", "-c", tc.program))
+			// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it forks.
+			term := onTerminal(t, boxctlOf(t, d, "run", "-l", "bash", "--code", tc.program))
 			settings := term.settings()
 			term.shows("ready")
 			tc.signal(term)
@@ -213,7 +214,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			// In a session only the program ends.
 			session(t, d, "create", "work")
 			session(t, d, "exec", "work", "--", "touch", "kept")
-			term = onTerminal(t, boxctlOf(t, d, "exec", "-c", tc.program, "work"))
+			term = onTerminal(t, boxctlOf(t, d, "exec", "-l", "bash", "--code", tc.program, "work"))
 			term.shows("ready")
 			tc.signal(term)
 			term.ends(settings, tc.code)

@@ -38,7 +38,6 @@ func (c *call) decodeBody(v any, most int64) error {
 	defer release()
 	conn := http.NewResponseController(c.w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
-	defer conn.SetReadDeadline(time.Time{})                //nolint:errcheck // as above
 	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
 	_, err = data.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -47,6 +46,8 @@ func (c *call) decodeBody(v any, most int64) error {
 	if err != nil {
 		return fault.Errorf(fault.Invalid, "read the body: %w", err)
 	}
+	c.read = true
+	_ = conn.SetReadDeadline(time.Time{}) // as above
 	return decode(data.Bytes(), v)
 }
 
@@ -63,7 +64,7 @@ func tooLong(size any, most int64) error {
 // Fields have two tags: max is how many elements a list or map may have, and of one with show:"never" no
 // error shows the value.
 func decode(data []byte, v any) error {
-	data = bytes.TrimSpace(data)
+	data = bytes.Trim(data, " \t\r\n") // what JSON knows as space
 	if len(data) == 0 {
 		return fault.Errorf(fault.Invalid, "the body is empty, want a JSON object")
 	}

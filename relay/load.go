@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -32,7 +33,14 @@ func newLoad() *load { return &load{bytes: semaphore.NewWeighted(maxUserBytes)} 
 
 // reserve waits until the user may have boxd read n bytes more. The caller must release them.
 func (l *load) reserve(ctx context.Context, n int64) (release func(), err error) {
-	if err := l.bytes.Acquire(ctx, n); err != nil {
+	// A caller that has hung up is not noticed before its body is read.
+	late, cancel := context.WithTimeout(ctx, bodyPatience)
+	defer cancel()
+	if err := l.bytes.Acquire(late, n); err != nil {
+		if ctx.Err() == nil {
+			err = fault.Errorf(fault.Exhausted, "you have %v of requests under way, the limit", quantity.Size(maxUserBytes)).
+				WithHint("wait for one of them to end")
+		}
 		return nil, err
 	}
 	return func() { l.bytes.Release(n) }, nil

@@ -282,6 +282,28 @@ func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	}
 }
 
+// A body that is announced, not needed and never sent holds nothing up for ever.
+func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, request := range []string{
+		"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
+		"POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+		"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+	} {
+		s, _ := quiet()
+		s.answers = 50 * time.Millisecond
+		ln, done := serve(t, s)
+		conn := dial(t, ln)
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the connection is held for ever by "+request, done)
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Errorf("%q: %v", request, err)
+		}
+	}
+}
+
 // deadlines is a listener of one connection that notes what its writing deadline becomes.
 type deadlines struct {
 	net.Listener

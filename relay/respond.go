@@ -83,9 +83,13 @@ func (c *call) send(code int, contentType string, body any) error {
 	return http.NewResponseController(c.w).Flush()
 }
 
-// expectReader gives the caller a while to take the answer, which is memory of ours meanwhile. The next
-// request on the connection starts without a deadline.
+// expectReader gives the caller a while to take the answer, which is memory of ours meanwhile, and before
+// that to send what it has announced: net/http wants the rest of a body first. The next request on the
+// connection starts without a deadline.
 func (c *call) expectReader() {
+	if c.r.ContentLength != 0 && !c.read {
+		_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(c.server.answers))
+	}
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.server.answers)) // every connection of ours has deadlines
 }
 

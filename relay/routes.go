@@ -123,6 +123,7 @@ type call struct {
 	who    supervisor.Principal
 	load   *load  // of who
 	id     string // in the path
+	read   bool   // the body, to its end
 }
 
 // ServeHTTP is the one place where a caller's right to a route is decided.

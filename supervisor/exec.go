@@ -80,7 +80,8 @@ type Execution struct {
 	clamped []policy.Clamp
 	done    sync.Once
 	late    *time.Timer // ends the session
-	due     time.Time   // when late fires
+	due     time.Time   // when late fires, unless hurry has done its work
+	hurry   sync.Once
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
@@ -166,9 +167,11 @@ func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(s
 
 // Kill ends the program and everything it started; Wait tells when that is done.
 func (e *Execution) Kill() error {
-	if time.Until(e.due) > killPatience && e.late.Stop() {
-		e.late.Reset(killPatience)
-	}
+	e.hurry.Do(func() {
+		if time.Until(e.due) > killPatience && e.late.Stop() {
+			e.late.Reset(killPatience)
+		}
+	})
 	return e.program.Kill()
 }
 

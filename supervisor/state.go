@@ -33,7 +33,7 @@ const (
 	EndDeleted   EndReason = "deleted"   // asked for
 	EndIdle      EndReason = "idle"      // unused for its ttl
 	EndLifetime  EndReason = "lifetime"  // max_lifetime is over
-	EndLost      EndReason = "lost"      // PID 1 of the box was gone
+	EndLost      EndReason = "lost"      // PID 1 of the box was gone, or did not end a program when it was due
 	EndOneShot   EndReason = "one-shot"  // the one execution it was for is over
 	EndUnclaimed EndReason = "unclaimed" // its maker has gone without learning its id
 	EndShutdown  EndReason = "shutdown"  // boxd stopped

@@ -138,6 +138,11 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		if errors.Is(err, fdpass.ErrTooLarge) {
 			return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "size", Errno: unix.E2BIG}
 		}
+		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS} {
+			if errors.Is(err, errno) { // a lack of this process, of which the box knows nothing
+				return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "message", Errno: errno}
+			}
+		}
 		return nil, ErrBoxLost
 	}
 	return p, nil
@@ -191,6 +196,7 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 	p := b.programs[reply.ID]
 	if p != nil && reply.Exited != nil {
 		delete(b.programs, reply.ID)
+		b.kept = b.kept || reply.Exited.Kept
 	}
 	b.mu.Unlock()
 	switch {

@@ -61,92 +61,108 @@ func (s *server) takeTag() uint32 {
 	for _, p := range s.programs {
 		used[p.tag] = true
 	}
-	s.eachProcess(func(p *process) {
+	err := s.eachProcess(func(p *process) {
 		for _, g := range p.groups {
 			if g >= firstTag && g <= lastTag {
 				used[g] = true
 			}
 		}
 	})
+	if err != nil {
+		return 0
+	}
 	s.tags.used = used
 	return s.tags.take()
 }
 
-// killPatience bounds one killTagged: a process in an uninterruptible sleep of the kernel dies only
-// when that ends, and must not hold the whole box up.
-const killPatience = 5 * time.Second
+// killPatience bounds one killTagged, and exitPatience the wait for one process in it: what is in an
+// uninterruptible sleep of the kernel dies only when that ends, and must not hold the whole box up.
+const (
+	killPatience = 5 * time.Second
+	exitPatience = time.Second
+)
 
-// looks is how many looks may be spoilt by forks before all processes are stopped for one.
-const looks = 4
+// looks is how many looks may find something, or be spoilt by forks, before all processes are stopped for
+// the next ones.
+const looks = 8
+
+// killing is one killTagged.
+type killing struct {
+	tag      uint32
+	deadline time.Duration
+	killed   uint32
+	stuck    map[int]bool // told, and still not dead
+	stopped  bool         // all other processes are
+}
 
 // killTagged kills every process with a tag, waits until they are dead, and returns how many there
 // were. It looks until it has seen none: by its successor a process may escape a look, if it forks
 // between being listed and being examined, so only a look counts in whose time nothing has forked.
-// stuck means that some were told and do not die.
+// stuck means that some were told and do not die. What cannot even be found costs the box.
 func (s *server) killTagged(tag uint32) (killed uint32, stuck bool) {
-	deadline := monotonic() + killPatience
-	for spoilt := 0; monotonic() < deadline; {
-		if spoilt >= looks {
-			n, stuck := s.killStopped(tag, deadline)
-			return killed + n, stuck
-		}
-		before := s.lastPID()
-		n, stuck := s.killOnce(tag, deadline)
-		killed += n
-		switch {
-		case stuck:
-			return killed, true
-		case n == 0 && before != 0 && before == s.lastPID():
-			return killed, false
-		case n == 0:
-			spoilt++
-		}
+	k := &killing{tag: tag, deadline: monotonic() + killPatience, stuck: map[int]bool{}}
+	clean := false
+	for n := 0; n < looks && !clean && monotonic() < k.deadline; n++ {
+		clean = s.look(k)
 	}
-	s.evaded = true
-	return killed, true
+	if !clean {
+		clean = s.killStopped(k)
+	}
+	s.evaded = s.evaded || !clean
+	return k.killed, len(k.stuck) > 0
 }
 
 // killStopped is the way for processes that fork faster than they are found: with all others stopped
 // at one moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can pass), what
-// carries the tag is found for certain. The others go on; they are stopped for some milliseconds.
-func (s *server) killStopped(tag uint32, deadline time.Duration) (killed uint32, stuck bool) {
-	asleep := map[int]bool{} // those that were stopped before stay so
-	s.eachProcess(func(p *process) { asleep[p.pid] = p.state == 'T' })
-	defer s.eachProcess(func(p *process) {
-		if !asleep[p.pid] {
+// carries the tag is found for certain. The others go on; they are stopped for as long as it takes the
+// found ones to die, some milliseconds as a rule.
+func (s *server) killStopped(k *killing) (clean bool) {
+	asleep, clean := []int{}, false // those that were stopped before stay so
+	if s.eachProcess(func(p *process) {
+		if p.state == 'T' {
+			asleep = append(asleep, p.pid)
+		}
+	}) != nil {
+		return false
+	}
+	for k.stopped = true; !clean && monotonic() < k.deadline; {
+		_ = unix.Kill(-1, unix.SIGSTOP)
+		clean = s.look(k)
+	}
+	if s.eachProcess(func(p *process) {
+		if !slices.Contains(asleep, p.pid) {
 			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGCONT, nil, 0)
 		}
-	})
-	for monotonic() < deadline {
-		_ = unix.Kill(-1, unix.SIGSTOP)
-		before := s.lastPID()
-		n, stuck := s.killOnce(tag, deadline)
-		killed += n
-		if stuck || n == 0 && before == s.lastPID() {
-			return killed, stuck
-		}
+	}) != nil { // for want of a descriptor: rather too many than too few
+		_ = unix.Kill(-1, unix.SIGCONT)
 	}
-	s.evaded = true
-	return killed, true
+	return clean
 }
 
-// killOnce kills what one look finds, and waits for its death; stuck means that some do not die.
-func (s *server) killOnce(tag uint32, deadline time.Duration) (killed uint32, stuck bool) {
-	var fds []int
-	s.eachProcess(func(p *process) {
-		if !slices.Contains(p.groups, tag) || unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0) != nil {
+// look kills what it finds, and waits for its death. It is clean if it has found nothing new, and
+// nothing can have escaped it.
+func (s *server) look(k *killing) (clean bool) {
+	var fds, pids []int
+	found := 0
+	before := s.lastPID()
+	err := s.eachProcess(func(p *process) {
+		if !slices.Contains(p.groups, k.tag) || k.stuck[p.pid] || unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0) != nil {
 			return
 		}
-		killed++
+		found++
 		if fd, err := unix.FcntlInt(uintptr(p.pidfd), unix.F_DUPFD_CLOEXEC, 3); err == nil {
-			fds = append(fds, fd)
+			fds, pids = append(fds, fd), append(pids, p.pid)
 		}
 	})
-	for _, fd := range fds {
-		stuck = !awaitExit(fd, deadline) || stuck
+	k.killed += uint32(found)
+	clean = err == nil && found == 0 && before == s.lastPID() && (before != 0 || k.stopped)
+	for i, fd := range fds {
+		if !awaitExit(fd, min(k.deadline, monotonic()+exitPatience)) {
+			k.stuck[pids[i]] = true
+		}
 		unix.Close(fd)
 	}
-	return killed, stuck
+	return clean
 }
 
 // awaitExit waits until the process of a pidfd is dead with all its threads (a pidfd is readable then,
@@ -191,18 +207,20 @@ type process struct {
 	groups []uint32
 }
 
-// eachProcess calls do for every living process of the box that it finds.
-func (s *server) eachProcess(do func(*process)) {
+// eachProcess calls do for every living process of the box that it finds. An error means that it may
+// have missed some, other than those that are gone.
+func (s *server) eachProcess(do func(*process)) error {
 	dir, err := unix.Openat(s.proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return
+		return err
 	}
 	defer unix.Close(dir)
 	buf := make([]byte, 8<<10)
+	var missed error
 	for {
 		n, err := unix.ReadDirent(dir, buf)
 		if err != nil || n <= 0 {
-			return
+			return errors.Join(missed, err)
 		}
 		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 		for _, name := range names {
@@ -213,10 +231,14 @@ func (s *server) eachProcess(do func(*process)) {
 			// The descriptor first, so that what is examined is what is killed.
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
+				missed = unlessGone(missed, err)
 				continue
 			}
 			p := process{pid: pid, pidfd: fd}
-			if s.examine(&p, name) {
+			alive, err := s.examine(&p, name)
+			if err != nil {
+				missed = unlessGone(missed, err)
+			} else if alive {
 				do(&p)
 			}
 			unix.Close(fd)
@@ -224,18 +246,26 @@ func (s *server) eachProcess(do func(*process)) {
 	}
 }
 
+// unlessGone is missed with err, which may also say that a process has ended since it was listed.
+func unlessGone(missed, err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return missed
+	}
+	return err
+}
+
 // examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state is
 // that of its first thread, which may have ended while others run.
-func (s *server) examine(p *process, name string) (alive bool) {
+func (s *server) examine(p *process, name string) (alive bool, err error) {
 	fd, err := unix.Openat(s.proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer unix.Close(fd)
 	var buf [4096]byte
 	n, err := unix.Read(fd, buf[:])
 	if err != nil {
-		return false
+		return false, err
 	}
 	threads := 0
 	for line := range bytes.Lines(buf[:n]) {
@@ -250,5 +280,5 @@ func (s *server) examine(p *process, name string) (alive bool) {
 			threads, _ = strconv.Atoi(string(bytes.TrimSpace(count)))
 		}
 	}
-	return p.state != 'Z' && p.state != 'X' || threads > 1
+	return p.state != 'Z' && p.state != 'X' || threads > 1, nil
 }

@@ -178,7 +178,7 @@ func (s *server) send(reply *isolation.BoxReply, files ...int) {
 func (s *server) expire() {
 	now := monotonic()
 	for _, p := range s.programs {
-		if p.deadline > 0 && p.deadline <= now {
+		if p.deadline > 0 && p.deadline <= now && !s.evaded {
 			s.end(p, isolation.ReasonTimedOut)
 		}
 	}

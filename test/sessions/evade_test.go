@@ -70,6 +70,14 @@ int main(int argc, char **argv)
 				syscall(SYS_exit_group, 0);
 		}
 	}
+	if (!strcmp(argv[1], "bomb")) {
+		/* Whoever is killed has been replaced by several. */
+		for (unsigned long n = 1;; n++) {
+			if (n % 64 == 0)
+				count(n);
+			fork();
+		}
+	}
 	/* Whatever can be stopped is: programs that are just being started, too. */
 	for (;;)
 		kill(-1, SIGSTOP);
@@ -92,7 +100,7 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	build := sh("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, duration("2m")
 	succeeds(t, d, "s1", build)
-	for _, trick := range []string{"thread", "chain"} {
+	for _, trick := range []string{"thread", "chain", "bomb"} {
 		for i := range 5 {
 			r := in(t, d, "s1", sh("rm -f alive; ./evade "+trick+" away; until [ -s alive ]; do sleep 0.01; done"))
 			if r.Status != "exited" || r.LeftoversKilled == 0 {
@@ -118,7 +126,8 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	pids := 2000 // the dead count until PID 1 has come to them
+	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
 	build := sh("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, duration("2m")
 	succeeds(t, d, "s1", build)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
@@ -73,9 +74,19 @@ type callers struct {
 	mu     sync.Mutex
 	users  map[uint32]*load // of those who have a connection
 	others int              // connections of all but root
+
+	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
 }
 
-func newCallers() *callers { return &callers{users: map[uint32]*load{}} }
+// How many connections that are turned away are listened to, and for how long.
+const (
+	maxLeaving    = 64
+	leavePatience = time.Second
+)
+
+func newCallers() *callers {
+	return &callers{users: map[uint32]*load{}, leaving: make(chan struct{}, maxLeaving)}
+}
 
 // enter admits a connection of a user; leave must follow.
 func (c *callers) enter(uid uint32) (*load, error) {

@@ -86,7 +86,7 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 	return conn
 }
 
-func TestOneConnectionTooManyHasItsAnswerAtOnce(t *testing.T) {
+func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
 	ln := peerListener{listen(t), newCallers()}
 	uid := uint32(os.Geteuid())
@@ -120,6 +120,27 @@ func TestOneConnectionTooManyHasItsAnswerAtOnce(t *testing.T) {
 	conn.Close() // counts once
 	if n := ln.callers.users[uid].conns; n != taken-1 {
 		t.Errorf("%d connections are counted, want %d", n, taken-1)
+	}
+}
+
+// A client that is still sending its request hears why it is turned away, and not of a broken pipe.
+func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
+	t.Parallel()
+	ln := peerListener{listen(t), newCallers()}
+	enter(ln.callers, uint32(os.Geteuid()), 2000)
+	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", ln.Addr().String())
+	}}}
+	for range 50 {
+		resp, err := client.Post("http://boxd/v1/exec", "application/json", bytes.NewReader(make([]byte, 300<<10)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("%v", resp)
+		}
 	}
 }
 

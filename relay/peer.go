@@ -50,7 +50,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 		}
 		load, err := l.callers.enter(who.UID)
 		if err != nil {
-			turnAway(conn, err)
+			l.callers.turnAway(conn, err)
 			continue
 		}
 		leave := sync.OnceFunc(func() { l.callers.leave(who.UID) })
@@ -58,23 +58,36 @@ func (l peerListener) Accept() (net.Conn, error) {
 	}
 }
 
-// turnAway answers a connection before its request, and closes it. It keeps nobody waiting: a new
-// socket has room for the answer.
-func turnAway(conn net.Conn, err error) {
-	defer conn.Close()
+// turnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
+// nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
+// and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
+func (c *callers) turnAway(conn net.Conn, err error) {
 	p := problemOf(err)
-	data, merr := json.Marshal(p)
-	if merr != nil {
-		return // plain data: cannot be
-	}
+	data, _ := json.Marshal(p) // plain data: cannot fail
 	resp := http.Response{
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
 		Header: http.Header{"Content-Type": {problemType}, "Retry-After": {retryAfter}},
 	}
 	var text bytes.Buffer
 	_ = resp.Write(&text) // into memory
-	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write(text.Bytes()) // a caller that has hung up needs no answer
+	_ = conn.SetDeadline(time.Now().Add(leavePatience))
+	select {
+	case c.leaving <- struct{}{}:
+	default:
+		_, _ = conn.Write(text.Bytes()) // a new socket has room for it
+		conn.Close()
+		return
+	}
+	go func() { // ends with the patience
+		defer func() { <-c.leaving }()
+		defer conn.Close()
+		_, _ = conn.Read(make([]byte, 1))
+		_ = conn.SetDeadline(time.Now().Add(leavePatience))
+		_, _ = conn.Write(text.Bytes()) // a caller that has hung up needs no answer
+		if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
+			_, _ = io.Copy(io.Discard, conn)
+		}
+	}()
 }
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which

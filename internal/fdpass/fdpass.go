@@ -22,7 +22,7 @@ const (
 	// MaxBody is the largest body at all, in bytes; beyond MaxInline it travels in a sealed memfd.
 	MaxBody = 8 << 20
 	// MaxFiles is the largest number of descriptors of one message, the kernel's (SCM_MAX_FD in
-	// unix(7)).
+	// unix(7)); one of them is for the body.
 	MaxFiles = 253
 )
 

@@ -49,8 +49,9 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 	return b, nil
 }
 
-// sendPatience is how long a message may wait for a PID 1 that does not receive. It does nothing that
-// takes long; one that a hostile program has brought to a halt is given up.
+// sendPatience is how long a message may wait for a PID 1 that does not receive. All it does that takes
+// long is to kill, a few seconds for a program; one that a hostile program has brought to a halt is given
+// up.
 const sendPatience = 10 * time.Second
 
 // setupPatience is what PID 1 gets to make the box, which takes it less than a millisecond.

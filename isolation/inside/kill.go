@@ -75,16 +75,20 @@ func (s *server) takeTag() uint32 {
 	return s.tags.take()
 }
 
-// killPatience bounds one killTagged, and exitPatience the wait for one process in it: what is in an
+// killPatience bounds the waits of one killTagged, and exitPatience that for one process in it: what is in an
 // uninterruptible sleep of the kernel dies only when that ends, and must not hold the whole box up.
 const (
 	killPatience = 5 * time.Second
 	exitPatience = time.Second
 )
 
-// looks is how many looks may find something, or be spoilt by forks, before all processes are stopped for
-// the next ones.
-const looks = 8
+// looks is how many looks may find something, or be spoilt by forks, and lookPatience how long they may
+// take, before all processes are stopped for the next ones: then none forks any more, and none takes the
+// processor from PID 1.
+const (
+	looks        = 8
+	lookPatience = 250 * time.Millisecond
+)
 
 // killing is one killTagged.
 type killing struct {
@@ -100,9 +104,10 @@ type killing struct {
 // between being listed and being examined, so only a look counts in whose time nothing has forked.
 // stuck means that some were told and do not die. What cannot even be found costs the box.
 func (s *server) killTagged(tag uint32) (killed uint32, stuck bool) {
-	k := &killing{tag: tag, deadline: monotonic() + killPatience, stuck: map[int]bool{}}
+	begin := monotonic()
+	k := &killing{tag: tag, deadline: begin + killPatience, stuck: map[int]bool{}}
 	clean := false
-	for n := 0; n < looks && !clean && monotonic() < k.deadline; n++ {
+	for n := 0; n < looks && !clean && monotonic() < begin+lookPatience; n++ {
 		clean = s.look(k)
 	}
 	if !clean {
@@ -125,7 +130,8 @@ func (s *server) killStopped(k *killing) (clean bool) {
 	}) != nil {
 		return false
 	}
-	for k.stopped = true; !clean && monotonic() < k.deadline; {
+	k.stopped, k.deadline = true, monotonic()+killPatience
+	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		clean = s.look(k)
 	}

@@ -66,6 +66,19 @@ func (n *nursery) enter(ids *idRanges) *embryo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
+	return n.takeLocked(ids)
+}
+
+// await waits for an embryo that is being made and returns one, nil if there is none. The caller is
+// between enter and leave, in which time no other is begun.
+func (n *nursery) await(ids *idRanges) *embryo {
+	n.work.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.takeLocked(ids)
+}
+
+func (n *nursery) takeLocked(ids *idRanges) *embryo {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]

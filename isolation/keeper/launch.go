@@ -116,13 +116,18 @@ func (l *launching) takeEmbryo() (string, error) {
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.embryo == nil {
 		asked, err := l.k.requestEmbryo()
-		if errors.Is(err, unix.EUSERS) {
+		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
+			l.embryo = l.k.ahead.await(&l.k.ids)
+		}
+		switch {
+		case l.embryo != nil:
+		case errors.Is(err, unix.EUSERS):
 			return "", &isolation.StepError{Step: isolation.StepIDRange, Item: l.k.cfg.IDLock, Errno: unix.EUSERS}
-		}
-		if err != nil {
+		case err != nil:
 			return "", err
+		default:
+			l.asked, l.embryo = asked, asked.e
 		}
-		l.asked, l.embryo = asked, asked.e
 	}
 	l.undo = append(l.undo, l.dropEmbryo)
 	return "", nil

@@ -31,18 +31,21 @@ func mayImport() map[string]string {
 		"internal/mountfd":  "",
 		"internal/durable":  "",
 		"internal/quantity": "",
+		// what a box is limited by: texts and one group; the tree of all; what is used
+		"cgroup":       "",
+		"cgroup/tree":  "cgroup",
+		"cgroup/usage": "",
 		// what a box is, and its two halves
-		"isolation":             "",
+		"isolation":             "cgroup",
 		"isolation/seccomp":     "",
 		"isolation/seccomp/gen": "",
 		"isolation/rootfs":      "isolation internal/mountfd",
-		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp internal/fdpass internal/mountfd",
-		"isolation/inside":      "isolation internal/fdpass internal/mountfd",
-		"isolation/client":      "isolation internal/fdpass",
-		"cgroup":                "",
+		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/inside":      "isolation cgroup internal/fdpass internal/mountfd",
+		"isolation/client":      "isolation cgroup internal/fdpass",
 		// what exists and who may
-		"supervisor/policy": "cgroup isolation internal/fault internal/quantity",
-		"supervisor":        "supervisor/policy cgroup isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor/policy": "cgroup cgroup/usage isolation internal/fault internal/quantity",
+		"supervisor":        "supervisor/policy cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",
@@ -51,7 +54,7 @@ func mayImport() map[string]string {
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation/keeper internal/fdpass",
-		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client systemd",
+		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client cgroup systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
 		"internal/boxtest": "relay/api relay/client",

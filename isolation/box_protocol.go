@@ -2,7 +2,10 @@
 
 package isolation
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // The conversation with PID 1 of a box, over one SEQPACKET socket. The keeper says the first word and
 // hands its end to boxd, so nothing privileged is in the path of an exec.
@@ -16,10 +19,13 @@ import "time"
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, and that is its end
 //	Signal{id, signal} ────────────────►  to the program and what it started
 //	Kill{id} ──────────────────────────►  end the program and what it started
+//	Freeze{on} ────────────────────────►  stop all programs where they are, or let them go on
+//	            ◄──────────────────────── Frozen{errno}, when that is so
 //	Taken{id, stream, offset} ─────────►  output before offset is no longer needed
 //	            ◄──────────────────────── Exited{id, exit} + kept output not handed over before
 //	            ◄──────────────────────── Quiet, when the processes of an Exit with Kept are gone
 //
+// Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped.
 // Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile.
 // Files of Started: the writing end of standard input, if it is StdinPipe, then the memfds of
 // standard output and error, then an eventfd that is written whenever one of them has grown.
@@ -43,7 +49,13 @@ const (
 	msgTaken
 	msgExited
 	msgQuiet
+	msgFreeze
+	msgFrozen
 )
+
+// ProgramGroup is the name of the control group of a program. It is never used again: in a group that has
+// once been killed nothing can start, from Linux 6.12 on.
+func ProgramGroup(id uint32) string { return "e" + strconv.FormatUint(uint64(id), 10) }
 
 // MaxBoxReply is the largest message PID 1 sends, in bytes.
 const MaxBoxReply = 4 << 10
@@ -54,6 +66,7 @@ type Setup struct {
 	Scratch  Scratch
 	Rlimits  []Rlimit
 	Mounts   []SetupMount
+	Grouped  bool   // every program gets a control group
 	Filter   []byte // seccomp program, as in isolation/seccomp
 }
 
@@ -70,8 +83,12 @@ type BoxRequest struct {
 	Spawn  *Command
 	Signal int
 	Kill   bool
+	Freeze *Freeze
 	Taken  *Taken
 }
+
+// Freeze asks that no program of the box runs, or that they do again.
+type Freeze struct{ On bool }
 
 // Taken says that output of a followed stream has been taken over.
 type Taken struct {
@@ -88,6 +105,7 @@ type BoxReply struct {
 	Exited   *Exit
 	Attached [2]bool // which streams' memfds travel with Exited
 	Quiet    bool    // no process is left but PID 1
+	Frozen   bool    // what Freeze asked for is so; with Failed, it is not
 	Failed   *StepError
 }
 
@@ -108,6 +126,10 @@ func (m *BoxRequest) Encode() []byte {
 		e.u32(m.ID)
 		e.u8(m.Taken.Stream)
 		e.u64(m.Taken.Offset)
+		return e.b
+	case m.Freeze != nil:
+		e := message(msgFreeze)
+		e.bool(m.Freeze.On)
 		return e.b
 	case m.Kill:
 		e := message(msgKill)
@@ -134,6 +156,8 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 		m.ID = d.u32()
 		m.Taken = &Taken{Stream: d.u8(), Offset: d.u64()}
 		d.bad = d.bad || m.Taken.Stream > 1
+	case msgFreeze:
+		m.Freeze = &Freeze{On: d.bool()}
 	case msgKill:
 		m.ID, m.Kill = d.u32(), true
 	case msgSignal:
@@ -155,6 +179,13 @@ func (m *BoxReply) Encode() []byte {
 		return message(msgReady).b
 	case m.Quiet:
 		return message(msgQuiet).b
+	case m.Frozen:
+		e := message(msgFrozen)
+		e.bool(m.Failed != nil)
+		if m.Failed != nil {
+			e.stepError(m.Failed)
+		}
+		return e.b
 	case m.Failed != nil && m.ID == 0:
 		e := message(msgSetupFailed)
 		e.stepError(m.Failed)
@@ -188,6 +219,11 @@ func DecodeBoxReply(b []byte) (*BoxReply, error) {
 		m.Ready = true
 	case msgQuiet:
 		m.Quiet = true
+	case msgFrozen:
+		m.Frozen = true
+		if d.bool() {
+			m.Failed = d.stepError()
+		}
 	case msgSetupFailed:
 		m.Failed = d.stepError()
 	case msgSpawnFailed:
@@ -219,6 +255,7 @@ func (e *encoder) setup(s *Setup) {
 		e.str(s.Mounts[i].Target)
 		e.bool(s.Mounts[i].Writable)
 	}
+	e.bool(s.Grouped)
 	e.str(string(s.Filter))
 }
 
@@ -227,6 +264,7 @@ func (d *decoder) setup() *Setup {
 	for range d.count(5) {
 		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
 	}
+	s.Grouped = d.bool()
 	s.Filter = []byte(d.str())
 	return s
 }
@@ -243,6 +281,7 @@ func (e *encoder) command(c *Command) {
 	e.u64(c.Output.Head)
 	e.u64(c.Output.Tail)
 	e.bool(c.Output.Follow)
+	e.limits(&c.Limits)
 }
 
 func (d *decoder) command() *Command {
@@ -250,7 +289,7 @@ func (d *decoder) command() *Command {
 		Argv: d.strs(), Env: d.strs(), Dir: d.str(),
 		ScriptArg: int(int32(d.u32())), ScriptSuffix: d.str(),
 		Stdin: Stdin(d.u8()), Timeout: time.Duration(d.i64()), KeepRunning: d.bool(),
-		Output: Output{Head: d.u64(), Tail: d.u64(), Follow: d.bool()},
+		Output: Output{Head: d.u64(), Tail: d.u64(), Follow: d.bool()}, Limits: d.limits(),
 	}
 	if len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 {
 		d.bad = true
@@ -268,6 +307,8 @@ func (e *encoder) exit(x *Exit) {
 	e.u64(x.MaxRSS)
 	e.u32(x.Leftovers)
 	e.bool(x.Kept)
+	e.bool(x.Grouped)
+	e.use(&x.Use)
 	for _, s := range x.Streams {
 		e.u64(s.Total)
 		e.u64(s.CutFrom)
@@ -279,7 +320,7 @@ func (d *decoder) exit() *Exit {
 	x := &Exit{
 		Reason: Reason(d.u8()), Code: int(d.u8()), Signal: int(d.u8()),
 		Duration: time.Duration(d.i64()), UserTime: time.Duration(d.i64()), SystemTime: time.Duration(d.i64()),
-		MaxRSS: d.u64(), Leftovers: d.u32(), Kept: d.bool(),
+		MaxRSS: d.u64(), Leftovers: d.u32(), Kept: d.bool(), Grouped: d.bool(), Use: d.use(),
 	}
 	for i := range x.Streams {
 		s := StreamEnd{Total: d.u64(), CutFrom: d.u64(), CutTo: d.u64()}
@@ -288,7 +329,7 @@ func (d *decoder) exit() *Exit {
 		}
 		x.Streams[i] = s
 	}
-	if x.Reason > ReasonCanceled || x.Duration < 0 || x.UserTime < 0 || x.SystemTime < 0 {
+	if x.Reason > ReasonOOM || x.Duration < 0 || x.UserTime < 0 || x.SystemTime < 0 || x.Use.User < 0 || x.Use.System < 0 {
 		d.bad = true
 	}
 	return x

@@ -9,10 +9,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/cgroup"
 )
 
 func failed() *StepError {
 	return &StepError{Step: StepMountSource, Item: "/home/u", Errno: 13, Refused: &Refusal{"mounts[0].source", "/etc", "no system directory"}}
+}
+
+func limits() cgroup.Limits {
+	return cgroup.Limits{Memory: 1, MemoryHigh: 2, Swap: 3, OOM: cgroup.OOMSession, CPU: 4, CPUWeight: 5, Pids: 6, IOWeight: 7, IORead: 8, IOWrite: 1 << 63}
 }
 
 func keeperRequests() []*KeeperRequest {
@@ -23,14 +29,18 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 2, Launch: &Spec{}},
 		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
 		{Req: 1<<32 - 1, Check: true},
+		{Req: 4, Look: true},
+		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits()}},
 	}
 }
 
 func keeperReplies() []*KeeperReply {
 	return []*KeeperReply{
 		{Hello: KeeperVersion},
-		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000}},
-		{Req: 2, Ended: true},
+		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
+		{Req: 7, Host: &Host{Controllers: []string{"cpu", "memory"}}},
+		{Req: 8, Host: &Host{NoGroups: "none"}},
+		{Req: 2, Done: true},
 		{Req: 3, Checks: []Check{{Name: "kernel", Level: CheckWarn, Detail: "old", Hint: "upgrade"}, {}}},
 		{Req: 4, Checks: []Check{}},
 		{Req: 5, Failed: failed()},
@@ -42,16 +52,18 @@ func boxRequests() []*BoxRequest {
 	return []*BoxRequest{
 		{Setup: &Setup{
 			Hostname: "box", Scratch: Scratch{1 << 20, 64}, Rlimits: []Rlimit{{1, 2, 3}, {4, 5, 6}},
-			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Filter: []byte{1, 0, 255},
+			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Grouped: true, Filter: []byte{1, 0, 255},
 		}},
 		{Setup: &Setup{Filter: []byte{}}},
 		{ID: 1, Spawn: &Command{
 			Argv: []string{"sh", "", "{file}"}, Env: []string{"A=1", "B="}, Dir: Workspace, ScriptArg: 2, ScriptSuffix: ".sh",
-			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2, Follow: true},
+			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2, Follow: true}, Limits: limits(),
 		}},
 		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
 		{ID: 3, Signal: 15},
 		{ID: 4, Kill: true},
+		{Freeze: &Freeze{On: true}},
+		{Freeze: &Freeze{}},
 		{ID: 5, Taken: &Taken{Stream: 1, Offset: 1 << 40}},
 	}
 }
@@ -64,10 +76,13 @@ func boxReplies() []*BoxReply {
 		{ID: 2, Started: true, PID: 7},
 		{ID: 3, Exited: &Exit{
 			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5, Kept: true,
+			Grouped: true, Use: cgroup.Use{User: 6, System: 7, MemoryPeak: 8, PidsPeak: 9, Read: 10, Write: 11, OOMKills: 12},
 			Streams: [2]StreamEnd{{Total: 100, CutFrom: 10, CutTo: 90}, {Total: 5}},
 		}, Attached: [2]bool{true, false}},
 		{ID: 4, Exited: &Exit{Code: 255}},
 		{Quiet: true},
+		{Frozen: true},
+		{Frozen: true, Failed: failed()},
 	}
 }
 
@@ -139,11 +154,11 @@ func TestNonsenseFromPID1IsRefused(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":                  {},
 		"unknown type":           {255},
-		"keeper's message":       (&KeeperReply{Req: 1, Ended: true}).Encode(),
+		"keeper's message":       (&KeeperReply{Req: 1, Done: true}).Encode(),
 		"own request":            (&BoxRequest{ID: 1, Kill: true}).Encode(),
 		"failure of no program":  append([]byte{msgSpawnFailed}, (&BoxReply{Failed: failed()}).Encode()...),
 		"a long item":            append([]byte{msgSetupFailed, 0, 1, 2, 0, 0}, make([]byte, MaxItem+1+4+1)...),
-		"unknown reason":         exit(func(x *Exit) { x.Reason = ReasonCanceled + 1 }),
+		"unknown reason":         exit(func(x *Exit) { x.Reason = ReasonOOM + 1 }),
 		"negative duration":      exit(func(x *Exit) { x.Duration = -1 }),
 		"cut backwards":          exit(func(x *Exit) { x.Streams[0].CutFrom, x.Streams[0].CutTo = 5, 4 }),
 		"cut beyond the end":     exit(func(x *Exit) { x.Streams[0].CutTo = 11 }),

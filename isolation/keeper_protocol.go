@@ -2,7 +2,7 @@
 
 package isolation
 
-import "syscall"
+import "github.com/boxd-dev/boxd/cgroup"
 
 // The conversation between boxd and the keeper, over one SEQPACKET socket. Requests carry a number
 // and are answered in any order; everything a box needs afterwards goes past the keeper.
@@ -15,14 +15,18 @@ import "syscall"
 //	                                      PID 1 runs and has its Setup, see box_protocol.go
 //	            ◄──────────────────────── Failed{req, step, item, errno | refusal}
 //	End{req, key, remove work} ────────►  kill, wait until it is gone, release all of it
-//	            ◄──────────────────────── Ended{req}             or Failed
+//	            ◄──────────────────────── Done{req}              or Failed
+//	SetLimits{req, key, limits} ───────►  change the limits of a living box, all or none
+//	            ◄──────────────────────── Done{req}              or Failed
+//	Look{req} ─────────────────────────►  find out what can be enforced on this host
+//	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
 //	            ◄──────────────────────── Checked{req, checks}
 //
 // When boxd's end closes, the keeper ends every box and itself.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 1
+const KeeperVersion = 2
 
 // Types of the messages between boxd and keeper.
 const (
@@ -31,18 +35,23 @@ const (
 	msgEnd
 	msgCheck
 	msgLaunched
-	msgEnded
+	msgDone
 	msgChecked
 	msgFailed
+	msgSetLimits
+	msgLook
+	msgHost
 )
 
-// KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or Check.
+// KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or Check, or Look.
 type KeeperRequest struct {
 	Req    uint32
 	Hello  uint32 // version, when it is a greeting
 	Launch *Spec
 	End    *EndBox
+	Limits *SetLimits
 	Check  bool
+	Look   bool
 }
 
 // EndBox asks for the end of a box.
@@ -51,14 +60,21 @@ type EndBox struct {
 	RemoveWork bool // the managed workspace goes too
 }
 
+// SetLimits asks for other limits of a living box.
+type SetLimits struct {
+	Key    string
+	Limits cgroup.Limits
+}
+
 // KeeperReply is a message from the keeper to boxd. Launched comes with the box's control socket and
 // its pidfd, in this order.
 type KeeperReply struct {
 	Req      uint32
 	Hello    uint32
 	Launched *Launched
-	Ended    bool
+	Done     bool
 	Checks   []Check
+	Host     *Host
 	Failed   *StepError
 }
 
@@ -66,6 +82,13 @@ type KeeperReply struct {
 type Launched struct {
 	PID    uint32
 	IDBase uint32 // first of the IDRange host ids
+	Group  string // path of the box's control group, "" if it has none
+}
+
+// Host is what can be enforced here, found out by trying.
+type Host struct {
+	Controllers []string // of the boxes' control groups; none if there are no groups
+	NoGroups    string   // why there are none
 }
 
 // Check is one line of a host examination.
@@ -100,8 +123,18 @@ func (m *KeeperRequest) Encode() []byte {
 		e.str(m.End.Key)
 		e.bool(m.End.RemoveWork)
 		return e.b
+	case m.Limits != nil:
+		e := message(msgSetLimits)
+		e.u32(m.Req)
+		e.str(m.Limits.Key)
+		e.limits(&m.Limits.Limits)
+		return e.b
 	case m.Check:
 		e := message(msgCheck)
+		e.u32(m.Req)
+		return e.b
+	case m.Look:
+		e := message(msgLook)
 		e.u32(m.Req)
 		return e.b
 	}
@@ -123,8 +156,13 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 	case msgEnd:
 		m.Req = d.u32()
 		m.End = &EndBox{Key: d.str(), RemoveWork: d.bool()}
+	case msgSetLimits:
+		m.Req = d.u32()
+		m.Limits = &SetLimits{Key: d.str(), Limits: d.limits()}
 	case msgCheck:
 		m.Req, m.Check = d.u32(), true
+	case msgLook:
+		m.Req, m.Look = d.u32(), true
 	default:
 		d.bad = true
 	}
@@ -147,9 +185,16 @@ func (m *KeeperReply) Encode() []byte {
 		e.u32(m.Req)
 		e.u32(m.Launched.PID)
 		e.u32(m.Launched.IDBase)
+		e.str(m.Launched.Group)
 		return e.b
-	case m.Ended:
-		e := message(msgEnded)
+	case m.Host != nil:
+		e := message(msgHost)
+		e.u32(m.Req)
+		e.strs(m.Host.Controllers)
+		e.str(m.Host.NoGroups)
+		return e.b
+	case m.Done:
+		e := message(msgDone)
 		e.u32(m.Req)
 		return e.b
 	case m.Checks != nil:
@@ -181,9 +226,12 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 		m.Failed = d.stepError()
 	case msgLaunched:
 		m.Req = d.u32()
-		m.Launched = &Launched{PID: d.u32(), IDBase: d.u32()}
-	case msgEnded:
-		m.Req, m.Ended = d.u32(), true
+		m.Launched = &Launched{PID: d.u32(), IDBase: d.u32(), Group: d.str()}
+	case msgHost:
+		m.Req = d.u32()
+		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str()}
+	case msgDone:
+		m.Req, m.Done = d.u32(), true
 	case msgChecked:
 		m.Req = d.u32()
 		m.Checks = make([]Check, 0, d.count(13))
@@ -197,88 +245,4 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 		return nil, err
 	}
 	return m, nil
-}
-
-func (e *encoder) spec(s *Spec) {
-	e.str(s.Key)
-	e.str(s.Hostname)
-	e.u32(s.Caller.UID)
-	e.u32(s.Caller.GID)
-	e.u32(uint32(len(s.Caller.Groups)))
-	for _, g := range s.Caller.Groups {
-		e.u32(g)
-	}
-	e.u64(s.Scratch.Bytes)
-	e.u64(s.Scratch.Inodes)
-	e.rlimits(s.Rlimits)
-	e.bool(s.ManagedWork)
-	e.u32(uint32(len(s.Mounts)))
-	for i := range s.Mounts {
-		m := &s.Mounts[i]
-		e.str(m.Source)
-		e.str(m.Target)
-		e.bool(m.Writable)
-		e.u32(m.Owner)
-	}
-}
-
-func (d *decoder) spec() *Spec {
-	s := &Spec{Key: d.str(), Hostname: d.str()}
-	s.Caller.UID, s.Caller.GID = d.u32(), d.u32()
-	for range d.count(4) {
-		s.Caller.Groups = append(s.Caller.Groups, d.u32())
-	}
-	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
-	s.Rlimits = d.rlimits()
-	s.ManagedWork = d.bool()
-	for range d.count(13) {
-		s.Mounts = append(s.Mounts, Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32()})
-	}
-	return s
-}
-
-func (e *encoder) rlimits(list []Rlimit) {
-	e.u32(uint32(len(list)))
-	for _, r := range list {
-		e.u32(r.Resource)
-		e.u64(r.Soft)
-		e.u64(r.Hard)
-	}
-}
-
-func (d *decoder) rlimits() []Rlimit {
-	var list []Rlimit
-	for range d.count(20) {
-		list = append(list, Rlimit{Resource: d.u32(), Soft: d.u64(), Hard: d.u64()})
-	}
-	return list
-}
-
-// MaxItem bounds the texts of a StepError, so that a reply always fits a small buffer.
-const MaxItem = 512
-
-func (e *encoder) stepError(s *StepError) {
-	e.u8(uint8(s.Step))
-	e.str(s.Item[:min(len(s.Item), MaxItem)])
-	e.u32(uint32(s.Errno))
-	e.bool(s.Refused != nil)
-	if r := s.Refused; r != nil {
-		for _, text := range []string{r.Field, r.Value, r.Allowed} {
-			e.str(text[:min(len(text), MaxItem)])
-		}
-	}
-}
-
-func (d *decoder) stepError() *StepError {
-	s := &StepError{Step: Step(d.u8()), Item: d.item(), Errno: syscall.Errno(d.u32())}
-	if d.bool() {
-		s.Refused = &Refusal{Field: d.item(), Value: d.item(), Allowed: d.item()}
-	}
-	return s
-}
-
-func (d *decoder) item() string {
-	s := d.str()
-	d.bad = d.bad || len(s) > MaxItem
-	return s
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
 )
 
 // Ids inside a box. The box's user has no privilege even there; PID 1 is in-box root with what
@@ -51,7 +53,9 @@ type Spec struct {
 	Caller      Caller
 	Scratch     Scratch
 	Rlimits     []Rlimit
-	ManagedWork bool // /workspace is a directory of our own, made and kept by the keeper
+	Grouped     bool          // the box has control groups, which keep Limits
+	Limits      cgroup.Limits // of all programs together
+	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
 	Mounts      []Mount
 }
 
@@ -204,6 +208,7 @@ type Command struct {
 	Stdin        Stdin
 	Timeout      time.Duration // 0: none
 	KeepRunning  bool          // leave alone what the command started and did not end
+	Limits       cgroup.Limits // of this program, in a box with control groups
 	Output       Output
 }
 
@@ -236,6 +241,7 @@ const (
 	ReasonSignaled
 	ReasonTimedOut
 	ReasonCanceled // killed on request
+	ReasonOOM      // killed by the kernel, as the memory of the program or of the box was used up
 )
 
 // Exit is what is left of a program.
@@ -249,6 +255,8 @@ type Exit struct {
 	MaxRSS     uint64 // bytes, of the largest process waited for
 	Leftovers  uint32 // processes it had started and left running, now killed
 	Kept       bool   // processes go on without it, as Command.KeepRunning wants
+	Grouped    bool   // it had a control group, and Use is what that used
+	Use        cgroup.Use
 	Streams    [2]StreamEnd
 }
 

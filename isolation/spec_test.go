@@ -152,12 +152,12 @@ func FuzzSpecValidate(f *testing.F) {
 
 func TestStepErrorsKeepTheirReason(t *testing.T) {
 	t.Parallel()
-	for step := StepNone; step <= StepExec; step++ {
+	for step := StepNone; step <= StepFreeze; step++ {
 		if name := step.String(); name == "" || strings.HasPrefix(name, "step ") {
 			t.Errorf("step %d has no name", step)
 		}
 	}
-	if got := (StepExec + 1).String(); !strings.HasPrefix(got, "step ") {
+	if got := (StepFreeze + 1).String(); !strings.HasPrefix(got, "step ") {
 		t.Errorf("a step after the last is %q", got)
 	}
 	long := &StepError{Step: StepMount, Item: strings.Repeat("é", 100), Errno: 2}

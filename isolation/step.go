@@ -47,13 +47,16 @@ const (
 	StepStdio
 	StepLookup
 	StepExec
+	// Control groups: the keeper's part before the clone, PID 1's of a program and of freezing.
+	StepGroup
+	StepFreeze
 )
 
 var stepNames = [...]string{
 	"none", "validate", "mount source", "id range", "zygote", "workspace", "id map", "setup", "clone",
 	"root", "proc", "sysctl", "devpts", "loopback", "mask",
 	"receive", "rlimit", "scratch", "hostname", "files", "mount", "verify mount", "privileges", "seccomp",
-	"command", "directory", "script", "stdio", "lookup", "exec",
+	"command", "directory", "script", "stdio", "lookup", "exec", "control group", "freeze",
 }
 
 // String returns the step's name as it appears in answers and logs.

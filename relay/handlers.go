@@ -96,6 +96,56 @@ func getSession(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return detailed(s), nil
+}
+
+// detailed describes a session with what it uses.
+func detailed(s *supervisor.Session) api.Session {
+	answer := sessionOf(s.Info())
+	u := s.Usage()
+	if u == nil {
+		return answer
+	}
+	answer.Usage = &api.SessionUsage{
+		CPUMS: milliseconds(u.CPU), ThrottledMS: milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
+		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
+		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
+	}
+	return answer
+}
+
+func changeSession(c *call) (any, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	var r api.SessionChange
+	if err := c.decodeBody(&r, maxSessionBody); err != nil {
+		return nil, err
+	}
+	err = c.server.sup.Update(c.context(), s, &policy.Request{
+		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
+		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL,
+		MaxLifetime: r.MaxLifetime, Labels: r.Labels,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return detailed(s), nil
+}
+
+func freeze(c *call) (any, error) { return c.setFrozen(true) }
+
+func thaw(c *call) (any, error) { return c.setFrozen(false) }
+
+func (c *call) setFrozen(on bool) (any, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.server.sup.Freeze(c.context(), s, on); err != nil {
+		return nil, err
+	}
 	return sessionOf(s.Info()), nil
 }
 
@@ -181,7 +231,8 @@ const (
 func sessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
-		Memory: r.Memory, Pids: r.Pids, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
+		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
+		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Env: r.Env, Labels: r.Labels,
 	}
 	for _, m := range r.Mounts {
@@ -190,14 +241,21 @@ func sessionRequest(r *api.SessionRequest) *policy.Request {
 	return req
 }
 
+// stateFrozen is shown instead of ready.
+const stateFrozen = "frozen"
+
 func sessionOf(i supervisor.Info) api.Session {
 	s := api.Session{
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
-		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, Pids: i.Settings.Pids, Tmp: i.Settings.Tmp,
+		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
+		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
 		WorkspaceQuota: i.Settings.WorkspaceQuota, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
 		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
-		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase,
+		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
+	}
+	if i.Frozen && i.State == supervisor.StateReady {
+		s.State = stateFrozen
 	}
 	for _, m := range i.Settings.Mounts {
 		s.Mounts = append(s.Mounts, api.Mount(m))
@@ -220,6 +278,7 @@ func execRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 	req := &supervisor.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
+		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
 	}
 	if r.StdinEncoding == encodingBase64 {
 		var err error
@@ -236,6 +295,15 @@ func execResult(s *supervisor.Session, r *supervisor.Result, encoding string) ap
 		DurationMS: milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
 		Usage:   api.Usage{UserMS: milliseconds(r.UserTime), SystemMS: milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
 		Clamped: clamped(r.Clamped),
+	}
+	if r.Grouped {
+		res.Usage.MemoryPeak, res.Usage.PidsPeak, res.Usage.Read, res.Usage.Written = r.MemoryPeak, r.PidsPeak, r.Read, r.Written
+	}
+	if o := r.OOM; o != nil {
+		res.OOM = &api.OOM{Kills: o.Kills, Limit: o.Limit, Of: "session", Peak: r.MemoryPeak, Names: o.Victims}
+		if o.Own {
+			res.OOM.Of = "execution"
+		}
 	}
 	if r.Status == supervisor.StatusExited {
 		res.ExitCode = &r.ExitCode

@@ -131,7 +131,7 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 	for _, tc := range []struct{ method, path, allow string }{
 		{"POST", "/healthz", "GET"},
 		{"PUT", "/v1/sessions", "GET, POST"},
-		{"BREW", "/v1/sessions/x", "GET, DELETE"},
+		{"BREW", "/v1/sessions/x", "GET, PATCH, DELETE"},
 		{"GET", "/v1/sessions/x/exec", "POST"},
 		{"HEAD", "/v1/exec", "POST"},
 		{"GET", "/v1/nothing", ""},

@@ -43,7 +43,10 @@ func routes() []route {
 		{"GET /v1/sessions", user, "all", listSessions},
 		{"POST /v1/sessions", user, "", createSession},
 		{"GET /v1/sessions/{id}", user, "owner", getSession},
+		{"PATCH /v1/sessions/{id}", user, "owner", changeSession},
 		{"DELETE /v1/sessions/{id}", user, "owner", deleteSession},
+		{"POST /v1/sessions/{id}/freeze", user, "owner", freeze},
+		{"POST /v1/sessions/{id}/thaw", user, "owner", thaw},
 		{"POST /v1/sessions/{id}/exec", user, "owner", execute},
 		{"GET /v1/sessions/{id}/exec/stream", user, "owner", executeStream},
 	}

@@ -55,6 +55,10 @@ func (v *Supervisor) command(s *Session, req *ExecRequest) (*isolation.Command, 
 	case len(req.Stdin) > 0:
 		cmd.Stdin = isolation.StdinFile
 	}
+	settings := s.settings()
+	if cmd.Limits, err = req.Limits.Groups(&settings, s.enforced); err != nil {
+		return nil, nil, nil, err
+	}
 	script := v.argv(cmd, req)
 	return cmd, script, clamped, nil
 }

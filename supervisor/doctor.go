@@ -7,11 +7,12 @@ import (
 	"crypto/rand"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -31,9 +32,13 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	checks = append(checks, v.checkBox(ctx), v.checkControlGroups())
-	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids} {
-		checks = append(checks, v.checkLimit(name))
+	host, err := v.lookAtHost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	checks = append(checks, v.checkBox(ctx), checkControlGroups(host))
+	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO} {
+		checks = append(checks, v.checkLimit(name, host))
 	}
 	return append(checks, v.checkDisk()), nil
 }
@@ -49,6 +54,9 @@ func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
 		return c
 	}
 	begin := time.Now()
+	if s.enforced, err = v.enforcement(ctx, &s.Settings); err != nil {
+		s.enforced = nil // checkLimit says so; this is about the box
+	}
 	box, err := v.keeper.Launch(ctx, s.spec())
 	if err != nil {
 		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
@@ -65,18 +73,25 @@ func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
 	return c
 }
 
-func (v *Supervisor) checkControlGroups() isolation.Check {
-	c := isolation.Check{Name: "control groups", Detail: string(v.host)}
-	if v.host != cgroup.Unified {
+func checkControlGroups(host policy.Host) isolation.Check {
+	c := isolation.Check{Name: "control groups", Detail: string(host.Layout)}
+	switch {
+	case host.Layout != usage.Unified:
 		c.Level = isolation.CheckWarn
 		c.Detail += ": v2 alone can limit boxes"
-		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1"
+		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1, or upgrade: from version 258 on systemd has v2 alone"
+	case host.NoGroups != "":
+		c.Level = isolation.CheckWarn
+		c.Detail += ", but boxes have none: " + host.NoGroups
+		c.Hint = "systemctl start boxd-boxes.service, or name a delegated group as cgroups.parent in box.toml"
+	default:
+		c.Detail += ", boxes have " + strings.Join(host.Controllers, ", ") + "; each limit was written and read back"
 	}
 	return c
 }
 
 // checkLimit asks what a start would be told about one limit.
-func (v *Supervisor) checkLimit(name string) isolation.Check {
+func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
 	c := isolation.Check{Name: name + " limit"}
 	profile := v.cfg.Profiles[v.cfg.Sessions.DefaultProfile]
 	only := v.cfg
@@ -85,7 +100,7 @@ func (v *Supervisor) checkLimit(name string) isolation.Check {
 			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
 		}
 	}
-	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory}, v.host)
+	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory, IORead: 1}, host)
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
@@ -95,6 +110,8 @@ func (v *Supervisor) checkLimit(name string) isolation.Check {
 	}
 	c.Level = isolation.CheckWarn
 	switch by[name] {
+	case policy.MechanismGroup:
+		c.Level, c.Detail = isolation.CheckOK, "kept by control groups"
 	case policy.MechanismRlimit:
 		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
 	default:
@@ -132,11 +149,22 @@ type Overview struct {
 	BestEffort    []string
 }
 
+// controlGroups is a word or two on what the limits of boxes rest on.
+func (v *Supervisor) controlGroups() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	text := string(v.layout)
+	if v.layout == usage.Unified && v.host.NoGroups != "" {
+		text += ", none for boxes"
+	}
+	return text
+}
+
 // Overview returns the daemon in figures.
 func (v *Supervisor) Overview() Overview {
 	st := Overview{
 		MaxSessions: v.cfg.Sessions.Max, Goroutines: runtime.NumGoroutine(),
-		ControlGroups: string(v.host), BestEffort: v.cfg.Limits.BestEffort,
+		ControlGroups: v.controlGroups(), BestEffort: v.cfg.Limits.BestEffort,
 	}
 	v.mu.Lock()
 	st.Executed, st.Sessions = v.executed, len(v.sessions)

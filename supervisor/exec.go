@@ -29,6 +29,7 @@ type ExecRequest struct {
 	Dir         string // "": the workspace
 	Stdin       []byte // what the program reads, if StdinPipe is not set
 	Timeout     *quantity.Duration
+	Limits      policy.ProgramLimits
 	OutputLimit *quantity.Size // per stream; "": the configured one
 
 	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
@@ -61,6 +62,14 @@ type Result struct {
 	UserTime time.Duration
 	SysTime  time.Duration
 	MaxRSS   quantity.Size
+	// Grouped says that the command had a control group: then the times are of all its processes, and
+	// the four fields below are known.
+	Grouped    bool
+	MemoryPeak quantity.Size
+	PidsPeak   int
+	Read       quantity.Size // from devices
+	Written    quantity.Size // to devices
+	OOM        *OOM          // nil: none of its processes was killed for want of memory
 	// Leftovers is how many processes the command had left running; they have been killed.
 	Leftovers int
 	Timeout   time.Duration
@@ -68,8 +77,16 @@ type Result struct {
 	Failed    *isolation.StepError // for StatusStartFailed
 }
 
+// OOM tells of processes that the kernel has killed for want of memory.
+type OOM struct {
+	Kills   int           // processes
+	Limit   quantity.Size // that was reached
+	Own     bool          // the limit was the execution's own, not the session's
+	Victims []string      // names of the processes the kernel chose, as far as its log still knows
+}
+
 // killPatience is what PID 1 gets to report an end that was due; after that the box counts as lost.
-const killPatience = 20 * time.Second
+const killPatience = 45 * time.Second
 
 // Execution is a program under way.
 type Execution struct {
@@ -78,6 +95,7 @@ type Execution struct {
 	program *client.Program
 	timeout time.Duration
 	clamped []policy.Clamp
+	memory  quantity.Size // the execution's own limit; 0: none
 	done    sync.Once
 	late    *time.Timer // ends the session
 	due     time.Time   // when late fires, unless hurry has done its work
@@ -126,7 +144,7 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()
-	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped}
+	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, memory: quantity.Size(cmd.Limits.Memory)}
 	e.due = time.Now().Add(e.timeout + killPatience)
 	e.late = time.AfterFunc(e.timeout+killPatience, e.lose)
 	return e, nil
@@ -230,6 +248,9 @@ func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) 
 	r := &Result{Timeout: e.timeout, Clamped: e.clamped}
 	exit, err := e.program.Wait(context.WithoutCancel(ctx)) // has ended: does not wait
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
+		if err := e.limitHit(step); err != nil {
+			return nil, err
+		}
 		r.Status, r.Failed = StatusStartFailed, step
 		return r, nil
 	}
@@ -242,7 +263,7 @@ func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) 
 	}
 	r.Status = map[isolation.Reason]Status{
 		isolation.ReasonExited: StatusExited, isolation.ReasonSignaled: StatusSignaled,
-		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled,
+		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled, isolation.ReasonOOM: StatusOOMKilled,
 	}[exit.Reason]
 	r.ExitCode = exit.Code
 	if exit.Signal != 0 {
@@ -250,6 +271,7 @@ func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) 
 	}
 	r.Duration, r.UserTime, r.SysTime = exit.Duration, exit.UserTime, exit.SystemTime
 	r.MaxRSS, r.Leftovers = quantity.Size(exit.MaxRSS), int(exit.Leftovers)
+	e.addUse(r, exit)
 	for i := range r.Streams {
 		head, tail, err := e.program.Kept(i)
 		if err != nil {

@@ -43,7 +43,7 @@ func openRecords(state string) (*os.Root, error) {
 }
 
 func (v *Supervisor) writeRecord(s *Session) error {
-	r := record{ID: s.ID, Key: s.Key, Owner: s.Owner.Name, Created: s.Created, Settings: s.Settings, Enforced: s.enforced}
+	r := record{ID: s.ID, Key: s.Key, Owner: s.Owner.Name, Created: s.Created, Settings: s.settings(), Enforced: s.enforced}
 	return durable.WriteJSON(v.records, s.Key+recordSuffix, r)
 }
 

@@ -20,11 +20,13 @@ type Session struct {
 	Key      string
 	Owner    Principal
 	Hostname string
-	Settings policy.Settings
+	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
 	profile  policy.Profile
 	env      []string // NAME=value of every program that adds nothing
 	enforced map[string]policy.Mechanism
+
+	changing sync.Mutex // held while the session is changed or frozen
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session
@@ -35,6 +37,7 @@ type Session struct {
 	lastUsed time.Time
 	running  int // executions under way
 	execs    int // executions ever
+	frozen   bool
 	reason   EndReason
 	err      error // why the start failed
 }
@@ -55,6 +58,8 @@ type Info struct {
 	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
 	// running program holds it and it has no absolute end.
 	Expires time.Time
+	Frozen  bool
+	Group   string // path of the box's control group, "" if it has none
 	PID     uint32 // of the box's PID 1, on the host
 	IDBase  uint32 // first of the box's host ids
 }
@@ -65,11 +70,11 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Executions: s.execs,
+		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Executions: s.execs, Frozen: s.frozen,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {
-		info.PID, info.IDBase = s.box.PID, s.box.IDBase
+		info.PID, info.IDBase, info.Group = s.box.PID, s.box.IDBase, s.box.Group
 	}
 	return info
 }
@@ -114,6 +119,9 @@ func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	if s.state != StateReady {
 		return nil, gone(s.ID)
 	}
+	if s.frozen {
+		return nil, frozenError(s.ID)
+	}
 	if s.running >= limit {
 		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
 			WithHint("wait for one of them to end")
@@ -123,6 +131,20 @@ func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	s.lastUsed = now
 	return s.box, nil
 }
+
+func frozenError(id string) error {
+	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
+}
+
+// settings are what the session has now.
+func (s *Session) settings() policy.Settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Settings
+}
+
+// grouped reports whether the box has control groups.
+func (s *Session) grouped() bool { return policy.Grouped(s.enforced) }
 
 // finish ends an execution and returns when the session ends if it was the last use.
 func (s *Session) finish(now time.Time) time.Time {

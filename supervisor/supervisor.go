@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
@@ -35,7 +35,8 @@ type Supervisor struct {
 	state   string
 	log     *slog.Logger
 	records *os.Root
-	host    cgroup.Layout
+	layout  usage.Layout
+	machine policy.Size
 	poke    chan struct{} // tells the reaper of a new deadline
 	exams   chan struct{} // has room for one examination
 	work    sync.WaitGroup
@@ -47,6 +48,7 @@ type Supervisor struct {
 	closed   bool
 	executed uint64
 	nextLook time.Time // when the reaper looks again
+	host     policy.Host
 }
 
 // startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
@@ -62,10 +64,17 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, host: cgroup.HostLayout(),
+		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, layout: usage.HostLayout(),
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
-	if err := v.sweep(ctx); err != nil {
+	err = v.sweep(ctx)
+	if err == nil {
+		v.machine, err = machineSize()
+	}
+	if err == nil {
+		_, err = v.lookAtHost(ctx)
+	}
+	if err != nil {
 		records.Close()
 		return nil, err
 	}
@@ -109,7 +118,10 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 	if err != nil {
 		return nil, false, err
 	}
-	enforced, err := v.cfg.Enforcement(&settings, v.host)
+	if err := req.Fits(v.machine); err != nil {
+		return nil, false, err
+	}
+	enforced, err := v.enforcement(ctx, &settings)
 	if err != nil {
 		return nil, false, err
 	}
@@ -203,7 +215,8 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 
 // differences names the fields that were asked for and that the session has otherwise.
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
-	names := s.Settings.Differences(req, asked)
+	settings := s.settings()
+	names := settings.Differences(req, asked)
 	if req.Env != nil && !slices.Equal(s.env, v.environment(req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
@@ -265,27 +278,6 @@ func (v *Supervisor) watch(s *Session) {
 		}
 	}
 }
-
-// spec is what the keeper is asked for.
-func (s *Session) spec() *isolation.Spec {
-	spec := &isolation.Spec{
-		Key: s.Key, Hostname: s.Hostname,
-		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
-		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
-		Rlimits:     policy.Rlimits(&s.Settings),
-		ManagedWork: true,
-	}
-	for _, m := range s.Settings.Mounts {
-		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner})
-		if m.Target == isolation.Workspace {
-			spec.ManagedWork = false
-		}
-	}
-	return spec
-}
-
-// scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.
-const scratchBytesPerInode = 4096
 
 // Session returns the principal's session of an id.
 func (v *Supervisor) Session(who Principal, id string) (*Session, error) {

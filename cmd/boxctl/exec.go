@@ -246,7 +246,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	case "start_failed":
 		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
 	case "oom_killed":
-		fmt.Fprintf(a.stderr, "boxctl: killed: the box is out of memory\nhint: --memory gives a box more\n")
+		fmt.Fprintf(a.stderr, "boxctl: killed: %s\nhint: --memory gives a box more\n", outOfMemory(r.OOM))
 	case "lost":
 		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":
@@ -296,4 +296,16 @@ func failureCode(f *api.StartFailure) int {
 		return exitNotFound
 	}
 	return exitCannotRun
+}
+
+// outOfMemory says whose limit was reached, and who was killed.
+func outOfMemory(o *api.OOM) string {
+	if o == nil {
+		return "out of memory"
+	}
+	text := fmt.Sprintf("out of memory, the %s may have %v", o.Of, o.Limit)
+	if len(o.Names) > 0 {
+		text += "; the kernel chose " + printable(strings.Join(o.Names, ", "))
+	}
+	return text
 }

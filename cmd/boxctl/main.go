@@ -97,7 +97,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
-		a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	return root
 }

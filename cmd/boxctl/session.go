@@ -24,14 +24,11 @@ import (
 
 // sessionFlags are the flags of run and create; only those given become part of a request.
 type sessionFlags struct {
+	limitFlags
 	profile, image, network string
-	memory, tmp, quota      string
-	ttl, maxLifetime        string
+	tmp                     string
 	here                    string
-	cpus                    float64
-	pids                    int
-	mounts, env, labels     []string
-	set                     *pflag.FlagSet
+	mounts, env             []string
 }
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
@@ -39,15 +36,9 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringVarP(&f.profile, "profile", "p", "", "profile to start from")
 	f.set.StringVar(&f.image, "image", "", "what / is made from")
 	f.set.StringVar(&f.network, "network", "", "off, egress or host")
-	f.set.StringVarP(&f.memory, "memory", "m", "", "memory, such as 512MiB")
-	f.set.Float64Var(&f.cpus, "cpus", 0, "processors, such as 1.5")
-	f.set.IntVar(&f.pids, "pids", 0, "processes and threads")
+	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "size of /tmp, /run, /dev/shm and home together")
-	f.set.StringVar(&f.quota, "workspace-quota", "", "size of the workspace")
-	f.set.StringVar(&f.ttl, "ttl", "", "end after this long without use, such as 10m")
-	f.set.StringVar(&f.maxLifetime, "max-lifetime", "", "end after this long in any case")
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
-	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
 	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
 	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, rw or ro")
 	f.set.Lookup("here").NoOptDefVal = "rw"
@@ -63,26 +54,16 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if given("network") {
 		req.Network = &f.network
 	}
-	if given("cpus") {
-		req.CPUs = &f.cpus
-	}
-	if given("pids") {
-		req.Pids = &f.pids
-	}
-	var errs []error
+	change, errs := f.change()
 	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
 		errs = append(errs, errors.New("--owner: a new box is always your own"))
 	}
-	req.Memory = parseFlag(&errs, f.set, "memory", f.memory, quantity.ParseSize)
+	req.CPUs, req.Memory, req.MemoryHigh, req.Swap, req.OOM, req.Pids = change.CPUs, change.Memory, change.MemoryHigh, change.Swap, change.OOM, change.Pids
+	req.CPUWeight, req.IOWeight, req.IORead, req.IOWrite = change.CPUWeight, change.IOWeight, change.IORead, change.IOWrite
+	req.WorkspaceQuota, req.TTL, req.MaxLifetime, req.Labels = change.WorkspaceQuota, change.TTL, change.MaxLifetime, change.Labels
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
-	req.WorkspaceQuota = parseFlag(&errs, f.set, "workspace-quota", f.quota, quantity.ParseSize)
-	req.TTL = parseFlag(&errs, f.set, "ttl", f.ttl, quantity.ParseDuration)
-	req.MaxLifetime = parseFlag(&errs, f.set, "max-lifetime", f.maxLifetime, quantity.ParseDuration)
 	var err error
 	if req.Env, err = parseEnv(f.env); err != nil {
-		errs = append(errs, err)
-	}
-	if req.Labels, err = parseLabels(f.labels); err != nil {
 		errs = append(errs, err)
 	}
 	if req.Mounts, err = f.parseMounts(); err != nil {

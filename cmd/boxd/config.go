@@ -16,6 +16,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -25,6 +26,7 @@ import (
 type config struct {
 	Daemon daemonConfig `toml:"daemon"`
 	IDs    idConfig     `toml:"ids"`
+	Groups groupConfig  `toml:"cgroups"`
 	Mounts mountConfig  `toml:"mounts"`
 	Image  imageConfig  `toml:"image"`
 	policy.Config
@@ -41,6 +43,18 @@ type idConfig struct {
 	Base  uint32 `toml:"base"`
 	Count uint32 `toml:"count"`
 	Lock  string `toml:"lock"`
+}
+
+type groupConfig struct {
+	Parent string `toml:"parent"`
+}
+
+// path is where the parent is, "" if there is none.
+func (c *groupConfig) path() string {
+	if c.Parent == "" {
+		return ""
+	}
+	return filepath.Join(cgroup.Mount, c.Parent)
 }
 
 type mountConfig struct {
@@ -86,6 +100,7 @@ func defaultConfig() config {
 	return config{
 		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
+		Groups: groupConfig{Parent: "box.slice/boxd-boxes.service"},
 		Mounts: mountConfig{Allow: []allowRule{{Path: "{home}"}}},
 		Image: imageConfig{Etc: []string{
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
@@ -276,6 +291,9 @@ func (c *config) validate(path string) error {
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
 		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: allowed is a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
+	}
+	if p := c.Groups.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
+		errs = append(errs, fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount))
 	}
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)

@@ -63,6 +63,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd, mode 0700")
 	f.StringVar(&cfg.BoxInit, "boxinit", "", "path of the boxinit program")
 	f.StringVar(&cfg.IDLock, "id-lock", "", "file that reserves id ranges on this host")
+	f.StringVar(&cfg.Group, "group", "", "control group that boxd may make groups in, an absolute path")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))

@@ -27,6 +27,9 @@ type Box struct {
 	done  chan struct{} // closed when the connection to PID 1 has ended
 	quiet chan struct{} // has a word when kept has become false
 
+	freezing sync.Mutex // held while a Freeze is under way
+	frozen   chan error // its answer
+
 	mu       sync.Mutex // guards the fields below
 	next     uint32
 	programs map[uint32]*Program
@@ -44,7 +47,7 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		return nil, err
 	}
 	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), programs: map[uint32]*Program{}}
+	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), programs: map[uint32]*Program{}}
 	go b.receive()
 	return b, nil
 }
@@ -214,6 +217,9 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 
 // deliver hands a message to the program it is about. On an error the files are still the caller's.
 func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
+	if reply.Frozen {
+		return b.deliverFrozen(reply, files)
+	}
 	if reply.Ready || reply.Failed != nil && reply.ID == 0 {
 		var failed error
 		if reply.Failed != nil {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -32,7 +33,8 @@ type KeeperConfig struct {
 	IDBase   uint32
 	IDCount  uint32
 	IDLock   string
-	Ahead    int // how many boxes are cloned ahead of need
+	Ahead    int    // how many boxes are cloned ahead of need
+	Group    string // control group for the boxes, an absolute path; "": none
 	Allow    []string
 	Etc      []string
 	Stderr   io.Writer // where the keeper and its zygotes log
@@ -76,7 +78,7 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	peer := os.NewFile(uintptr(child), "keeper")
 	defer peer.Close()
 	args := []string{
-		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead),
+		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead), "-group", cfg.Group,
 		"-id-base", strconv.FormatUint(uint64(cfg.IDBase), 10), "-id-count", strconv.FormatUint(uint64(cfg.IDCount), 10),
 	}
 	for _, a := range cfg.Allow {
@@ -177,6 +179,27 @@ func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 	a, err := k.do(ctx, &isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}}, "")
 	fdpass.CloseAll(a.files)
 	return err
+}
+
+// SetLimits changes the limits of a living box, all or none. The error unwraps to an
+// *isolation.Refusal if one is below what the box uses.
+func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits) error {
+	a, err := k.do(ctx, &isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits}}, "")
+	fdpass.CloseAll(a.files)
+	return err
+}
+
+// Look finds out what can be enforced on this host.
+func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
+	a, err := k.do(ctx, &isolation.KeeperRequest{Look: true}, "")
+	fdpass.CloseAll(a.files)
+	if err != nil {
+		return nil, err
+	}
+	if a.msg.Host == nil {
+		return nil, fmt.Errorf("look: %w", isolation.ErrMalformed)
+	}
+	return a.msg.Host, nil
 }
 
 // Check examines the host.

@@ -135,6 +135,9 @@ func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
 // the program's end of file. It is valid after Started.
 func (p *Program) Stdin() *os.File { return p.stdin }
 
+// Group is the name of the program's control group in the box's, if that has any.
+func (p *Program) Group() string { return isolation.ProgramGroup(p.id) }
+
 // Signal sends a signal to the program's process group.
 func (p *Program) Signal(sig syscall.Signal) error {
 	return p.tell(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})

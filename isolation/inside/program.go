@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -21,14 +22,18 @@ type program struct {
 	id       uint32
 	pid      int
 	pidfd    int
-	token    int32
-	tag      uint32
+	token    int32        // of pidfd, later of events
+	events   int          // cgroup.events of group, while that is dying; 0: none
+	tag      uint32       // where the box has no control groups
+	group    cgroup.Group // where it has; -1 if not
 	started  time.Duration
 	deadline time.Duration // 0: none
 	reason   isolation.Reason
 	keep     bool
-	stuck    bool   // something of it does not die: its tag stays used
-	script   string // path of its script file, "" if none
+	exit     *isolation.Exit // it has ended, and what it has left is dying
+	killed   bool            // by us
+	stuck    bool            // something of it does not die: its tag stays used
+	script   string          // path of its script file, "" if none
 	streams  [2]stream
 	event    int // eventfd of a follower, -1 if none
 }
@@ -45,7 +50,10 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	if !ok {
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
-	p := &program{id: id, pidfd: -1, event: -1, keep: cmd.KeepRunning}
+	if s.frozen { // it would be stopped halfway, and PID 1 with it
+		return stepError(isolation.StepFreeze, "", unix.EBUSY)
+	}
+	p := &program{id: id, pidfd: -1, event: -1, keep: cmd.KeepRunning, group: cgroup.Group{FD: -1}}
 	// With the rights of the box user, whose the pipes are then too: /dev/stdout can be opened.
 	restore := asBoxUser()
 	defer restore()
@@ -183,21 +191,24 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
 	}
-	p.tag = s.takeTag()
-	if p.tag == 0 {
-		return stepError(isolation.StepCommand, "tag", unix.EAGAIN)
+	if err := s.mark(p, &cmd.Limits); err != nil {
+		return err
+	}
+	attr := &syscall.SysProcAttr{
+		Setsid:     true,
+		PidFD:      &p.pidfd,
+		Credential: &syscall.Credential{Uid: isolation.BoxUID, Gid: isolation.BoxGID, Groups: []uint32{isolation.BoxGID}},
+	}
+	if p.group.FD >= 0 {
+		attr.UseCgroupFD, attr.CgroupFD = true, p.group.FD
+	} else {
+		attr.Credential.Groups = append(attr.Credential.Groups, p.tag)
 	}
 	p.started = monotonic()
 	p.pid, err = syscall.ForkExec(path, cmd.Argv, &syscall.ProcAttr{
 		Env:   cmd.Env,
 		Files: []uintptr{uintptr(pipes.child[0]), uintptr(pipes.child[1]), uintptr(pipes.child[2])},
-		Sys: &syscall.SysProcAttr{
-			Setsid: true,
-			PidFD:  &p.pidfd,
-			Credential: &syscall.Credential{
-				Uid: isolation.BoxUID, Gid: isolation.BoxGID, Groups: []uint32{isolation.BoxGID, p.tag},
-			},
-		},
+		Sys:   attr,
 	})
 	if err != nil {
 		return stepError(isolation.StepExec, path, err)
@@ -208,7 +219,7 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	}
 	s.programs[p.id], s.byPID[p.pid] = p, p
 	if p.token, err = s.watch(p.pidfd, watch{program: p}); err != nil {
-		_, p.stuck = s.killTagged(p.tag)
+		s.kill(p)
 		return stepError(isolation.StepStdio, "epoll", err)
 	}
 	s.watchStreams(p)
@@ -264,12 +275,13 @@ func (s *server) end(p *program, reason isolation.Reason) {
 	if p.reason == isolation.ReasonExited {
 		p.reason = reason
 	}
-	_, p.stuck = s.killTagged(p.tag)
+	s.kill(p)
 }
 
-// finish reports a program that has ended, after ending and counting what it left behind.
+// finish sees to it that a program which has ended is reported, after ending and counting what it left
+// behind.
 func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) {
-	exit := isolation.Exit{
+	exit := &isolation.Exit{
 		Reason: p.reason, Duration: monotonic() - p.started,
 		UserTime: time.Duration(usage.Utime.Nano()), SystemTime: time.Duration(usage.Stime.Nano()),
 		MaxRSS: uint64(usage.Maxrss) << 10,
@@ -282,14 +294,37 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	} else {
 		exit.Code = status.ExitStatus()
 	}
-	switch others := s.othersAlive(); {
-	case p.keep:
+	p.exit = exit
+	delete(s.byPID, p.pid) // the number may be another's now
+	s.unwatch(p.pidfd, p.token)
+	p.pidfd, p.deadline = -1, 0
+	switch others := s.othersAlive(p); {
+	case p.keep && !p.killed:
 		exit.Kept = others
 		s.kept = s.kept || others
 	case others:
-		exit.Leftovers, p.stuck = s.killTagged(p.tag)
+		if ours := p.killed; ours {
+			s.kill(p)
+		} else {
+			exit.Leftovers = s.kill(p)
+		}
+		if !s.isEmpty(p) {
+			return // report follows
+		}
 	}
-	reply := isolation.BoxReply{ID: p.id, Exited: &exit}
+	s.report(p)
+}
+
+// report says that a program has ended, and forgets it.
+func (s *server) report(p *program) {
+	exit := p.exit
+	if p.group.FD >= 0 {
+		exit.Grouped, exit.Use = true, p.group.Use()
+		if exit.Reason == isolation.ReasonSignaled && exit.Signal == int(unix.SIGKILL) && exit.Use.OOMKills > 0 {
+			exit.Reason = isolation.ReasonOOM
+		}
+	}
+	reply := isolation.BoxReply{ID: p.id, Exited: exit}
 	var files []int
 	for i := range p.streams {
 		st := &p.streams[i]
@@ -304,9 +339,14 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	s.forget(p)
 }
 
-// othersAlive reports whether PID 1 still has children besides those it has reaped. Without any
-// there can be no other process in the box, and the walk through /proc is saved.
-func (s *server) othersAlive() bool {
+// othersAlive reports whether a program that has ended may have left processes. Without a control group
+// to tell, it is whether PID 1 still has children: without any there can be no other process in the box,
+// and the walk through /proc is saved.
+func (s *server) othersAlive(p *program) bool {
+	if p.group.FD >= 0 {
+		populated, err := p.group.Populated()
+		return populated || err != nil
+	}
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return !errors.Is(err, unix.ECHILD)
 }
@@ -324,8 +364,11 @@ func (s *server) forget(p *program) {
 	for i := range p.streams {
 		s.closeStream(&p.streams[i])
 	}
-	if p.pidfd >= 0 {
+	switch {
+	case p.pidfd >= 0:
 		s.unwatch(p.pidfd, p.token)
+	case p.events > 0:
+		s.unwatch(p.events, p.token)
 	}
 	if p.event >= 0 {
 		unix.Close(p.event)
@@ -335,8 +378,11 @@ func (s *server) forget(p *program) {
 		_ = unix.Unlink(p.script) // the program may have removed it
 		restore()
 	}
+	s.dropGroup(p)
 	delete(s.programs, p.id)
-	delete(s.byPID, p.pid)
+	if s.byPID[p.pid] == p {
+		delete(s.byPID, p.pid)
+	}
 	if p.tag != 0 && !p.keep && !p.stuck {
 		s.tags.free(p.tag)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -26,6 +27,9 @@ type server struct {
 	watches  map[int32]watch // by token, the data of an epoll event; a token is never used twice
 	token    int32
 	tags     tags
+	groups   cgroup.Group // where the programs' groups are; -1 if the box has none
+	full     []string     // groups of ended programs, with processes still in them
+	frozen   bool
 	childful bool // a child may exist, ours or an orphan we inherited
 	kept     bool // boxd has been told that processes go on without their program
 	evaded   bool // a program cannot be ended: the box has to end
@@ -44,7 +48,7 @@ const reapInterval = 100 * time.Millisecond
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
 		root: b.root, proc: b.proc, buf: buf,
-		programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
+		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range inheritedSignals() {
 		if err := defaultSignal(sig); err != nil {
@@ -81,6 +85,10 @@ func (s *server) serve() int {
 				if !s.request() {
 					return 0
 				}
+			case w.stream == nil && w.program.events > 0: // its group has changed
+				if s.emptied(w.program) {
+					s.report(w.program)
+				}
 			case w.stream == nil: // it has ended: reap sees to it
 			case events[i].Events == unix.EPOLLHUP: // no writer left and nothing to read
 				s.closePipe(w.stream)
@@ -98,9 +106,11 @@ func (s *server) serve() int {
 }
 
 // watch adds a descriptor to the loop.
-func (s *server) watch(fd int, w watch) (int32, error) {
+func (s *server) watch(fd int, w watch) (int32, error) { return s.watchFor(fd, w, unix.EPOLLIN) }
+
+func (s *server) watchFor(fd int, w watch, event uint32) (int32, error) {
 	s.token++
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: s.token}
+	ev := unix.EpollEvent{Events: event, Fd: s.token}
 	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		return 0, err
 	}
@@ -152,18 +162,21 @@ func (s *server) request() bool {
 	}
 	p := s.programs[req.ID]
 	switch {
+	case req.Freeze != nil:
+		s.freeze(req.Freeze.On)
 	case req.Spawn != nil:
 		if serr := s.spawn(req.ID, req.Spawn, files); serr != nil {
 			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})
 		}
 		return true // spawn has taken the files
 	case p == nil: // it has just ended; the answer is under way
+	case req.Taken != nil:
+		s.taken(p, req.Taken)
+	case p.exit != nil: // what it has left is dying already
 	case req.Signal != 0:
 		_ = unix.Kill(-p.pid, syscall.Signal(req.Signal)) // its whole process group, as a terminal would
 	case req.Kill:
 		s.end(p, isolation.ReasonCanceled)
-	case req.Taken != nil:
-		s.taken(p, req.Taken)
 	}
 	fdpass.CloseAll(files)
 	return true
@@ -178,7 +191,12 @@ func (s *server) send(reply *isolation.BoxReply, files ...int) {
 func (s *server) expire() {
 	now := monotonic()
 	for _, p := range s.programs {
-		if p.deadline > 0 && p.deadline <= now && !s.evaded {
+		switch {
+		case p.deadline == 0 || p.deadline > now || s.evaded:
+		case p.exit != nil: // it does not die
+			p.stuck = true
+			s.report(p)
+		default:
 			s.end(p, isolation.ReasonTimedOut)
 		}
 	}
@@ -186,6 +204,7 @@ func (s *server) expire() {
 
 // reap collects every child that has ended: programs, and orphans that were left to PID 1.
 func (s *server) reap() {
+	s.clearGroups()
 	for s.childful {
 		var status unix.WaitStatus
 		var usage unix.Rusage

@@ -19,6 +19,7 @@ import (
 type box struct {
 	setup *isolation.Setup
 	trees []int // detached mounts, one for each of setup.Mounts
+	group int   // control group for the programs' groups, -1 if there is none
 	root  int   // "/", for openat2
 	proc  int   // the box's own procfs
 	work  int   // the scratch tmpfs, source of every writable directory

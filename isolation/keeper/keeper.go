@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/rootfs"
@@ -37,6 +38,7 @@ type Config struct {
 	IDCount  uint32 // number of ranges, one for each living box
 	IDLock   string // file that reserves ranges among all keepers of the host
 	Ahead    int    // how many boxes are cloned ahead of need
+	Group    string // control group that has been delegated to boxd, an absolute path; "": none
 	Allow    []AllowRule
 	Host     rootfs.Host
 	Log      *log.Logger
@@ -58,6 +60,7 @@ type Keeper struct {
 	users   userNamespaces
 	zygote  zygote
 	ahead   nursery
+	groups  groups
 	work    *os.Root
 
 	mu    sync.Mutex // guards the field below
@@ -66,10 +69,11 @@ type Keeper struct {
 
 // box is a box from the reservation of its key to its removal. It is watched once it has a pidfd.
 type box struct {
-	pid   int
-	pidfd *os.File
-	ids   idRange
-	gone  chan struct{} // closed when it and all its processes are dead and released
+	pid    int
+	pidfd  *os.File
+	ids    idRange
+	groups *tree.Box     // nil: none
+	gone   chan struct{} // closed when it and all its processes are dead and released
 }
 
 // New checks the configuration and prepares what all boxes share. It takes conn over.
@@ -147,13 +151,21 @@ func (k *Keeper) answer(req *isolation.KeeperRequest) {
 		defer k.ahead.leave(k)
 		files = []int{l.embryo.control, l.embryo.pidfd}
 		defer fdpass.CloseAll(files)
-		reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.base}
+		reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.base, Group: l.box.path()}
 	case req.End != nil:
 		if err := k.end(req.End); err != nil {
 			reply.Failed = stepError(isolation.StepWorkspace, req.End.Key, err)
 			break
 		}
-		reply.Ended = true
+		reply.Done = true
+	case req.Limits != nil:
+		if err := k.setLimits(req.Limits); err != nil {
+			reply.Failed = stepError(isolation.StepGroup, err.Error(), err)
+			break
+		}
+		reply.Done = true
+	case req.Look:
+		reply.Host = k.groups.look(k)
 	case req.Check:
 		reply.Checks = k.check()
 	default:
@@ -219,6 +231,7 @@ func (k *Keeper) close() {
 	k.ahead.close(&k.ids)
 	k.zygote.close()
 	k.users.close()
+	k.groups.close()
 	k.ids.close()
 	k.work.Close()
 	unix.Close(k.boxInit)

@@ -39,8 +39,10 @@ func (l *launching) steps() []launchStep {
 		// Where there is no embryo, the zygote works from here on, and the workspace is made
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
 		{isolation.StepZygote, l.takeEmbryo},
+		{isolation.StepGroup, l.makeGroups},
 		{isolation.StepWorkspace, l.makeWorkspace},
 		{isolation.StepClone, l.awaitClone},
+		{isolation.StepGroup, l.enterGroup},
 		{isolation.StepIDMap, l.mapMounts},
 		{isolation.StepSetup, l.sendSetup},
 	}
@@ -153,6 +155,39 @@ func (l *launching) dropEmbryo() {
 	}
 }
 
+// makeGroups makes the box's control groups.
+func (l *launching) makeGroups() (string, error) {
+	if !l.spec.Grouped {
+		return "", nil
+	}
+	b, err := l.k.groups.make(l.k, l.spec, l.embryo.ids.base)
+	if err != nil {
+		return err.Error(), err
+	}
+	l.k.mu.Lock()
+	l.box.groups = b
+	l.k.mu.Unlock()
+	l.undo = append(l.undo, func() {
+		if !l.watched { // or its end has done it
+			l.box.removeGroups(l.k.cfg.Log)
+		}
+	})
+	return "", nil
+}
+
+// enterGroup moves PID 1 into the box: it may have been there before the box had groups. It has not
+// started anything yet.
+func (l *launching) enterGroup() (string, error) {
+	if l.box.groups == nil {
+		return "", nil
+	}
+	err := l.box.groups.Enter(l.embryo.pid)
+	if err != nil {
+		return err.Error(), err
+	}
+	return "", nil
+}
+
 // makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
 // left must have been removed or it would be seen by this one.
 func (l *launching) makeWorkspace() (string, error) {
@@ -231,14 +266,19 @@ func (l *launching) userNamespace(o owner) (int, error) {
 // sendSetup tells PID 1 what to make of itself.
 func (l *launching) sendSetup() (string, error) {
 	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
+	files := l.trees
+	if l.box.groups != nil {
+		files = append(slices.Clone(files), l.box.groups.Work().FD)
+	}
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
 		Hostname: l.spec.Hostname,
 		Scratch:  l.spec.Scratch,
 		Rlimits:  l.spec.Rlimits,
 		Mounts:   l.mounts,
+		Grouped:  l.box.groups != nil,
 		Filter:   l.k.filter(hostWritable),
 	}}
-	return "", fdpass.Send(l.embryo.control, req.Encode(), l.trees...)
+	return "", fdpass.Send(l.embryo.control, req.Encode(), files...)
 }
 
 // awaitClone takes the zygote's answer, if it was asked. From here on the box exists and is watched.
@@ -278,6 +318,7 @@ func (k *Keeper) watch(key string, b *box) {
 		})
 	}
 	b.pidfd.Close()
+	b.removeGroups(k.cfg.Log)
 	k.ids.release(b.ids)
 	k.mu.Lock()
 	delete(k.boxes, key)

@@ -23,13 +23,39 @@ type SessionRequest struct {
 	ReadOnlyRoot   *bool              `json:"read_only_root,omitempty"`
 	CPUs           *float64           `json:"cpus,omitempty"`
 	Memory         *quantity.Size     `json:"memory,omitempty"`
+	MemoryHigh     *quantity.Size     `json:"memory_high,omitempty"`
+	Swap           *quantity.Size     `json:"swap,omitempty"`
+	OOM            *string            `json:"oom,omitempty"` // "process", "program" or "session"
 	Pids           *int               `json:"pids,omitempty"`
+	CPUWeight      *int               `json:"cpu_weight,omitempty"`
+	IOWeight       *int               `json:"io_weight,omitempty"`
+	IORead         *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
+	IOWrite        *quantity.Size     `json:"io_write,omitempty"` // bytes a second
 	Tmp            *quantity.Size     `json:"tmp,omitempty"`
 	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
 	TTL            *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
 	Mounts         []Mount            `json:"mounts,omitempty" max:"250"`
 	Env            map[string]string  `json:"env,omitempty" max:"256"`
+	Labels         map[string]string  `json:"labels,omitempty" max:"32"`
+}
+
+// SessionChange asks for other limits and times of a living session: the body of PATCH
+// /v1/sessions/{id}. What is left out stays as it is; all of the rest is changed, or nothing.
+type SessionChange struct {
+	CPUs           *float64           `json:"cpus,omitempty"`
+	Memory         *quantity.Size     `json:"memory,omitempty"`
+	MemoryHigh     *quantity.Size     `json:"memory_high,omitempty"`
+	Swap           *quantity.Size     `json:"swap,omitempty"`
+	OOM            *string            `json:"oom,omitempty"` // "process", "program" or "session"
+	Pids           *int               `json:"pids,omitempty"`
+	CPUWeight      *int               `json:"cpu_weight,omitempty"`
+	IOWeight       *int               `json:"io_weight,omitempty"`
+	IORead         *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
+	IOWrite        *quantity.Size     `json:"io_write,omitempty"` // bytes a second
+	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
+	TTL            *quantity.Duration `json:"ttl,omitempty"`
+	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
 	Labels         map[string]string  `json:"labels,omitempty" max:"32"`
 }
 
@@ -55,7 +81,14 @@ type Session struct {
 	ReadOnlyRoot   bool              `json:"read_only_root"`
 	CPUs           float64           `json:"cpus"`
 	Memory         quantity.Size     `json:"memory"`
+	MemoryHigh     quantity.Size     `json:"memory_high"`
+	Swap           quantity.Size     `json:"swap"`
+	OOM            string            `json:"oom"`
 	Pids           int               `json:"pids"`
+	CPUWeight      int               `json:"cpu_weight"`
+	IOWeight       int               `json:"io_weight"`
+	IORead         quantity.Size     `json:"io_read"`
+	IOWrite        quantity.Size     `json:"io_write"`
 	Tmp            quantity.Size     `json:"tmp"`
 	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
 	TTL            quantity.Duration `json:"ttl"`
@@ -63,7 +96,7 @@ type Session struct {
 	Mounts         []Mount           `json:"mounts"`
 	Env            []string          `json:"env"` // names only
 	Labels         map[string]string `json:"labels,omitempty"`
-	// Enforcement says what keeps each limit on this host: "tmpfs", "rlimit" or "none".
+	// Enforcement says what keeps each limit on this host: "cgroup2", "tmpfs", "rlimit" or "none".
 	Enforcement map[string]string `json:"enforcement"`
 	CreatedAt   time.Time         `json:"created_at"`
 	LastUsedAt  time.Time         `json:"last_used_at"`
@@ -72,6 +105,31 @@ type Session struct {
 	Executions  int               `json:"executions"`
 	PID         uint32            `json:"pid,omitempty"`     // of its PID 1, on the host
 	IDBase      uint32            `json:"id_base,omitempty"` // first of its host ids
+	Group       string            `json:"group,omitempty"`   // path of its control group, on the host
+	// Usage is there in the answer about one session, if it has control groups.
+	Usage *SessionUsage `json:"usage,omitempty"`
+}
+
+// SessionUsage is what the programs of a session use and have used, all of them together.
+type SessionUsage struct {
+	CPUMS       float64       `json:"cpu_ms"`
+	ThrottledMS float64       `json:"throttled_ms"` // that they waited for processor time because of the limit
+	Memory      quantity.Size `json:"memory"`
+	MemoryPeak  quantity.Size `json:"memory_peak"`
+	Swap        quantity.Size `json:"swap"`
+	Pids        int           `json:"pids"`
+	Read        quantity.Size `json:"io_read"`
+	Written     quantity.Size `json:"io_write"`
+	OOMKills    int           `json:"oom_kills"`
+	// Pressure is the share of the last ten seconds, in percent, in which some program waited for it.
+	Pressure Pressure `json:"pressure"`
+}
+
+// Pressure is what programs wait for, in percent of the time.
+type Pressure struct {
+	CPU    float64 `json:"cpu"`
+	Memory float64 `json:"memory"`
+	IO     float64 `json:"io"`
 }
 
 // SessionList is the answer of GET /v1/sessions.
@@ -88,6 +146,10 @@ type ExecRequest struct {
 	Env      map[string]string  `json:"env,omitempty" max:"256"`
 	Cwd      string             `json:"cwd,omitempty"` // made if missing; default /workspace
 	Timeout  *quantity.Duration `json:"timeout,omitempty"`
+	// CPUs, Memory and Pids are limits of this execution alone, within those of its session.
+	CPUs   *float64       `json:"cpus,omitempty"`
+	Memory *quantity.Size `json:"memory,omitempty"`
+	Pids   *int           `json:"pids,omitempty"`
 	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
 	Stdin string `json:"stdin,omitempty" show:"never"`
 	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.
@@ -123,6 +185,17 @@ type ExecResult struct {
 	Timeout         quantity.Duration `json:"timeout"`
 	Clamped         []Clamp           `json:"clamped,omitempty"`
 	Failure         *StartFailure     `json:"failure,omitempty"` // with status start_failed
+	// OOM is there if the kernel has killed any of its processes for want of memory, whatever the status.
+	OOM *OOM `json:"oom,omitempty"`
+}
+
+// OOM tells of processes killed for want of memory.
+type OOM struct {
+	Kills int           `json:"kills"`
+	Limit quantity.Size `json:"limit"`             // that was reached
+	Of    string        `json:"of"`                // whose limit that is: "execution" or "session"
+	Peak  quantity.Size `json:"peak,omitempty"`    // most memory the execution has had, if the kernel tells
+	Names []string      `json:"victims,omitempty"` // of the processes the kernel chose, if its log tells
 }
 
 // Total says how much a program wrote to one stream.
@@ -131,11 +204,17 @@ type Total struct {
 	Omitted uint64 `json:"omitted,omitempty"` // of them not in the answer
 }
 
-// Usage is what an execution used. MaxRSS is that of its largest process, in bytes.
+// Usage is what an execution used. MaxRSS is that of its largest process, in bytes. The peaks and io are
+// of all its processes together, and there only in a session with control groups.
 type Usage struct {
 	UserMS   float64       `json:"user_ms"`
 	SystemMS float64       `json:"system_ms"`
 	MaxRSS   quantity.Size `json:"max_rss"`
+
+	MemoryPeak quantity.Size `json:"memory_peak,omitempty"`
+	PidsPeak   int           `json:"pids_peak,omitempty"`
+	Read       quantity.Size `json:"io_read,omitempty"`
+	Written    quantity.Size `json:"io_write,omitempty"`
 }
 
 // Clamp says that less was given than asked for.
@@ -178,7 +257,14 @@ type Profile struct {
 	Mounts         string            `json:"mounts"`
 	CPUs           float64           `json:"cpus"`
 	Memory         quantity.Size     `json:"memory"`
+	MemoryHigh     quantity.Size     `json:"memory_high"`
+	Swap           quantity.Size     `json:"swap"`
+	OOM            string            `json:"oom"`
 	Pids           int               `json:"pids"`
+	CPUWeight      int               `json:"cpu_weight"`
+	IOWeight       int               `json:"io_weight"`
+	IORead         quantity.Size     `json:"io_read"`
+	IOWrite        quantity.Size     `json:"io_write"`
 	Tmp            quantity.Size     `json:"tmp"`
 	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
 	Timeout        quantity.Duration `json:"timeout"`

@@ -22,11 +22,12 @@ func session() api.Session {
 	born := time.Date(2026, 11, 21, 9, 30, 0, 123456789, time.UTC)
 	return api.Session{
 		ID: "a/b", Owner: "uid:1000", OwnerUID: 1000, State: "ready", Profile: "default", Image: "host", Hostname: "a-b", Network: "off",
-		ReadOnlyRoot: true, CPUs: 1.5, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB,
+		ReadOnlyRoot: true, CPUs: 1.5, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, CPUWeight: 100, IOWeight: 50, IOWrite: quantity.MiB, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB,
 		TTL: quantity.Duration(5 * time.Minute), MaxLifetime: quantity.Duration(24 * time.Hour),
 		Mounts: []api.Mount{{Source: "/home/u/in", Target: "/data", Mode: "ro"}, {Source: "/srv/x", Target: "/workspace", Mode: "rw", Owner: 1500}},
 		Env:    []string{"TOKEN"}, Labels: map[string]string{"team": "x"}, Enforcement: map[string]string{"memory": "rlimit", "tmp": "tmpfs"},
 		CreatedAt: born, LastUsedAt: born.Add(time.Second), ExpiresAt: new(born.Add(time.Minute)), Running: 1, Executions: 2, PID: 4321, IDBase: 1879048192,
+		Group: "/sys/fs/cgroup/x", Usage: &api.SessionUsage{CPUMS: 1.5, Memory: quantity.MiB, MemoryPeak: 2 * quantity.MiB, Pids: 3, OOMKills: 1, Pressure: api.Pressure{CPU: 12.5}},
 	}
 }
 
@@ -36,6 +37,7 @@ func result() api.ExecResult {
 		Output: [2]api.Total{{Bytes: 2000000, Omitted: 951424}, {Bytes: 4}}, DurationMS: 12.345,
 		Usage: api.Usage{UserMS: 1.5, SystemMS: 0.25, MaxRSS: 2 * quantity.MiB}, LeftoversKilled: 2, Timeout: quantity.Duration(2 * time.Minute),
 		Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "2m"}},
+		OOM:     &api.OOM{Kills: 1, Limit: quantity.MiB, Of: "session", Peak: quantity.MiB, Names: []string{"python3"}},
 	}
 }
 
@@ -66,6 +68,7 @@ func TestTheWireIsWhatItWas(t *testing.T) {
 			Session: &api.SessionRequest{Profile: "default", Memory: new(quantity.GiB), TTL: new(quantity.Duration(90 * time.Second))},
 			Exec:    api.ExecRequest{Command: new("make test"), Cwd: "/workspace", Timeout: new(quantity.Duration(time.Minute))}, Stdin: true,
 		}},
+		"change.json": &api.SessionChange{Memory: new(quantity.GiB), CPUs: new(0.5), OOM: new("session"), TTL: new(quantity.Duration(time.Minute))},
 		"signal.json": &api.ClientControl{Signal: "SIGINT"},
 	} {
 		path := filepath.Join("testdata", name)

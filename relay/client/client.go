@@ -111,6 +111,33 @@ func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) 
 	return list.Sessions, err
 }
 
+// Change gives a living session other limits or times, all that change asks for or nothing.
+func (c *Client) Change(ctx context.Context, id string, change *api.SessionChange) (s api.Session, err error) {
+	path, err := c.path(id, "")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPatch, path, change, &s)
+	}
+	return s, err
+}
+
+// Freeze stops all programs of a session where they are, and returns when that is true.
+func (c *Client) Freeze(ctx context.Context, id string) (s api.Session, err error) {
+	path, err := c.path(id, "/freeze")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
+	}
+	return s, err
+}
+
+// Thaw lets the programs of a frozen session go on.
+func (c *Client) Thaw(ctx context.Context, id string) (s api.Session, err error) {
+	path, err := c.path(id, "/thaw")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
+	}
+	return s, err
+}
+
 // Delete ends a session and waits until nothing is left of it.
 func (c *Client) Delete(ctx context.Context, id string) error {
 	path, err := c.path(id, "")

@@ -82,7 +82,14 @@ type Profile struct {
 	Mounts         string            `toml:"mounts"`
 	CPUs           float64           `toml:"cpus"`
 	Memory         quantity.Size     `toml:"memory"`
+	MemoryHigh     quantity.Size     `toml:"memory_high"`
+	Swap           quantity.Size     `toml:"swap"`
+	OOM            string            `toml:"oom"`
 	Pids           int               `toml:"pids"`
+	CPUWeight      int               `toml:"cpu_weight"`
+	IOWeight       int               `toml:"io_weight"`
+	IORead         quantity.Size     `toml:"io_read"`
+	IOWrite        quantity.Size     `toml:"io_write"`
 	Tmp            quantity.Size     `toml:"tmp"`
 	WorkspaceQuota quantity.Size     `toml:"workspace_quota"`
 	Timeout        quantity.Duration `toml:"timeout"`
@@ -102,6 +109,9 @@ const (
 	MountNone      = "none"
 	MountReadOnly  = "ro"
 	MountReadWrite = "rw"
+	OOMProcess     = "process"
+	OOMProgram     = "program"
+	OOMSession     = "session"
 	LeftoversKill  = "kill"
 	LeftoversKeep  = "keep"
 )
@@ -109,19 +119,21 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "read_only_root", "mounts", "cpus", "memory", "pids", "tmp", "workspace_quota",
-		"timeout", "ttl", "max_lifetime",
+		"image", "network", "read_only_root", "mounts", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "timeout", "ttl", "max_lifetime",
 	}
 }
 
 // LimitNames are the limits that best_effort may list.
-func LimitNames() []string { return []string{LimitMemory, LimitCPU, LimitPids, LimitWorkspace} }
+func LimitNames() []string {
+	return []string{LimitMemory, LimitCPU, LimitPids, LimitIO, LimitWorkspace}
+}
 
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
 		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite,
-		CPUs: 1, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB,
+		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
 		Leftovers: LeftoversKill, Locked: []string{},
 	}
@@ -235,7 +247,8 @@ func (c *Config) Validate() error {
 
 func (p *Profile) validate() (errs []error) {
 	s := Settings{
-		Image: p.Image, Network: p.Network, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids, Tmp: p.Tmp,
+		Image: p.Image, Network: p.Network, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh, Swap: p.Swap,
+		OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp,
 		WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
 	}
 	if err := s.validate(); err != nil {

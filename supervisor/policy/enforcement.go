@@ -3,11 +3,13 @@
 package policy
 
 import (
+	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -17,6 +19,7 @@ const (
 	LimitMemory    = "memory"
 	LimitCPU       = "cpu"
 	LimitPids      = "pids"
+	LimitIO        = "io"
 	LimitTmp       = "tmp"
 	LimitWorkspace = "workspace"
 )
@@ -24,47 +27,88 @@ const (
 // Mechanism is what enforces a limit.
 type Mechanism string
 
-// The mechanisms of this version.
+// The mechanisms.
 const (
-	MechanismTmpfs  Mechanism = "tmpfs"  // the size of a tmpfs: exact
-	MechanismRlimit Mechanism = "rlimit" // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process alone
-	MechanismNone   Mechanism = "none"   // nothing
+	MechanismGroup  Mechanism = "cgroup2" // control groups: all of the box together, exact
+	MechanismTmpfs  Mechanism = "tmpfs"   // the size of a tmpfs: exact
+	MechanismRlimit Mechanism = "rlimit"  // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process alone
+	MechanismNone   Mechanism = "none"    // nothing
 )
+
+// Host is what a host can enforce.
+type Host struct {
+	Layout usage.Layout
+	isolation.Host
+}
 
 // Enforcement decides how the limits of a session are kept on this host, or that they cannot be:
 // a limit that is not kept by the kernel as a whole must have been named as best effort by the
 // operator. Doctor and every start ask the same function.
-func (c *Config) Enforcement(s *Settings, host cgroup.Layout) (map[string]Mechanism, error) {
-	by := map[string]Mechanism{
-		LimitTmp: MechanismTmpfs, LimitMemory: MechanismRlimit, LimitPids: MechanismRlimit, LimitCPU: MechanismNone,
-	}
+func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, error) {
+	by := map[string]Mechanism{LimitTmp: MechanismTmpfs}
+	without := map[string]Mechanism{LimitMemory: MechanismRlimit, LimitPids: MechanismRlimit}
 	need := []string{LimitMemory, LimitCPU, LimitPids}
+	if s.IORead > 0 || s.IOWrite > 0 {
+		need = append(need, LimitIO)
+	}
 	if s.WorkspaceQuota > 0 {
-		by[LimitWorkspace] = MechanismNone
 		need = append(need, LimitWorkspace)
 	}
 	for _, name := range need {
-		if !slices.Contains(c.Limits.BestEffort, name) {
+		switch {
+		case slices.Contains(host.Controllers, name): // the limits have the controllers' names
+			by[name] = MechanismGroup
+		case !slices.Contains(c.Limits.BestEffort, name):
 			return nil, unenforced(name, host)
+		default:
+			by[name] = MechanismNone
+			if m, ok := without[name]; ok {
+				by[name] = m
+			}
 		}
 	}
 	return by, nil
 }
 
-func unenforced(name string, host cgroup.Layout) error {
-	err := fault.Errorf(fault.Unsupported, "the %s limit cannot be enforced: %s", name, whyNot(name, host))
-	err.Field = "limits.best_effort"
-	return err.WithHint("as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
+// Grouped reports whether any limit is kept by control groups: then the box has some.
+func Grouped(by map[string]Mechanism) bool {
+	for _, m := range by {
+		if m == MechanismGroup {
+			return true
+		}
+	}
+	return false
 }
 
-func whyNot(name string, host cgroup.Layout) string {
+func unenforced(name string, host Host) error {
+	err := fault.Errorf(fault.Unsupported, "the %s limit cannot be enforced: %s", name, whyNot(name, host))
+	err.Field = "limits.best_effort"
+	return err.WithHint("boxctl doctor says what to do about it; or as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
+}
+
+func whyNot(name string, host Host) string {
 	switch {
 	case name == LimitWorkspace:
 		return "this version sets no disk quotas"
-	case host == cgroup.Unified:
-		return "this version does not write cgroup v2 limits"
+	case host.Layout != usage.Unified:
+		return "the host's control groups are " + string(host.Layout) + ", not v2"
+	case host.NoGroups != "":
+		return host.NoGroups
 	}
-	return "the host's control groups are " + string(host) + ", not v2"
+	return "the boxes' control groups have no controller " + name
+}
+
+// Groups are the limits of a session for its control groups.
+func Groups(s *Settings) cgroup.Limits {
+	return cgroup.Limits{
+		Memory: uint64(s.Memory), MemoryHigh: uint64(s.MemoryHigh), Swap: uint64(s.Swap), OOM: oomOf(s.OOM),
+		CPU: uint64(math.Round(s.CPUs * cgroup.CPUPeriod)), CPUWeight: uint64(s.CPUWeight), Pids: uint64(s.Pids),
+		IOWeight: uint64(s.IOWeight), IORead: uint64(s.IORead), IOWrite: uint64(s.IOWrite),
+	}
+}
+
+func oomOf(word string) cgroup.OOM {
+	return map[string]cgroup.OOM{OOMProcess: cgroup.OOMProcess, OOMProgram: cgroup.OOMProgram, OOMSession: cgroup.OOMSession}[word]
 }
 
 // Resource limits every box has (setrlimit(2)). Address space is never limited: it says nothing
@@ -77,17 +121,23 @@ const (
 	stackLimit   = 8 << 20
 )
 
-// Rlimits are the resource limits of every process of a session.
-func Rlimits(s *Settings) []isolation.Rlimit {
+// Rlimits are the resource limits of every process of a session: those every box has, and those that
+// stand in for control groups.
+func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	same := func(resource int, n uint64) isolation.Rlimit {
 		return isolation.Rlimit{Resource: uint32(resource), Soft: n, Hard: n}
 	}
-	return []isolation.Rlimit{
+	list := []isolation.Rlimit{
 		same(unix.RLIMIT_CORE, coreLimit),
 		{Resource: unix.RLIMIT_NOFILE, Soft: nofileSoft, Hard: nofileHard},
 		same(unix.RLIMIT_MEMLOCK, memlockLimit),
 		same(unix.RLIMIT_STACK, stackLimit),
-		same(unix.RLIMIT_DATA, uint64(s.Memory)),
-		same(unix.RLIMIT_NPROC, uint64(s.Pids)),
 	}
+	if by[LimitMemory] == MechanismRlimit {
+		list = append(list, same(unix.RLIMIT_DATA, uint64(s.Memory)))
+	}
+	if by[LimitPids] == MechanismRlimit {
+		list = append(list, same(unix.RLIMIT_NPROC, uint64(s.Pids)))
+	}
+	return list
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -20,23 +20,31 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 	kept := map[string]Mechanism{"tmp": "tmpfs", "memory": "rlimit", "pids": "rlimit", "cpu": "none"}
 	with := maps.Clone(kept)
 	with["workspace"] = "none"
+	grouped := map[string]Mechanism{"tmp": "tmpfs", "memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2"}
+	host := func(layout usage.Layout, why string, controllers ...string) Host {
+		return Host{Layout: layout, Host: isolation.Host{Controllers: controllers, NoGroups: why}}
+	}
+	all := []string{"cpu", "memory", "pids", "io"}
 	for _, tc := range []struct {
 		name    string
 		best    []string
 		quota   quantity.Size
-		host    cgroup.Layout
+		host    Host
 		want    map[string]Mechanism
 		refused string // a part of the reason
 	}{
-		{"all best effort", []string{"memory", "cpu", "pids"}, 0, cgroup.Hybrid, kept, ""},
-		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, cgroup.Hybrid, with, ""},
-		{"a workspace without a quota needs no effort", LimitNames(), 0, cgroup.Absent, kept, ""},
-		{"none", nil, 0, cgroup.Hybrid, nil, "memory limit cannot be enforced: the host's control groups are hybrid"},
-		{"none on a good host", nil, 0, cgroup.Unified, nil, "memory limit cannot be enforced: this version does not write cgroup v2"},
-		{"without memory", []string{"cpu", "pids"}, 0, cgroup.Legacy, nil, "memory limit"},
-		{"without cpu", []string{"memory", "pids"}, 0, cgroup.Legacy, nil, "cpu limit"},
-		{"without pids", []string{"memory", "cpu"}, 0, cgroup.Legacy, nil, "pids limit"},
-		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, cgroup.Unified, nil, "workspace limit cannot be enforced: this version sets no disk quotas"},
+		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(usage.Hybrid, "no"), kept, ""},
+		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(usage.Hybrid, "no"), with, ""},
+		{"a workspace without a quota needs no effort", LimitNames(), 0, host(usage.Absent, "no"), kept, ""},
+		{"none", nil, 0, host(usage.Hybrid, "no"), nil, "memory limit cannot be enforced: the host's control groups are hybrid"},
+		{"without a group on a good host", nil, 0, host(usage.Unified, "the anchor is not running"), nil, "memory limit cannot be enforced: the anchor is not running"},
+		{"all by groups", nil, 0, host(usage.Unified, "", all...), grouped, ""},
+		{"by groups, whatever may be missing", LimitNames(), 0, host(usage.Unified, "", all...), grouped, ""},
+		{"a controller is missing", nil, 0, host(usage.Unified, "", "memory", "pids"), nil, "cpu limit cannot be enforced: the boxes' control groups have no controller cpu"},
+		{"without memory", []string{"cpu", "pids"}, 0, host(usage.Legacy, "no"), nil, "memory limit"},
+		{"without cpu", []string{"memory", "pids"}, 0, host(usage.Legacy, "no"), nil, "cpu limit"},
+		{"without pids", []string{"memory", "cpu"}, 0, host(usage.Legacy, "no"), nil, "pids limit"},
+		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, host(usage.Unified, "", all...), nil, "workspace limit cannot be enforced: this version sets no disk quotas"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +67,7 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 func TestRlimitsBoundEveryProcess(t *testing.T) {
 	t.Parallel()
 	got := map[uint32]isolation.Rlimit{}
-	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}) {
+	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}, map[string]Mechanism{"memory": "rlimit", "pids": "rlimit"}) {
 		got[r.Resource] = r
 	}
 	for resource, want := range map[uint32][2]uint64{
@@ -68,6 +76,11 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 	} {
 		if r := got[resource]; r.Soft != want[0] || r.Hard != want[1] {
 			t.Errorf("resource %d: %+v, want %v", resource, r, want)
+		}
+	}
+	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
+		if r.Resource == unix.RLIMIT_DATA || r.Resource == unix.RLIMIT_NPROC {
+			t.Errorf("resource %d is limited besides by a control group: %+v", r.Resource, r)
 		}
 	}
 	if _, ok := got[unix.RLIMIT_AS]; ok {

@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -26,7 +27,14 @@ type Request struct {
 	ReadOnlyRoot   *bool
 	CPUs           *float64
 	Memory         *quantity.Size
+	MemoryHigh     *quantity.Size
+	Swap           *quantity.Size
+	OOM            *string
 	Pids           *int
+	CPUWeight      *int
+	IOWeight       *int
+	IORead         *quantity.Size
+	IOWrite        *quantity.Size
 	Tmp            *quantity.Size
 	WorkspaceQuota *quantity.Size
 	TTL            *quantity.Duration
@@ -52,7 +60,14 @@ type Settings struct {
 	ReadOnlyRoot   bool              `json:"read_only_root"`
 	CPUs           float64           `json:"cpus"`
 	Memory         quantity.Size     `json:"memory"`
+	MemoryHigh     quantity.Size     `json:"memory_high"`
+	Swap           quantity.Size     `json:"swap"`
+	OOM            string            `json:"oom"`
 	Pids           int               `json:"pids"`
+	CPUWeight      int               `json:"cpu_weight"`
+	IOWeight       int               `json:"io_weight"`
+	IORead         quantity.Size     `json:"io_read"`
+	IOWrite        quantity.Size     `json:"io_write"`
 	Tmp            quantity.Size     `json:"tmp"`
 	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
 	TTL            quantity.Duration `json:"ttl"`
@@ -69,8 +84,10 @@ const (
 	maxEnv       = 256
 	maxEnvSize   = 32 * quantity.KiB
 	minMemory    = 32 * quantity.MiB
+	minCPUs      = 0.01 // cgroup.MinCPU
 	maxCPUs      = 1024
-	maxPids      = 1 << 22 // PID_MAX_LIMIT
+	minIO        = 64 * quantity.KiB // per second; with less, programs cannot even be loaded
+	maxPids      = 1 << 22           // PID_MAX_LIMIT
 )
 
 // Merge applies a request to its profile: defaults, then what was asked for, then what is locked.
@@ -91,7 +108,14 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		ReadOnlyRoot:   pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
 		CPUs:           pick(&m, "cpus", p.CPUs, req.CPUs),
 		Memory:         pick(&m, "memory", p.Memory, req.Memory),
+		MemoryHigh:     pick(&m, "memory_high", p.MemoryHigh, req.MemoryHigh),
+		Swap:           pick(&m, "swap", p.Swap, req.Swap),
+		OOM:            pick(&m, "oom", p.OOM, req.OOM),
 		Pids:           pick(&m, "pids", p.Pids, req.Pids),
+		CPUWeight:      pick(&m, "cpu_weight", p.CPUWeight, req.CPUWeight),
+		IOWeight:       pick(&m, "io_weight", p.IOWeight, req.IOWeight),
+		IORead:         pick(&m, "io_read", p.IORead, req.IORead),
+		IOWrite:        pick(&m, "io_write", p.IOWrite, req.IOWrite),
 		Tmp:            pick(&m, "tmp", p.Tmp, req.Tmp),
 		WorkspaceQuota: pick(&m, "workspace_quota", p.WorkspaceQuota, req.WorkspaceQuota),
 		TTL:            pick(&m, "ttl", p.TTL, req.TTL),
@@ -198,10 +222,24 @@ func (s *Settings) validate() error {
 		return fault.Field("image", s.Image, ImageHost)
 	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
 		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
-	case !(s.CPUs > 0 && s.CPUs <= maxCPUs): // also refuses NaN
-		return fault.Field("cpus", s.CPUs, fmt.Sprintf("more than 0, at most %d", maxCPUs))
-	case s.Memory < minMemory:
-		return fault.Field("memory", s.Memory, fmt.Sprintf("at least %v", minMemory))
+	case !(s.CPUs >= minCPUs && s.CPUs <= maxCPUs): // also refuses NaN
+		return fault.Field("cpus", s.CPUs, fmt.Sprintf("%g to %d", minCPUs, maxCPUs))
+	case s.Memory < minMemory || s.Memory > maxSize:
+		return fault.Field("memory", s.Memory, fmt.Sprintf("%v to %v", minMemory, maxSize))
+	case s.MemoryHigh != 0 && (s.MemoryHigh < minMemory || s.MemoryHigh > s.Memory):
+		return fault.Field("memory_high", s.MemoryHigh, fmt.Sprintf("0, or %v to %v, which is memory", minMemory, s.Memory))
+	case s.Swap > maxSize:
+		return fault.Field("swap", s.Swap, fmt.Sprintf("at most %v", maxSize))
+	case !slices.Contains([]string{OOMProcess, OOMProgram, OOMSession}, s.OOM):
+		return fault.Field("oom", s.OOM, strings.Join([]string{OOMProcess, OOMProgram, OOMSession}, ", "))
+	case !isWeight(s.CPUWeight):
+		return fault.Field("cpu_weight", s.CPUWeight, fmt.Sprintf("%d to %d", cgroup.MinWeight, cgroup.MaxWeight))
+	case !isWeight(s.IOWeight):
+		return fault.Field("io_weight", s.IOWeight, fmt.Sprintf("%d to %d", cgroup.MinWeight, cgroup.MaxWeight))
+	case s.IORead != 0 && (s.IORead < minIO || s.IORead > maxSize):
+		return fault.Field("io_read", s.IORead, fmt.Sprintf("0, or at least %v a second", minIO))
+	case s.IOWrite != 0 && (s.IOWrite < minIO || s.IOWrite > maxSize):
+		return fault.Field("io_write", s.IOWrite, fmt.Sprintf("0, or at least %v a second", minIO))
 	case s.Pids < isolation.MinPids || s.Pids > maxPids:
 		return fault.Field("pids", s.Pids, fmt.Sprintf("%d to %d", isolation.MinPids, maxPids))
 	case s.Tmp < isolation.MinScratch:
@@ -209,6 +247,11 @@ func (s *Settings) validate() error {
 	}
 	return nil
 }
+
+func isWeight(n int) bool { return n >= cgroup.MinWeight && n <= cgroup.MaxWeight }
+
+// maxSize is far beyond any machine and leaves room for sums.
+const maxSize = 1024 * quantity.TiB
 
 // supported refuses what this version cannot do yet. It never does less than was asked for.
 func (s *Settings) supported() error {
@@ -284,6 +327,13 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
 	check("memory", req.Memory != nil, s.Memory == asked.Memory)
+	check("memory_high", req.MemoryHigh != nil, s.MemoryHigh == asked.MemoryHigh)
+	check("swap", req.Swap != nil, s.Swap == asked.Swap)
+	check("oom", req.OOM != nil, s.OOM == asked.OOM)
+	check("cpu_weight", req.CPUWeight != nil, s.CPUWeight == asked.CPUWeight)
+	check("io_weight", req.IOWeight != nil, s.IOWeight == asked.IOWeight)
+	check("io_read", req.IORead != nil, s.IORead == asked.IORead)
+	check("io_write", req.IOWrite != nil, s.IOWrite == asked.IOWrite)
 	check("pids", req.Pids != nil, s.Pids == asked.Pids)
 	check("tmp", req.Tmp != nil, s.Tmp == asked.Tmp)
 	check("workspace_quota", req.WorkspaceQuota != nil, s.WorkspaceQuota == asked.WorkspaceQuota)

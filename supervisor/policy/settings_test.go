@@ -43,7 +43,8 @@ func policies() *Config {
 // everyField asks for a value of its own in every field.
 func everyField() *Request {
 	return &Request{
-		CPUs: new(2.5), Memory: new(quantity.GiB), Pids: new(17), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB),
+		CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17),
+		CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB),
 		TTL: new(seconds(7)), MaxLifetime: new(seconds(70)), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
 		Mounts: []Mount{{Source: "/a", Target: "/data"}, {Source: "/b", Target: "/mnt", Mode: MountNone}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Env:    map[string]string{"B": "2", "A": "1"}, Labels: map[string]string{"team": "x"},
@@ -57,7 +58,8 @@ func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Settings{
-		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, Pids: 17,
+		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB,
+		Swap: quantity.MiB, OOM: OOMSession, Pids: 17, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
 		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, TTL: seconds(7), MaxLifetime: seconds(70),
 		Mounts: []Mount{{Source: "/a", Target: "/data", Mode: MountReadWrite}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Labels: map[string]string{"team": "x"}, EnvNames: []string{"A", "B"},
@@ -77,8 +79,8 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		p := c.Profiles[name]
 		got, _, err := c.Merge(&Request{Profile: name})
 		want := Settings{
-			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids,
-			Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh,
+			Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
 		}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
@@ -98,6 +100,13 @@ func TestLockedFieldsCannotBeChanged(t *testing.T) {
 		{Request{ReadOnlyRoot: new(false)}, refusal{fault.Denied, "read_only_root", "false", "true"}},
 		{Request{CPUs: new(2.0)}, refusal{fault.Denied, "cpus", "2", "1"}},
 		{Request{Memory: new(quantity.GiB)}, refusal{fault.Denied, "memory", "1GiB", "512MiB"}},
+		{Request{MemoryHigh: new(quantity.GiB)}, refusal{fault.Denied, "memory_high", "1GiB", "0"}},
+		{Request{Swap: new(quantity.GiB)}, refusal{fault.Denied, "swap", "1GiB", "0"}},
+		{Request{OOM: new(OOMSession)}, refusal{fault.Denied, "oom", "session", "program"}},
+		{Request{CPUWeight: new(1)}, refusal{fault.Denied, "cpu_weight", "1", "100"}},
+		{Request{IOWeight: new(1)}, refusal{fault.Denied, "io_weight", "1", "100"}},
+		{Request{IORead: new(quantity.MiB)}, refusal{fault.Denied, "io_read", "1MiB", "0"}},
+		{Request{IOWrite: new(quantity.MiB)}, refusal{fault.Denied, "io_write", "1MiB", "0"}},
 		{Request{Pids: new(64)}, refusal{fault.Denied, "pids", "64", "128"}},
 		{Request{Tmp: new(quantity.MiB)}, refusal{fault.Denied, "tmp", "1MiB", "256MiB"}},
 		{Request{WorkspaceQuota: new(quantity.MiB)}, refusal{fault.Denied, "workspace_quota", "1MiB", "0"}},

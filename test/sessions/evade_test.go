@@ -18,6 +18,7 @@ const evade = `#define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <fcntl.h>
@@ -71,7 +72,9 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!strcmp(argv[1], "bomb")) {
-		/* Whoever is killed has been replaced by several. */
+		/* Whoever is killed has been replaced by several; 300 of them keep any machine busy. */
+		struct rlimit limit = {300, 300};
+		setrlimit(RLIMIT_NPROC, &limit);
 		for (unsigned long n = 1;; n++) {
 			if (n % 64 == 0)
 				count(n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup is about control groups v2, the kernel's way to limit what a box uses.
-package cgroup
+// Package usage looks at control groups: how the host has them, and what the groups of a box use.
+package usage
 
 import (
 	"github.com/containerd/cgroups/v3"

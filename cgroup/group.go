@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is a control group by a descriptor of its directory, which works wherever that is held: also
+// in a box, where no cgroup filesystem is mounted.
+type Group struct{ FD int }
+
+// Open opens the group of a path.
+func Open(path string) (Group, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return Group{fd}, err
+}
+
+// Open opens a group below this one.
+func (g Group) Open(name string) (Group, error) {
+	fd, err := unix.Openat(g.FD, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	return Group{fd}, err
+}
+
+// Make makes a group below this one.
+func (g Group) Make(name string) (Group, error) {
+	if err := unix.Mkdirat(g.FD, name, 0o755); err != nil {
+		return Group{-1}, err
+	}
+	child, err := g.Open(name)
+	if err != nil {
+		_ = unix.Unlinkat(g.FD, name, unix.AT_REMOVEDIR)
+	}
+	return child, err
+}
+
+// Remove removes a group below this one, which must hold no process and no group. EBUSY: it does.
+func (g Group) Remove(name string) error { return unix.Unlinkat(g.FD, name, unix.AT_REMOVEDIR) }
+
+// Close closes the descriptor; the group lives on.
+func (g Group) Close() { unix.Close(g.FD) }
+
+// FileError says which file of a group would not take which text.
+type FileError struct {
+	Setting
+	Err error
+}
+
+func (e *FileError) Error() string {
+	return "write " + strconv.Quote(e.Text) + " to " + e.File + ": " + e.Err.Error()
+}
+
+func (e *FileError) Unwrap() error { return e.Err }
+
+// Write writes a text to a file of the group. The error is a *FileError.
+func (g Group) Write(file, text string) error {
+	fd, err := unix.Openat(g.FD, file, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(text))
+		unix.Close(fd)
+	}
+	if err != nil {
+		return &FileError{Setting{file, text}, err}
+	}
+	return nil
+}
+
+// Apply writes settings, in order, up to the first that fails. What the host lacks without loss is
+// passed over.
+func (g Group) Apply(settings []Setting) error {
+	for _, s := range settings {
+		if err := g.Write(s.File, s.Text); err != nil && !(Optional(s.File) && errors.Is(err, unix.ENOENT)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSize holds every file that is read here: the longest are io.stat, a line of some 100 bytes for
+// every device, and cgroup.procs of a group that may hold a few hundred processes.
+const readSize = 16 << 10
+
+// Read returns the beginning of a file of the group.
+func (g Group) Read(file string) ([]byte, error) {
+	fd, err := unix.Openat(g.FD, file, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, readSize)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimSpace(buf[:n]), nil
+}
+
+// Number returns the number in a file of one; "max" is the largest.
+func (g Group) Number(file string) (uint64, error) {
+	text, err := g.Read(file)
+	if err != nil {
+		return 0, err
+	}
+	if string(text) == unlimited {
+		return 1<<64 - 1, nil
+	}
+	return strconv.ParseUint(string(text), 10, 64)
+}
+
+// Key returns a number of a file of "key number" lines, such as memory.events or cpu.stat. A key that
+// is not there is zero.
+func (g Group) Key(file, key string) (uint64, error) {
+	text, err := g.Read(file)
+	if err != nil {
+		return 0, err
+	}
+	return KeyOf(text, key), nil
+}
+
+// KeyOf is Key for a text that has been read.
+func KeyOf(text []byte, key string) uint64 {
+	for line := range bytes.Lines(text) {
+		fields := bytes.Fields(line)
+		if len(fields) == 2 && string(fields[0]) == key {
+			n, _ := strconv.ParseUint(string(fields[1]), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// Populated reports whether a living process is in the group or below it.
+func (g Group) Populated() (bool, error) {
+	n, err := g.Key("cgroup.events", "populated")
+	return n != 0, err
+}
+
+// Kill sends SIGKILL to every process in the group and below it, forks under way included. Await tells
+// when they are dead. From Linux 6.12 on nothing can be started in the group any more.
+func (g Group) Kill() error { return g.Write("cgroup.kill", "1") }
+
+// Await waits until a key of cgroup.events, "populated" or "frozen", has a value, and reports whether it
+// has before the patience is over.
+func (g Group) Await(key string, value uint64, patience time.Duration) (bool, error) {
+	fd, err := unix.Openat(g.FD, "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	deadline := now() + patience
+	var buf [256]byte
+	for {
+		n, err := unix.Pread(fd, buf[:], 0)
+		if err != nil {
+			return false, err
+		}
+		if KeyOf(buf[:n], key) == value {
+			return true, nil
+		}
+		left := deadline - now()
+		if left <= 0 {
+			return false, nil
+		}
+		// The file is ready for POLLPRI when it has changed since it was read.
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+		if _, err := unix.Poll(poll, int(left/time.Millisecond)+1); err != nil && !errors.Is(err, unix.EINTR) {
+			return false, err
+		}
+	}
+}
+
+func now() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
+	return time.Duration(ts.Nano())
+}
+
+// Use is what the processes of a group have used since it was made, those that have ended included.
+type Use struct {
+	User, System time.Duration
+	MemoryPeak   uint64 // bytes; zero where the kernel does not tell
+	PidsPeak     uint64 // the same
+	Read, Write  uint64 // bytes of all devices
+	OOMKills     uint64 // processes killed for want of memory
+}
+
+// Use reads what the group has used. What the kernel does not tell is zero.
+func (g Group) Use() Use {
+	var u Use
+	if text, err := g.Read("cpu.stat"); err == nil {
+		u.User = time.Duration(KeyOf(text, "user_usec")) * time.Microsecond
+		u.System = time.Duration(KeyOf(text, "system_usec")) * time.Microsecond
+	}
+	u.MemoryPeak, _ = g.Number("memory.peak")
+	u.PidsPeak, _ = g.Number("pids.peak")
+	u.OOMKills, _ = g.Key("memory.events.local", "oom_kill")
+	if text, err := g.Read("io.stat"); err == nil {
+		u.Read, u.Write = ioOf(text)
+	}
+	return u
+}
+
+// ioOf adds up the lines of io.stat: "8:0 rbytes=1 wbytes=2 …".
+func ioOf(text []byte) (read, written uint64) {
+	for field := range bytes.FieldsSeq(text) {
+		key, value, _ := bytes.Cut(field, []byte("="))
+		n, err := strconv.ParseUint(string(value), 10, 64)
+		switch {
+		case err != nil:
+		case string(key) == "rbytes":
+			read += n
+		case string(key) == "wbytes":
+			written += n
+		}
+	}
+	return read, written
+}
+
+// Processes returns how many processes the group itself holds, of as many as Read returns.
+func (g Group) Processes() (int, error) {
+	text, err := g.Read("cgroup.procs")
+	return len(bytes.Fields(text)), err
+}

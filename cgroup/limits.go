@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cgroup is about control groups v2, the kernel's way to limit what a box uses: the texts of
+// limits, and one group and what can be done with it. The names and texts of files are those of
+// cgroup-v2 in the kernel's documentation (admin-guide/cgroup-v2.rst).
+//
+// It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cgroup/tree, what
+// they use in cgroup/usage.
+package cgroup
+
+import "strconv"
+
+// Mount is where cgroup v2 is on every host with systemd.
+const Mount = "/sys/fs/cgroup"
+
+// OOM says what dies when memory is used up.
+type OOM uint8
+
+// The kinds of OOM.
+const (
+	OOMProcess OOM = iota // the process the kernel chooses
+	OOMProgram            // that one and everything of the program it belongs to
+	OOMSession            // every program of the box
+)
+
+// Limits bound the programs of one box, or one of them. A zero field sets nothing, unless it says so.
+type Limits struct {
+	Memory     uint64 // bytes of memory.max; zero in a box: no limit, and none on swap either
+	MemoryHigh uint64 // bytes from which on programs are slowed down and their memory is reclaimed
+	Swap       uint64 // bytes of swap beside Memory; zero is none
+	OOM        OOM
+	CPU        uint64 // microseconds of processor time in every CPUPeriod
+	CPUWeight  uint64 // 1 to 10000 against other boxes; the kernel's default is 100
+	Pids       uint64 // processes and threads
+	IOWeight   uint64 // 1 to 10000, as CPUWeight
+	IORead     uint64 // bytes per second from the device of the state directory
+	IOWrite    uint64 // bytes per second to it
+}
+
+// Bounds of Limits.
+const (
+	CPUPeriod = 100_000 // microseconds
+	MinCPU    = 1_000   // the kernel takes no smaller quota (sched: min_cfs_quota_period)
+	MinWeight = 1
+	MaxWeight = 10_000
+)
+
+// Room of the whole box beyond what its programs may use: PID 1, and what it keeps of their output.
+const (
+	initMemory = 128 << 20
+	initPids   = 64
+)
+
+// MaxGroups bounds the groups below a box, one for each program and those that hold them.
+const MaxGroups = 1024
+
+// Setting is a text to be written to a file of a group.
+type Setting struct{ File, Text string }
+
+const unlimited = "max"
+
+// Programs returns what to write into the group that holds all programs of a box. device is the
+// "major:minor" that IORead and IOWrite are about, "" if there is none. Every file a limit can be in is
+// there, so that a limit that is no more is lifted.
+func (l *Limits) Programs(device string) []Setting {
+	swap := strconv.FormatUint(l.Swap, 10)
+	if l.Memory == 0 {
+		swap = unlimited
+	}
+	list := []Setting{
+		{"memory.max", orMax(l.Memory)},
+		{"memory.high", orMax(l.MemoryHigh)},
+		{"memory.swap.max", swap},
+		{"memory.oom.group", flag(l.OOM == OOMSession)},
+		{"cpu.max", orMax(l.CPU) + " " + strconv.Itoa(CPUPeriod)},
+		{"pids.max", orMax(l.Pids)},
+	}
+	if device != "" {
+		list = append(list, Setting{"io.max", device + " rbps=" + orMax(l.IORead) + " wbps=" + orMax(l.IOWrite)})
+	}
+	return list
+}
+
+// Box returns what to write into the group of the box itself: its share against other boxes, and a cap
+// on all of it.
+func (l *Limits) Box() []Setting {
+	memory, pids := l.Memory, l.Pids
+	if memory > 0 {
+		memory += initMemory
+	}
+	if pids > 0 {
+		pids += initPids
+	}
+	return []Setting{
+		{"memory.max", orMax(memory)},
+		{"pids.max", orMax(pids)},
+		{"cpu.weight", strconv.FormatUint(orDefault(l.CPUWeight), 10)},
+		{"io.weight", "default " + strconv.FormatUint(orDefault(l.IOWeight), 10)},
+		{"cgroup.max.descendants", strconv.Itoa(MaxGroups)},
+	}
+}
+
+// Program returns what to write into the group of one program.
+func (l *Limits) Program() []Setting {
+	var list []Setting
+	add := func(n uint64, s Setting) {
+		if n > 0 {
+			list = append(list, s)
+		}
+	}
+	add(l.Memory, Setting{"memory.max", orMax(l.Memory)})
+	add(l.Pids, Setting{"pids.max", orMax(l.Pids)})
+	add(l.CPU, Setting{"cpu.max", orMax(l.CPU) + " " + strconv.Itoa(CPUPeriod)})
+	if l.OOM == OOMProgram {
+		list = append(list, Setting{"memory.oom.group", flag(true)})
+	}
+	return list
+}
+
+// Optional reports whether a host may lack a file without any limit being lost: io.weight depends on
+// the scheduler of the kernel's build, memory.swap.max on swap being built in.
+func Optional(file string) bool { return file == "io.weight" || file == "memory.swap.max" }
+
+func orMax(n uint64) string {
+	if n == 0 {
+		return unlimited
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+const defaultWeight = 100
+
+func orDefault(weight uint64) uint64 {
+	if weight == 0 {
+		return defaultWeight
+	}
+	return weight
+}
+
+func flag(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}

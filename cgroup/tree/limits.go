@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+)
+
+// InUseError is a limit that is below what the box uses.
+type InUseError struct {
+	Limit       string // "memory" or "pids"
+	Used, Asked uint64
+}
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("%s: %d are in use, more than %d", e.Limit, e.Used, e.Asked)
+}
+
+// SetLimits changes all limits of a living box, or none. Memory is first taken back from its programs as
+// far as that goes without killing any; an *InUseError says that the limit is still below what they use.
+func (b *Box) SetLimits(limits *cgroup.Limits) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.fits(limits); err != nil {
+		return err
+	}
+	err := b.write(limits)
+	if err != nil {
+		return errors.Join(err, b.write(&b.limits))
+	}
+	b.limits = *limits
+	return nil
+}
+
+func (b *Box) write(limits *cgroup.Limits) error {
+	// A cap on all of the box that is lower than the programs' is no harm for a moment.
+	return errors.Join(b.group.Apply(limits.Box()), b.work.Apply(limits.Programs(b.ioDevice())))
+}
+
+func (b *Box) fits(limits *cgroup.Limits) error {
+	if used, err := b.work.Number("pids.current"); err != nil || limits.Pids > 0 && used > limits.Pids {
+		return inUse("pids", used, limits.Pids, err)
+	}
+	if limits.Memory == 0 {
+		return nil
+	}
+	used, err := b.work.Number("memory.current")
+	if err == nil && used > limits.Memory {
+		// memory.high takes back what it can at once, and kills nobody.
+		err = b.work.Write("memory.high", strconv.FormatUint(limits.Memory, 10))
+		if err == nil {
+			used, err = b.work.Number("memory.current")
+		}
+		if err != nil || used > limits.Memory {
+			return errors.Join(inUse("memory", used, limits.Memory, err), b.work.Apply(b.limits.Programs(b.ioDevice())))
+		}
+	}
+	return err
+}
+
+func inUse(limit string, used, asked uint64, err error) error {
+	if err != nil {
+		return err
+	}
+	return &InUseError{limit, used, asked}
+}
+
+// diskOf returns the "major:minor" of the whole disk that holds a directory: io.max takes no partition.
+// It is "" for what is not on a disk.
+func diskOf(dir string) string {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return ""
+	}
+	number := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	// A link into the devices: …/block/vda/vda1 for a partition, …/block/vda for a disk.
+	device, err := filepath.EvalSymlinks("/sys/dev/block/" + number)
+	if err != nil {
+		return ""
+	}
+	parts := strings.Split(device, "/")
+	if i := slices.Index(parts, "block"); i >= 0 && len(parts) > i+2 {
+		var whole unix.Stat_t
+		if unix.Stat("/dev/"+parts[i+1], &whole) != nil {
+			return ""
+		}
+		return fmt.Sprintf("%d:%d", unix.Major(whole.Rdev), unix.Minor(whole.Rdev))
+	}
+	return number
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tree makes and removes the control groups of boxes, below a group that has been delegated
+// to boxd (cgroup-v2.rst, "Delegation"):
+//
+//	<parent>/                       the service manager's, with the anchor's process in a group of its own
+//	  owner-<uid>/                  all boxes of one owner
+//	    box-<key>/                  root's: a cap on all of the box, and its share against others
+//	      init/                     PID 1 of the box, outside what can starve or freeze it
+//	      work/                     all programs: memory, swap, processes, processor time, freezing
+//	        e1/ e2/ …               one for every program, made and removed by PID 1
+//
+// work belongs to in-box root as a directory, so that PID 1 can make groups in it; its limits, and
+// everything above it, are root's.
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+)
+
+// Controllers that boxes need; io is taken where it is.
+func needed() []string { return []string{"cpu", "memory", "pids"} }
+
+const optional = "io"
+
+// Tree is the delegated part of the hierarchy. It is one keeper's alone.
+type Tree struct {
+	path        string
+	root        cgroup.Group
+	controllers []string
+	device      string // "major:minor" of the disk of the state directory
+
+	mu sync.Mutex // no owner's group goes while a box's is made in it
+}
+
+// Open takes the group of a path over, with the disk that holds state as the one whose use is limited.
+// Boxes of a keeper that has died are removed. Every limit is tried: an error says which cannot be had,
+// and nothing has changed then.
+func Open(path, state string) (*Tree, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return nil, fmt.Errorf("control group %s: %w", path, err)
+	}
+	if st.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil, fmt.Errorf("%s is not in a cgroup v2 hierarchy", path)
+	}
+	root, err := cgroup.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("control group %s: %w", path, err)
+	}
+	t := &Tree{path: path, root: root, device: diskOf(state)}
+	if err := t.prepare(); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("control group %s: %w", path, err)
+	}
+	return t, nil
+}
+
+func (t *Tree) prepare() error {
+	if err := unix.Flock(t.root.FD, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("in use by another boxd: %w", err)
+	}
+	have, err := t.root.Read("cgroup.controllers")
+	if err != nil {
+		return err
+	}
+	for _, c := range append(needed(), optional) {
+		switch {
+		case slices.Contains(strings.Fields(string(have)), c):
+			t.controllers = append(t.controllers, c)
+		case c != optional:
+			return fmt.Errorf("the controller %s is missing, there are: %s", c, have)
+		}
+	}
+	if err := t.enable(t.root); err != nil {
+		if errors.Is(err, unix.EBUSY) {
+			return errors.New("it has processes of its own; they have to be in a group below it")
+		}
+		return err
+	}
+	if err := t.sweep(); err != nil {
+		return err
+	}
+	return t.try()
+}
+
+// enable switches the controllers on for the groups below g.
+func (t *Tree) enable(g cgroup.Group) error {
+	return g.Write("cgroup.subtree_control", "+"+strings.Join(t.controllers, " +"))
+}
+
+// Close lets go of the tree; the groups stay.
+func (t *Tree) Close() { t.root.Close() }
+
+// Controllers are those that boxes have.
+func (t *Tree) Controllers() []string { return t.controllers }
+
+// Alive reports whether the tree is still there: its anchor may have been stopped.
+func (t *Tree) Alive() bool {
+	_, err := t.root.Read("cgroup.events")
+	return err == nil
+}
+
+// try makes the groups of a box, reads every limit back, and removes them.
+func (t *Tree) try() error {
+	limits := cgroup.Limits{
+		Memory: 64 << 20, MemoryHigh: 48 << 20, CPU: cgroup.CPUPeriod, CPUWeight: 50, Pids: 100, IOWeight: 50,
+	}
+	b, err := t.Make("try", "try", 0, &limits)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(holds(b.work, limits.Programs("")), holds(b.group, limits.Box()))
+	return errors.Join(err, b.Remove())
+}
+
+// holds reports which limits do not read back as they were written.
+func holds(g cgroup.Group, settings []cgroup.Setting) error {
+	for _, s := range settings {
+		got, err := g.Read(s.File)
+		if cgroup.Optional(s.File) && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil || string(got) != s.Text {
+			return fmt.Errorf("%s is %q after %q was written: %w", s.File, got, s.Text, err)
+		}
+	}
+	return nil
+}
+
+// ownerPrefix and boxPrefix begin the names of our groups; nothing else below the parent is touched.
+const (
+	ownerPrefix = "owner-"
+	boxPrefix   = "box-"
+)
+
+// sweep removes what a keeper has left that died: its boxes die with it.
+func (t *Tree) sweep() error {
+	owners, err := os.ReadDir(t.path)
+	if err != nil {
+		return err
+	}
+	for _, o := range owners {
+		if !o.IsDir() || !strings.HasPrefix(o.Name(), ownerPrefix) {
+			continue
+		}
+		if err := removeAll(t.root, t.path, o.Name()); err != nil {
+			return fmt.Errorf("remove %s: %w", o.Name(), err)
+		}
+	}
+	return nil
+}
+
+// killPatience bounds the wait for processes that have been killed.
+const killPatience = 30 * time.Second
+
+// removeAll kills what is in a group and removes it and all below it.
+func removeAll(parent cgroup.Group, path, name string) error {
+	g, err := parent.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if populated, err := g.Populated(); err == nil && populated {
+		if err := g.Kill(); err != nil {
+			return err
+		}
+		if empty, err := g.Await("populated", 0, killPatience); err != nil || !empty {
+			return errors.Join(err, unix.EBUSY)
+		}
+	}
+	return removeBelow(parent, g, filepath.Join(path, name), name)
+}
+
+func removeBelow(parent, g cgroup.Group, path, name string) error {
+	list, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range list {
+		if !e.IsDir() {
+			continue
+		}
+		child, err := g.Open(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = removeBelow(g, child, filepath.Join(path, e.Name()), e.Name())
+		child.Close()
+		if err != nil {
+			return err
+		}
+	}
+	if err := parent.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Box is the groups of one box.
+type Box struct {
+	t           *Tree
+	owner, name string
+	path        string
+	group, work cgroup.Group
+
+	mu     sync.Mutex // guards the field below, and is held while limits change
+	limits cgroup.Limits
+}
+
+// Make makes the groups of a box. root is the host id of in-box root, which work will belong to.
+func (t *Tree) Make(owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
+	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
+	b.path = filepath.Join(t.path, b.owner, b.name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	home, err := t.openOwner(b.owner)
+	if err != nil {
+		return nil, err
+	}
+	defer home.Close()
+	if b.group, err = home.Make(b.name); err != nil {
+		_ = t.root.Remove(b.owner) // unless it has others
+		return nil, fmt.Errorf("make %s: %w", b.name, err)
+	}
+	b.work = cgroup.Group{FD: -1}
+	if err := b.fill(root); err != nil {
+		return nil, errors.Join(err, b.removeLocked())
+	}
+	return b, nil
+}
+
+func (t *Tree) openOwner(name string) (cgroup.Group, error) {
+	g, err := t.root.Make(name)
+	if errors.Is(err, fs.ErrExist) {
+		return t.root.Open(name)
+	}
+	if err == nil {
+		err = t.enable(g)
+	}
+	if err != nil {
+		_ = t.root.Remove(name)
+		return g, fmt.Errorf("make %s: %w", name, err)
+	}
+	return g, nil
+}
+
+// fill makes what is in a box's group. To clone into a group of work, PID 1 has to be able to write the
+// cgroup.procs of that and of the nearest group above both, and nothing else.
+func (b *Box) fill(root uint32) error {
+	initGroup, err := b.group.Make("init")
+	if err != nil {
+		return fmt.Errorf("make init: %w", err)
+	}
+	initGroup.Close()
+	if b.work, err = b.group.Make("work"); err != nil {
+		return fmt.Errorf("make work: %w", err)
+	}
+	if err := b.group.Apply(b.limits.Box()); err != nil {
+		return err
+	}
+	if err := b.t.enable(b.group); err != nil {
+		return err
+	}
+	if err := b.t.enable(b.work); err != nil {
+		return err
+	}
+	if err := b.work.Apply(b.limits.Programs(b.ioDevice())); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		g    cgroup.Group
+		file string
+	}{{b.group, "cgroup.procs"}, {b.work, "cgroup.freeze"}, {b.work, "."}} {
+		if err := unix.Fchownat(f.g.FD, f.file, int(root), int(root), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("chown %s: %w", f.file, err)
+		}
+	}
+	return nil
+}
+
+func (b *Box) ioDevice() string {
+	if !slices.Contains(b.t.controllers, optional) {
+		return ""
+	}
+	return b.t.device
+}
+
+// Path is where the box's groups are.
+func (b *Box) Path() string { return b.path }
+
+// Work is the group that PID 1 makes its programs' groups in. It stays the Box's.
+func (b *Box) Work() cgroup.Group { return b.work }
+
+// Enter moves a process into the group of PID 1.
+func (b *Box) Enter(pid int) error {
+	return b.group.Write("init/cgroup.procs", strconv.Itoa(pid))
+}
+
+// Remove removes the groups of a box that is dead.
+func (b *Box) Remove() error {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	return b.removeLocked()
+}
+
+func (b *Box) removeLocked() error {
+	if b.work.FD >= 0 {
+		b.work.Close()
+	}
+	b.group.Close()
+	home, err := b.t.root.Open(b.owner)
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	err = removeAll(home, filepath.Join(b.t.path, b.owner), b.name)
+	if err := b.t.root.Remove(b.owner); err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return err
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// limitFlags are the flags of run, create and set: what a living session can be given too.
+type limitFlags struct {
+	memory, memoryHigh, swap, oom string
+	ioRead, ioWrite, quota        string
+	ttl, maxLifetime              string
+	cpus                          float64
+	pids, cpuWeight, ioWeight     int
+	labels                        []string
+	set                           *pflag.FlagSet
+}
+
+func (f *limitFlags) add(cmd *cobra.Command) {
+	f.set = cmd.Flags()
+	f.set.StringVarP(&f.memory, "memory", "m", "", "memory, such as 512MiB")
+	f.set.StringVar(&f.memoryHigh, "memory-high", "", "memory from which on programs are slowed down instead")
+	f.set.StringVar(&f.swap, "swap", "", "swap beside the memory")
+	f.set.StringVar(&f.oom, "oom", "", "what dies when the memory is used up: process, program or session")
+	f.set.Float64Var(&f.cpus, "cpus", 0, "processors, such as 1.5")
+	f.set.IntVar(&f.cpuWeight, "cpu-weight", 0, "share of processor time against other boxes, 1 to 10000")
+	f.set.IntVar(&f.pids, "pids", 0, "processes and threads")
+	f.set.IntVar(&f.ioWeight, "io-weight", 0, "share of the disk against other boxes, 1 to 10000")
+	f.set.StringVar(&f.ioRead, "io-read", "", "read from the disk per second, such as 10MiB")
+	f.set.StringVar(&f.ioWrite, "io-write", "", "written to the disk per second")
+	f.set.StringVar(&f.quota, "workspace-quota", "", "size of the workspace")
+	f.set.StringVar(&f.ttl, "ttl", "", "end after this long without use, such as 10m")
+	f.set.StringVar(&f.maxLifetime, "max-lifetime", "", "end after this long in any case")
+	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
+}
+
+// change makes a request of the flags that were given.
+func (f *limitFlags) change() (c api.SessionChange, errs []error) {
+	given := f.set.Changed
+	for _, number := range []struct {
+		name string
+		from *int
+		to   **int
+	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}} {
+		if given(number.name) {
+			*number.to = number.from
+		}
+	}
+	if given("cpus") {
+		c.CPUs = &f.cpus
+	}
+	if given("oom") {
+		c.OOM = &f.oom
+	}
+	for _, size := range []struct {
+		name, text string
+		to         **quantity.Size
+	}{
+		{"memory", f.memory, &c.Memory}, {"memory-high", f.memoryHigh, &c.MemoryHigh}, {"swap", f.swap, &c.Swap},
+		{"io-read", f.ioRead, &c.IORead}, {"io-write", f.ioWrite, &c.IOWrite}, {"workspace-quota", f.quota, &c.WorkspaceQuota},
+	} {
+		*size.to = parseFlag(&errs, f.set, size.name, size.text, quantity.ParseSize)
+	}
+	c.TTL = parseFlag(&errs, f.set, "ttl", f.ttl, quantity.ParseDuration)
+	c.MaxLifetime = parseFlag(&errs, f.set, "max-lifetime", f.maxLifetime, quantity.ParseDuration)
+	labels, err := parseLabels(f.labels)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	c.Labels = labels
+	return c, errs
+}
+
+func (a *app) setCommand() *cobra.Command {
+	var f limitFlags
+	cmd := &cobra.Command{
+		Use:   "set [flags] ID",
+		Short: "Change the limits and times of a session that lives",
+		Long: `set gives a session other limits, and its programs feel them at once. All that the flags ask for is
+changed, or nothing: a limit below what the session uses is refused.`,
+		Example: `  boxctl set --memory 1GiB --cpus 2 work`,
+		Args:    usage(ids(cobra.ExactArgs(1))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, errs := f.change()
+			if len(errs) > 0 {
+				return &usageError{errors.Join(errs...)}
+			}
+			given := false
+			f.set.VisitAll(func(flag *pflag.Flag) {
+				given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
+			})
+			if !given {
+				return &usageError{errors.New("set: nothing to change; give at least one flag")}
+			}
+			s, err := a.client().Change(cmd.Context(), args[0], &change)
+			if err == nil && a.json {
+				return a.printJSON(s)
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) freezeCommand() *cobra.Command {
+	return a.eachSession("freeze ID...", "Stop all programs of sessions where they are",
+		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
+			"end what they would have ended.", (*client.Client).Freeze)
+}
+
+func (a *app) thawCommand() *cobra.Command {
+	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", (*client.Client).Thaw)
+}
+
+func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Long: long,
+		Args: usage(ids(cobra.MinimumNArgs(1))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := a.client()
+			list := api.SessionList{Sessions: []api.Session{}}
+			var errs []error
+			for _, id := range args {
+				s, err := do(c, cmd.Context(), id)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", printable(id), err))
+					continue
+				}
+				list.Sessions = append(list.Sessions, s)
+			}
+			if a.json {
+				errs = append(errs, a.printJSON(list))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+)
+
+// The fields that more than one message has, or that have parts.
+
+func (e *encoder) limits(l *cgroup.Limits) {
+	for _, n := range []uint64{l.Memory, l.MemoryHigh, l.Swap, l.CPU, l.CPUWeight, l.Pids, l.IOWeight, l.IORead, l.IOWrite} {
+		e.u64(n)
+	}
+	e.u8(uint8(l.OOM))
+}
+
+func (d *decoder) limits() (l cgroup.Limits) {
+	for _, n := range []*uint64{&l.Memory, &l.MemoryHigh, &l.Swap, &l.CPU, &l.CPUWeight, &l.Pids, &l.IOWeight, &l.IORead, &l.IOWrite} {
+		*n = d.u64()
+	}
+	l.OOM = cgroup.OOM(d.u8())
+	d.bad = d.bad || l.OOM > cgroup.OOMSession
+	return l
+}
+
+func (e *encoder) use(u *cgroup.Use) {
+	for _, n := range []uint64{uint64(u.User), uint64(u.System), u.MemoryPeak, u.PidsPeak, u.Read, u.Write, u.OOMKills} {
+		e.u64(n)
+	}
+}
+
+func (d *decoder) use() cgroup.Use {
+	return cgroup.Use{
+		User: time.Duration(d.i64()), System: time.Duration(d.i64()), MemoryPeak: d.u64(), PidsPeak: d.u64(),
+		Read: d.u64(), Write: d.u64(), OOMKills: d.u64(),
+	}
+}
+
+func (e *encoder) spec(s *Spec) {
+	e.str(s.Key)
+	e.str(s.Hostname)
+	e.u32(s.Caller.UID)
+	e.u32(s.Caller.GID)
+	e.u32(uint32(len(s.Caller.Groups)))
+	for _, g := range s.Caller.Groups {
+		e.u32(g)
+	}
+	e.u64(s.Scratch.Bytes)
+	e.u64(s.Scratch.Inodes)
+	e.rlimits(s.Rlimits)
+	e.bool(s.Grouped)
+	e.limits(&s.Limits)
+	e.bool(s.ManagedWork)
+	e.u32(uint32(len(s.Mounts)))
+	for i := range s.Mounts {
+		m := &s.Mounts[i]
+		e.str(m.Source)
+		e.str(m.Target)
+		e.bool(m.Writable)
+		e.u32(m.Owner)
+	}
+}
+
+func (d *decoder) spec() *Spec {
+	s := &Spec{Key: d.str(), Hostname: d.str()}
+	s.Caller.UID, s.Caller.GID = d.u32(), d.u32()
+	for range d.count(4) {
+		s.Caller.Groups = append(s.Caller.Groups, d.u32())
+	}
+	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
+	s.Rlimits = d.rlimits()
+	s.Grouped, s.Limits = d.bool(), d.limits()
+	s.ManagedWork = d.bool()
+	for range d.count(13) {
+		s.Mounts = append(s.Mounts, Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32()})
+	}
+	return s
+}
+
+func (e *encoder) rlimits(list []Rlimit) {
+	e.u32(uint32(len(list)))
+	for _, r := range list {
+		e.u32(r.Resource)
+		e.u64(r.Soft)
+		e.u64(r.Hard)
+	}
+}
+
+func (d *decoder) rlimits() []Rlimit {
+	var list []Rlimit
+	for range d.count(20) {
+		list = append(list, Rlimit{Resource: d.u32(), Soft: d.u64(), Hard: d.u64()})
+	}
+	return list
+}
+
+// MaxItem bounds the texts of a StepError, so that a reply always fits a small buffer.
+const MaxItem = 512
+
+func (e *encoder) stepError(s *StepError) {
+	e.u8(uint8(s.Step))
+	e.str(s.Item[:min(len(s.Item), MaxItem)])
+	e.u32(uint32(s.Errno))
+	e.bool(s.Refused != nil)
+	if r := s.Refused; r != nil {
+		for _, text := range []string{r.Field, r.Value, r.Allowed} {
+			e.str(text[:min(len(text), MaxItem)])
+		}
+	}
+}
+
+func (d *decoder) stepError() *StepError {
+	s := &StepError{Step: Step(d.u8()), Item: d.item(), Errno: syscall.Errno(d.u32())}
+	if d.bool() {
+		s.Refused = &Refusal{Field: d.item(), Value: d.item(), Allowed: d.item()}
+	}
+	return s
+}
+
+func (d *decoder) item() string {
+	s := d.str()
+	d.bad = d.bad || len(s) > MaxItem
+	return s
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"io/fs"
+	"log"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup/tree"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// groups is the keeper's part of the control groups. It is opened when it is first needed and again when
+// it has gone: the anchor that holds it may start later than the keeper, and may be stopped.
+type groups struct {
+	mu   sync.Mutex // guards the field below
+	tree *tree.Tree
+}
+
+// open returns the tree of the boxes.
+func (g *groups) open(k *Keeper) (*tree.Tree, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if k.cfg.Group == "" {
+		return nil, errors.New("no control group is configured (cgroups.parent)")
+	}
+	if g.tree != nil && g.tree.Alive() {
+		return g.tree, nil
+	}
+	g.closeLocked()
+	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &noAnchorError{k.cfg.Group, err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.tree = t
+	return t, nil
+}
+
+// noAnchorError means that nothing holds the control group of the boxes.
+type noAnchorError struct {
+	path string
+	err  error
+}
+
+func (e *noAnchorError) Error() string {
+	return e.path + " does not exist: its unit is not running"
+}
+
+func (e *noAnchorError) Unwrap() error { return e.err }
+
+// look says what boxes can be limited in.
+func (g *groups) look(k *Keeper) *isolation.Host {
+	t, err := g.open(k)
+	if err != nil {
+		return &isolation.Host{NoGroups: err.Error()}
+	}
+	return &isolation.Host{Controllers: t.Controllers()}
+}
+
+// make makes the groups of a box below its owner's.
+func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, error) {
+	t, err := g.open(k)
+	if err != nil {
+		return nil, err
+	}
+	return t.Make(strconv.FormatUint(uint64(spec.Caller.UID), 10), spec.Key, root, &spec.Limits)
+}
+
+func (g *groups) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closeLocked()
+}
+
+func (g *groups) closeLocked() {
+	if g.tree != nil {
+		g.tree.Close()
+		g.tree = nil
+	}
+}
+
+// setLimits changes the limits of a living box.
+func (k *Keeper) setLimits(req *isolation.SetLimits) error {
+	k.mu.Lock()
+	b := k.boxes[req.Key]
+	k.mu.Unlock()
+	if b == nil || b.groups == nil {
+		return syscall.ESRCH
+	}
+	err := b.groups.SetLimits(&req.Limits)
+	if used, ok := errors.AsType[*tree.InUseError](err); ok {
+		return &isolation.StepError{Step: isolation.StepGroup, Item: used.Limit, Errno: unix.EBUSY, Refused: &isolation.Refusal{
+			Field: used.Limit, Value: strconv.FormatUint(used.Asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used.Used, 10),
+		}}
+	}
+	return err
+}
+
+// path is where the box's groups are, "" if it has none.
+func (b *box) path() string {
+	if b.groups == nil {
+		return ""
+	}
+	return b.groups.Path()
+}
+
+// removeGroups removes the groups of a box that is dead.
+func (b *box) removeGroups(l *log.Logger) {
+	if b.groups == nil {
+		return
+	}
+	if err := b.groups.Remove(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.Printf("control groups %s: %v", b.groups.Path(), err)
+	}
+}

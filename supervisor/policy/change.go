@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Change applies a request to a living session: what the request leaves out stays. It takes the fields
+// of which a session can have others while it lives. What the profile locks is locked here too.
+func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
+	s := *now
+	s.Labels = maps.Clone(now.Labels)
+	m := merger{profile: now.Profile, locked: p.Locked}
+	s.CPUs = pick(&m, "cpus", s.CPUs, req.CPUs)
+	s.Memory = pick(&m, "memory", s.Memory, req.Memory)
+	s.MemoryHigh = pick(&m, "memory_high", s.MemoryHigh, req.MemoryHigh)
+	s.Swap = pick(&m, "swap", s.Swap, req.Swap)
+	s.OOM = pick(&m, "oom", s.OOM, req.OOM)
+	s.Pids = pick(&m, "pids", s.Pids, req.Pids)
+	s.CPUWeight = pick(&m, "cpu_weight", s.CPUWeight, req.CPUWeight)
+	s.IOWeight = pick(&m, "io_weight", s.IOWeight, req.IOWeight)
+	s.IORead = pick(&m, "io_read", s.IORead, req.IORead)
+	s.IOWrite = pick(&m, "io_write", s.IOWrite, req.IOWrite)
+	s.WorkspaceQuota = pick(&m, "workspace_quota", s.WorkspaceQuota, req.WorkspaceQuota)
+	s.TTL = pick(&m, "ttl", s.TTL, req.TTL)
+	s.MaxLifetime = pick(&m, "max_lifetime", s.MaxLifetime, req.MaxLifetime)
+	if m.err != nil {
+		return s, m.err
+	}
+	if req.Labels != nil {
+		if err := validateLabels(req.Labels); err != nil {
+			return s, err
+		}
+		s.Labels = req.Labels
+	}
+	return s, s.validate()
+}
+
+// Unchanged reports whether two settings are the same.
+func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
+
+// Size is what a machine has, which no limit that a request asks for may exceed: it would be none.
+type Size struct {
+	CPUs   int
+	Memory uint64 // bytes
+	Pids   int
+}
+
+// Fits refuses limits that were asked for and are above what the machine has.
+func (req *Request) Fits(machine Size) error {
+	switch {
+	case req.CPUs != nil && *req.CPUs > float64(machine.CPUs):
+		return fault.Field("cpus", *req.CPUs, fmt.Sprintf("at most %d, which this host has", machine.CPUs))
+	case req.Memory != nil && uint64(*req.Memory) > machine.Memory:
+		return fault.Field("memory", *req.Memory, fmt.Sprintf("at most %d MiB, which this host has", machine.Memory>>20))
+	case req.Pids != nil && *req.Pids > machine.Pids:
+		return fault.Field("pids", *req.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", machine.Pids))
+	}
+	return nil
+}
+
+// ProgramLimits are the limits an execution may have of its own, within its session's. Nil: none.
+type ProgramLimits struct {
+	CPUs   *float64
+	Memory *quantity.Size
+	Pids   *int
+}
+
+// Groups checks the limits of one program and returns them for its control group.
+func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Limits, error) {
+	limits := cgroup.Limits{OOM: oomOf(s.OOM)}
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{LimitCPU, l.CPUs != nil}, {LimitMemory, l.Memory != nil}, {LimitPids, l.Pids != nil}} {
+		if f.given && by[f.name] != MechanismGroup {
+			return limits, fault.Errorf(fault.Unsupported, "the %s limit of an execution needs control groups, which this session has not", f.name)
+		}
+	}
+	switch {
+	case l.CPUs != nil && !(*l.CPUs >= minCPUs && *l.CPUs <= s.CPUs):
+		return limits, fault.Field("cpus", *l.CPUs, fmt.Sprintf("%g to %g, which the session has", minCPUs, s.CPUs))
+	case l.Memory != nil && (*l.Memory < minProgramMemory || *l.Memory > s.Memory):
+		return limits, fault.Field("memory", *l.Memory, fmt.Sprintf("%v to %v, which the session has", minProgramMemory, s.Memory))
+	case l.Pids != nil && (*l.Pids < 1 || *l.Pids > s.Pids):
+		return limits, fault.Field("pids", *l.Pids, fmt.Sprintf("1 to %d, which the session has", s.Pids))
+	}
+	if l.CPUs != nil {
+		limits.CPU = uint64(math.Round(*l.CPUs * cgroup.CPUPeriod))
+	}
+	if l.Memory != nil {
+		limits.Memory = uint64(*l.Memory)
+	}
+	if l.Pids != nil {
+		limits.Pids = uint64(*l.Pids)
+	}
+	return limits, nil
+}
+
+// minProgramMemory is what the smallest programs need to be loaded.
+const minProgramMemory = quantity.MiB

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// spec is what the keeper is asked for.
+func (s *Session) spec() *isolation.Spec {
+	spec := &isolation.Spec{
+		Key: s.Key, Hostname: s.Hostname,
+		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
+		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
+		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),
+		ManagedWork: true,
+	}
+	if s.grouped() {
+		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
+	}
+	for _, m := range s.Settings.Mounts {
+		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner})
+		if m.Target == isolation.Workspace {
+			spec.ManagedWork = false
+		}
+	}
+	return spec
+}
+
+// scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.
+const scratchBytesPerInode = 4096

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// addUse adds what the control group of an execution has told.
+func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
+	if !exit.Grouped {
+		return
+	}
+	u := exit.Use
+	r.Grouped = true
+	r.UserTime, r.SysTime = u.User, u.System
+	r.MemoryPeak, r.PidsPeak = quantity.Size(u.MemoryPeak), int(u.PidsPeak)
+	r.Read, r.Written = quantity.Size(u.Read), quantity.Size(u.Write)
+	if u.OOMKills == 0 {
+		return
+	}
+	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: e.memory, Own: true}
+	if e.memory == 0 {
+		r.OOM.Limit, r.OOM.Own = e.session.settings().Memory, false
+	}
+	if info := e.session.Info(); info.Group != "" {
+		r.OOM.Victims = usage.Victims(cgroup.Mount, filepath.Join(info.Group, "work", e.program.Group()))
+	}
+}
+
+// limitHit is the refusal of a program that could not be started because the session has as much as it may.
+func (e *Execution) limitHit(step *isolation.StepError) error {
+	s := e.session
+	switch {
+	case step.Step == isolation.StepFreeze:
+		return frozenError(s.ID)
+	case s.grouped() && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many processes as it may, %d (pids)", fault.Show(s.ID), s.settings().Pids).
+			WithHint("end some of them, or raise the limit with boxctl set")
+	case step.Step == isolation.StepGroup && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many programs as it may, %d", fault.Show(s.ID), cgroup.MaxGroups).
+			WithHint("end some of those that others have left running")
+	}
+	return nil
+}
+
+// Usage is what the programs of a session use, nil if it has no control groups or is gone.
+func (s *Session) Usage() *usage.Box {
+	info := s.Info()
+	if info.Group == "" || info.State != StateReady {
+		return nil
+	}
+	b, err := usage.Read(filepath.Join(info.Group, "work"))
+	if err != nil {
+		return nil // it is ending
+	}
+	return b
+}

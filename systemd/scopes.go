@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"strings"
 	"time"
 
@@ -302,7 +304,9 @@ func explain(conn *sd.Conn, err error) error {
 		}
 		return err
 	}
-	if errors.Is(err, dbus.ErrClosed) || !conn.Connected() {
+	// A broken connection shows in the first call to write to it, before the connection itself knows.
+	_, broken := errors.AsType[*net.OpError](err)
+	if broken || errors.Is(err, io.EOF) || errors.Is(err, dbus.ErrClosed) || !conn.Connected() {
 		return fmt.Errorf("%w: %w", ErrNoBus, err)
 	}
 	return err

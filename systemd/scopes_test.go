@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,6 +136,11 @@ func TestErrorsOfTheBusHaveTypes(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), "as systemd says it") {
 			t.Errorf("%s: %v does not say what systemd said", name, err)
+		}
+	}
+	for _, err := range []error{io.EOF, dbus.ErrClosed, &net.OpError{Op: "write", Err: syscall.EPIPE}} {
+		if got := explain(nil, err); !errors.Is(got, err) || !errors.Is(got, ErrNoBus) {
+			t.Errorf("%v has become %v", err, got)
 		}
 	}
 	for _, err := range []error{nil, context.Canceled, context.DeadlineExceeded} {

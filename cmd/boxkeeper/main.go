@@ -36,6 +36,8 @@ func run(args []string) error {
 			return err
 		case keeper.ZygoteCommand:
 			return keeper.Zygote(args[1:])
+		case keeper.AnchorCommand:
+			return keeper.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
 	}
 	cfg, err := parse(args)

@@ -9,19 +9,20 @@ cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin"
 go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe
-for pkg in test/boxes test/sessions cmd/boxctl; do
+for pkg in test/boxes test/sessions test/host cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	go test -c -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml "$dir/"
+mkdir "$dir/systemd" && cp -r systemd/units "$dir/systemd/"
 cat >"$dir/run" <<'RUN'
 #!/usr/bin/env bash
 # npm and pip are not in the machine; their tests run on the host.
 set -u
 export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
 status=0
-for pkg in test/boxes test/sessions cmd/boxctl; do
+for pkg in test/boxes test/sessions test/host cmd/boxctl; do
 	echo "== $pkg"
 	(cd "$pkg" && ./test -test.skip 'TestPipInstalls|TestNpmInstalls' -test.timeout 20m) || status=1
 done

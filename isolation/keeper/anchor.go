@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// AnchorCommand is the argument that makes boxkeeper the anchor, the process of boxd-boxes.service.
+const AnchorCommand = "anchor"
+
+// AnchorGroup is the group, below the unit's own, that the anchor moves itself into. It has a process
+// in it once the controllers are on.
+const AnchorGroup = "anchor"
+
+const (
+	cgroupMount = "/sys/fs/cgroup"
+	ownGroup    = "/proc/self/cgroup"
+
+	// delegatedMark is how systemd marks a group it has handed over (its CGROUP_DELEGATION.md).
+	delegatedMark = "user.delegate"
+)
+
+// Anchor turns the group it was started in into one that boxes can live in, and returns at SIGTERM.
+// What the kernel has no controller for is logged; the host check says what follows from that.
+func Anchor(log *log.Logger) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	defer signal.Stop(stop)
+	var mount unix.Statfs_t
+	if err := unix.Statfs(cgroupMount, &mount); err != nil {
+		return fmt.Errorf("%s: %w", cgroupMount, err)
+	}
+	if mount.Type != unix.CGROUP2_SUPER_MAGIC {
+		return fmt.Errorf("%s is not cgroup v2: boxes need a host that has it alone (systemd.unified_cgroup_hierarchy=1)", cgroupMount)
+	}
+	text, err := os.ReadFile(ownGroup)
+	if err != nil {
+		return err
+	}
+	path, err := unifiedPath(string(text))
+	if err != nil {
+		return err
+	}
+	group := filepath.Join(cgroupMount, path)
+	mark := make([]byte, 8)
+	if n, err := unix.Getxattr(group, delegatedMark, mark); err != nil || string(mark[:n]) != "1" {
+		return fmt.Errorf("%s is not delegated: start the anchor by boxd-boxes.service, which has Delegate=yes", group)
+	}
+	missing, err := settle(group)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		log.Printf("%s has no controller %s: these limits cannot be enforced", group, strings.Join(missing, ", "))
+	}
+	<-stop
+	return nil
+}
+
+// unifiedPath finds the group of cgroup v2 in a text of the form of /proc/self/cgroup.
+func unifiedPath(text string) (string, error) {
+	for line := range strings.Lines(text) {
+		path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
+		switch {
+		case !ok:
+		case path == "/" || !strings.HasPrefix(path, "/") || slices.Contains(strings.Split(path, "/"), ".."):
+			return "", fmt.Errorf("own group is %q: it has to be one below %s", path, cgroupMount)
+		default:
+			return path, nil
+		}
+	}
+	return "", errors.New("no group of cgroup v2 in " + ownGroup)
+}
+
+// settle moves the calling process into the anchor's group and switches on for the groups beside it
+// what limits boxes. It returns the controllers this host does not have.
+func settle(group string) (missing []string, err error) {
+	leaf := filepath.Join(group, AnchorGroup)
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make the anchor's group: %w", err)
+	}
+	// First of all: a group with processes cannot have controllers for the groups below it.
+	if err := writeGroupFile(leaf, "cgroup.procs", "0"); err != nil {
+		return nil, fmt.Errorf("move into the anchor's group: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if err != nil {
+		return nil, fmt.Errorf("read the controllers: %w", err)
+	}
+	has := strings.Fields(string(text))
+	var on []string
+	for _, name := range []string{"cpu", "io", "memory", "pids"} {
+		if slices.Contains(has, name) {
+			on = append(on, "+"+name)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if len(on) == 0 {
+		return missing, nil
+	}
+	err = writeGroupFile(group, "cgroup.subtree_control", strings.Join(on, " "))
+	if errors.Is(err, unix.EBUSY) {
+		return nil, fmt.Errorf("switch controllers on: %w: other processes are in %s itself", err, group)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("switch controllers on: %w", err)
+	}
+	return missing, nil
+}
+
+// writeGroupFile writes in one call, as the kernel takes it, and never makes a file.
+func writeGroupFile(group, name, text string) error {
+	f, err := os.OpenFile(filepath.Join(group, name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(text)
+	return err
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+const (
+	unitDir     = "../../systemd/units"
+	groupMount  = "/sys/fs/cgroup"
+	anchorUnit  = "boxd-boxes.service"
+	anchorShare = groupMount + "/box.slice/" + anchorUnit
+)
+
+// requireSystemd skips a test, or fails it where skipping is not allowed, on a host without a service
+// manager or with another cgroup than v2.
+func requireSystemd(t *testing.T) {
+	t.Helper()
+	boxtest.RequireRoot(t)
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		boxtest.Missing(t, "systemd")
+	}
+	var mount unix.Statfs_t
+	if err := unix.Statfs(groupMount, &mount); err != nil || mount.Type != unix.CGROUP2_SUPER_MAGIC {
+		boxtest.Missing(t, "cgroup v2 at "+groupMount)
+	}
+}
+
+func systemctl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("systemctl", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemctl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func unitProperty(t *testing.T, unit, name string) string {
+	t.Helper()
+	return systemctl(t, "show", "--value", "-p", name, unit)
+}
+
+// installUnits puts the shipped units into the running system, with the keeper under test.
+func installUnits(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() { // the last of all: systemd forgets what is no longer there
+		systemctl(t, "stop", "box.slice")
+		systemctl(t, "daemon-reload")
+	})
+	for _, name := range []string{anchorUnit, "box.slice"} {
+		if path := unitProperty(t, name, "FragmentPath"); path != "" {
+			t.Fatalf("%s is installed here: %s", name, path)
+		}
+		path := filepath.Join("/run/systemd/system", name)
+		text, err := os.ReadFile(filepath.Join(unitDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(path) })
+	}
+	dropIn := filepath.Join("/run/systemd/system", anchorUnit+".d")
+	if err := os.MkdirAll(dropIn, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("[Service]\nExecStart=\nExecStart=%s/boxkeeper anchor\n", boxtest.Programs(t))
+	if err := os.WriteFile(filepath.Join(dropIn, "tested.conf"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		systemctl(t, "stop", anchorUnit)
+		os.RemoveAll(dropIn)
+	})
+	systemctl(t, "daemon-reload")
+	t.Cleanup(func() { exec.Command("systemctl", "reset-failed", anchorUnit).Run() })
+}
+
+// startAnchor starts it and returns its process once controllers are on.
+func startAnchor(t *testing.T) (pid string) {
+	t.Helper()
+	installUnits(t)
+	systemctl(t, "start", anchorUnit)
+	boxtest.Eventually(t, "the anchor has switched controllers on", func() bool {
+		text, err := os.ReadFile(filepath.Join(anchorShare, "cgroup.subtree_control"))
+		if err == nil && len(text) <= 1 && unitProperty(t, anchorUnit, "ActiveState") != "active" {
+			t.Fatal(systemctl(t, "show", "-p", "Result,ExecMainStatus", anchorUnit))
+		}
+		return err == nil && len(text) > 1
+	})
+	return unitProperty(t, anchorUnit, "MainPID")
+}
+
+func groupFile(t *testing.T, group, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(group, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func writeGroup(t *testing.T, group, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(group, name), []byte(text), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stubborn starts a process that SIGTERM does not end, in a control group or in the test's own.
+func stubborn(t *testing.T, group string) (pid int, ended <-chan syscall.WaitStatus) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", `trap "" TERM; echo; exec sleep 1000`)
+	if group != "" {
+		dir, err := os.Open(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil { // the trap is set
+		t.Fatal(err)
+	}
+	status, done := make(chan syscall.WaitStatus, 1), make(chan struct{})
+	go func() {
+		cmd.Wait()
+		status <- cmd.ProcessState.Sys().(syscall.WaitStatus)
+		close(done)
+	}()
+	t.Cleanup(func() { cmd.Process.Kill(); <-done })
+	return cmd.Process.Pid, status
+}
+
+func wantKilled(t *testing.T, ended <-chan syscall.WaitStatus) {
+	t.Helper()
+	if s := <-ended; !s.Signaled() || s.Signal() != syscall.SIGKILL {
+		t.Errorf("the process has ended with %v, not by SIGKILL", s)
+	}
+}
+
+func TestUnitsAreCleanForSystemd(t *testing.T) {
+	requireSystemd(t)
+	dir := t.TempDir()
+	args := []string{"verify"}
+	for _, name := range []string{anchorUnit, "box.slice"} {
+		text, err := os.ReadFile(filepath.Join(unitDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The one thing that is not on this host is the installed program.
+		text = []byte(strings.ReplaceAll(string(text), "/usr/lib/boxd", boxtest.Programs(t)))
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, filepath.Join(dir, name))
+	}
+	if out, err := exec.Command("systemd-analyze", args...).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
+	requireSystemd(t)
+	pid := startAnchor(t)
+	if got := groupFile(t, anchorShare, "anchor/cgroup.procs"); got != pid {
+		t.Errorf("in the anchor's group are %q, want %s", got, pid)
+	}
+	on := strings.Fields(groupFile(t, anchorShare, "cgroup.subtree_control"))
+	for _, name := range []string{"cpu", "io", "memory", "pids"} {
+		if !slices.Contains(on, name) {
+			t.Errorf("%s is not among the controllers that are on: %v", name, on)
+		}
+	}
+	if got := groupFile(t, anchorShare, "pids.max"); got != "max" {
+		t.Errorf("pids.max of the unit is %s", got)
+	}
+	if got := groupFile(t, "/proc/"+pid, "oom_score_adj"); got != "-1000" {
+		t.Errorf("oom_score_adj of the anchor is %s", got)
+	}
+	slice := filepath.Dir(anchorShare)
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		t.Fatal(err)
+	}
+	most, total := groupNumber(t, slice, "memory.max"), float64(info.Totalram)*float64(info.Unit)
+	if part := float64(most) / total; part < 0.79 || part > 0.81 {
+		t.Errorf("memory.max of box.slice is %d of %.0f, not 80 %%", most, total)
+	}
+	if got := groupFile(t, slice, "cpu.weight"); got != "50" {
+		t.Errorf("cpu.weight of box.slice is %s", got)
+	}
+	if n := groupNumber(t, slice, "pids.max"); n == 0 {
+		t.Errorf("pids.max of box.slice is %d", n)
+	}
+}
+
+func groupNumber(t *testing.T, group, name string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(groupFile(t, group, name), 10, 64)
+	if err != nil {
+		t.Fatalf("%s/%s: %v", group, name, err)
+	}
+	return n
+}
+
+func TestBoxesBelowTheAnchorOutliveReloadAndEndWithIt(t *testing.T) {
+	requireSystemd(t)
+	anchor := startAnchor(t)
+	box := filepath.Join(anchorShare, "box-byhand")
+	work := filepath.Join(box, "work")
+	limits := map[string]string{"memory.max": "67108864", "memory.high": "50331648", "pids.max": "20", "cpu.max": "30000 20000", "cpu.weight": "20"}
+	if err := os.Mkdir(box, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range limits {
+		writeGroup(t, box, name, text)
+	}
+	writeGroup(t, box, "cgroup.subtree_control", "+memory +pids")
+	if err := os.Mkdir(work, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pid, ended := stubborn(t, work)
+	for _, verb := range []string{"daemon-reload", "daemon-reexec", "daemon-reload"} {
+		systemctl(t, verb)
+		for name, want := range limits {
+			if got := groupFile(t, box, name); got != want {
+				t.Errorf("after %s %s is %q, want %s", verb, name, got, want)
+			}
+		}
+		if got := groupFile(t, work, "cgroup.procs"); got != strconv.Itoa(pid) {
+			t.Errorf("after %s the box has %q, want %d", verb, got, pid)
+		}
+		if got := groupFile(t, box, "cgroup.subtree_control"); got != "memory pids" {
+			t.Errorf("after %s controllers of the box are %q", verb, got)
+		}
+		if got := unitProperty(t, anchorUnit, "MainPID"); got != anchor {
+			t.Errorf("after %s the anchor is %s, want %s", verb, got, anchor)
+		}
+	}
+	systemctl(t, "stop", anchorUnit)
+	wantKilled(t, ended)
+	if _, err := os.Stat(anchorShare); err == nil {
+		t.Errorf("%s is still there", anchorShare)
+	}
+	if got := unitProperty(t, anchorUnit, "ActiveState"); got != "inactive" {
+		t.Errorf("it has ended as %s", got)
+	}
+	systemctl(t, "start", anchorUnit) // nothing of the last life is in its way
+	boxtest.Eventually(t, "the anchor starts again", func() bool {
+		text, err := os.ReadFile(filepath.Join(anchorShare, "anchor/cgroup.procs"))
+		return err == nil && len(text) > 1
+	})
+}
+
+func TestAnchorRefusesAGroupThatIsNotItsOwn(t *testing.T) {
+	requireSystemd(t)
+	keeper := filepath.Join(boxtest.Programs(t), "boxkeeper")
+	for _, tc := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"not delegated", "is not delegated: start the anchor by boxd-boxes.service", []string{keeper, "anchor"}},
+		{"shared", "other processes are in", []string{"-p", "Delegate=yes", "/bin/sh", "-c", keeper + " anchor; exit $?"}},
+		{"not writable", "make the anchor's group: ", []string{"-p", "Delegate=yes", "-p", "ProtectControlGroups=yes", keeper, "anchor"}},
+	} {
+		args := append([]string{"--quiet", "--wait", "--pipe", "--collect"}, tc.args...)
+		out, err := exec.Command("systemd-run", args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), tc.want) {
+			t.Errorf("%s: %v: %s, want %s", tc.name, err, out, tc.want)
+		}
+	}
+}

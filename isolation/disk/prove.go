@@ -42,7 +42,7 @@ func (q *Quotas) proveIn(root *os.Root) error {
 		return fmt.Errorf("try project quota: %w", err)
 	}
 	defer f.Close()
-	limits := Limits{Bytes: 16 * q.block, Inodes: 6}
+	limits := Limits{Bytes: 256 * q.block, Inodes: 6} // xfs wants room for dozens of blocks to make one file
 	id, err := q.Make(int(f.Fd()), limits)
 	if err != nil {
 		return explain(root.Name(), q.fd(), err)

@@ -42,6 +42,17 @@ func newPlace(t *testing.T) *place {
 	return placeAt(t, path)
 }
 
+// require fails a test for an error, or says what the host lacks if it is that.
+func require(t *testing.T, err error) {
+	t.Helper()
+	if why, ok := errors.AsType[*disk.UnavailableError](err); ok {
+		boxtest.Missing(t, why.Error()+" ("+why.Hint()+")")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func placeAt(t *testing.T, path string) *place {
 	t.Helper()
 	root, err := os.OpenRoot(path)
@@ -50,9 +61,7 @@ func placeAt(t *testing.T, path string) *place {
 	}
 	t.Cleanup(func() { root.Close() })
 	q, err := disk.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	t.Cleanup(q.Close)
 	return &place{t: t, path: path, root: root, quotas: q}
 }

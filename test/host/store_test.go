@@ -23,11 +23,19 @@ import (
 
 const storeSize = 96 << 20 // bytes
 
+// plainDisk is on a disk without project quota; /tmp is in memory on some systems.
+const plainDisk = "/var/tmp"
+
 // newState makes a state directory on the disk that has no project quota.
 func newState(t *testing.T) *os.Root {
 	t.Helper()
 	boxtest.RequireRoot(t)
-	root, err := os.OpenRoot(t.TempDir())
+	path := filepath.Join(plainDisk, t.Name())
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	root, err := os.OpenRoot(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,9 +47,7 @@ func newState(t *testing.T) *os.Root {
 func openStore(t *testing.T, state *os.Root, size uint64) *disk.Store {
 	t.Helper()
 	s, err := disk.OpenStore(t.Context(), state, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	t.Cleanup(func() {
 		_ = unix.Unmount(filepath.Join(state.Name(), disk.StoreDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	})
@@ -245,6 +251,7 @@ func syncStore(t *testing.T, s *disk.Store) {
 // nobody sees it would destroy what is in it.
 func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	state := newState(t)
+	closeStore(t, state, openStore(t, state, storeSize)) // it can be had here
 	dir, err := state.Open(".")
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +273,7 @@ func TestStoreOfAnotherMountNamespaceIsTheSame(t *testing.T) {
 	}
 	said, err := bufio.NewReader(out).ReadString('\n')
 	if said != "held\n" {
-		t.Fatalf("%q, %v", said, err)
+		t.Fatalf("%q, %v", said, err) // the standard error says why
 	}
 	if m := mounts(t, state); len(m) != 0 {
 		t.Fatalf("its mounts show here: %v", m)

@@ -40,7 +40,8 @@ func mayImport() map[string]string {
 		"isolation/seccomp":     "",
 		"isolation/seccomp/gen": "",
 		"isolation/rootfs":      "isolation internal/mountfd",
-		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/disk":        "internal/mountfd",
+		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp isolation/disk cgroup/tree internal/fdpass internal/mountfd",
 		"isolation/inside":      "isolation cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation cgroup internal/fdpass",
 		// what exists and who may
@@ -68,13 +69,13 @@ func mayImport() map[string]string {
 func mustNotLink() map[string][]string {
 	return map[string][]string{
 		// PID 1 of every box: small, and nothing that parses or connects.
-		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "os/exec", "reflect:never", module + "/isolation/keeper", module + "/supervisor"},
+		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "os/exec", "reflect:never", module + "/isolation/keeper", module + "/isolation/disk", module + "/supervisor"},
 		// The privileged half parses one binary protocol and nothing else.
 		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it.
-		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
+		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
 	}
 }
 

@@ -35,7 +35,7 @@ layer() { # NAME COMMAND...
 }
 
 # Packages whose tests start boxes; all others need neither root nor a particular kernel, but for
-# test/host, which only a virtual machine is sure to have the host for.
+# test/host, which only the virtual machine has everything for.
 boxes='./test/boxes/... ./test/sessions/... ./cmd/boxctl'
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.

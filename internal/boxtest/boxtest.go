@@ -22,6 +22,7 @@ import (
 // Environment variables that steer tests.
 const (
 	strictVariable = "BOXD_TEST_STRICT" // not empty: what would be skipped fails instead
+	groupVariable  = "BOXD_TEST_CGROUP" // a delegated control group, below /sys/fs/cgroup; "": there is none
 	binVariable    = "BOXD_TEST_BIN"    // directory of programs that are built already
 )
 
@@ -143,6 +144,7 @@ type Daemon struct {
 	Socket string
 	State  string
 	Config string
+	Group  string // the control group its boxes' are in, below /sys/fs/cgroup; "": they have none
 
 	t   testing.TB
 	cmd *exec.Cmd
@@ -172,6 +174,10 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	}
 	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nstate_dir = %q\n", d.Socket, d.State) +
 		strings.Join(configuration, "\n")
+	d.makeGroup()
+	if !strings.Contains(text, "[cgroups]") {
+		text += fmt.Sprintf("\n[cgroups]\nparent = %q\n", d.Group)
+	}
 	if d.ids = allIDs(); !strings.Contains(text, "[ids]") {
 		d.ids = takeIDs(t)
 		text += fmt.Sprintf("\n[ids]\nbase = %d\ncount = %d\n", d.ids.first, d.ids.boxes())
@@ -189,6 +195,40 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		}
 	})
 	return d
+}
+
+// Grouped reports whether the boxes of private daemons have control groups on this host.
+func Grouped() bool { return os.Getenv(groupVariable) != "" }
+
+// RequireGroups skips a test that needs control groups, or fails it where skipping is not allowed.
+func RequireGroups(t testing.TB) {
+	t.Helper()
+	if !Grouped() {
+		Missing(t, "a delegated control group, named by "+groupVariable)
+	}
+}
+
+// groupRoot is where cgroup v2 is.
+const groupRoot = "/sys/fs/cgroup"
+
+// GroupPath is the absolute path of the daemon's control group.
+func (d *Daemon) GroupPath() string { return filepath.Join(groupRoot, d.Group) }
+
+// makeGroup makes a control group for the daemon, if this host has one to make it in.
+func (d *Daemon) makeGroup() {
+	d.t.Helper()
+	if !Grouped() {
+		return
+	}
+	d.Group = filepath.Join(os.Getenv(groupVariable), filepath.Base(d.Dir))
+	if err := os.Mkdir(d.GroupPath(), 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { // after the daemon has ended
+		if err := os.Remove(d.GroupPath()); err != nil {
+			d.t.Error(err)
+		}
+	})
 }
 
 // Restart starts boxd again after Stop or Kill.

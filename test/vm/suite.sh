@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the tests of real boxes together for a virtual machine, which has neither Go nor the source.
+# Puts the tests of real boxes and of the host together for a virtual machine, which has neither Go nor the source.
 # Usage: suite.sh DIRECTORY
 set -euo pipefail
 dir=${1:?usage: suite.sh DIRECTORY}
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin"
 go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe
-for pkg in test/boxes test/sessions test/host cmd/boxctl; do
+for pkg in test/host test/boxes test/sessions cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	go test -c -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
@@ -21,8 +21,11 @@ cat >"$dir/run" <<'RUN'
 # npm and pip are not in the machine; their tests run on the host.
 set -u
 export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
+# Boxes have control groups here, below an anchor like that of the package.
+systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
+export BOXD_TEST_CGROUP=box.slice/boxd-test.service
 status=0
-for pkg in test/boxes test/sessions test/host cmd/boxctl; do
+for pkg in test/host test/boxes test/sessions cmd/boxctl; do
 	echo "== $pkg"
 	(cd "$pkg" && ./test -test.skip 'TestPipInstalls|TestNpmInstalls' -test.timeout 20m) || status=1
 done

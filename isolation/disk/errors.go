@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors of requests that cannot be met; all others are the kernel's.
+var (
+	// ErrNoID means that every project id of the range is in use on this filesystem.
+	ErrNoID = errors.New("no project id is free")
+	// ErrNotEmpty means that a directory has something in it, which a new project would not count.
+	ErrNotEmpty = errors.New("the directory is not empty")
+	// ErrForeign means that a directory or an id is not one that this package has limited.
+	ErrForeign = errors.New("not limited by boxd")
+)
+
+// UsedError means that limits cannot be lowered or removed because of what is used. They stay as
+// they were.
+type UsedError struct {
+	ID    uint32
+	Usage Usage
+	Want  Limits // zero if removal was asked for
+}
+
+func (e *UsedError) Error() string {
+	if e.Want == (Limits{}) {
+		return fmt.Sprintf("project %d is still in use: %d bytes, %d inodes", e.ID, e.Usage.Bytes, e.Usage.Inodes)
+	}
+	return fmt.Sprintf("project %d uses %d bytes and %d inodes: more than %d bytes or %d inodes", e.ID, e.Usage.Bytes, e.Usage.Inodes, e.Want.Bytes, e.Want.Inodes)
+}
+
+// Reason is why a host has no project quota, or cannot have a store.
+type Reason uint8
+
+// All reasons.
+const (
+	NoKernel    Reason = iota + 1 // the kernel has no quotactl_fd(2), or no quota for this filesystem
+	NoKind                        // filesystems of this kind have no project quota
+	Off                           // the filesystem could have it and has not
+	NotEnforced                   // use is counted and limits are kept, but writing goes on beyond them
+	NoPrivilege                   // the caller may not set quota
+	NoProgram                     // mke2fs is not installed
+	NoLoop                        // the kernel gives no loop device
+	NoMount                       // the image of the store cannot be mounted
+)
+
+// UnavailableError says why there is no project quota on a filesystem.
+type UnavailableError struct {
+	Reason Reason
+	Path   string // what was tried
+	Kind   string // of filesystem, such as "ext4"; empty if it does not matter
+	Err    error  // of the kernel, or nil
+}
+
+func (e *UnavailableError) Error() string {
+	text := e.Path + ": " + e.what()
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+func (e *UnavailableError) what() string {
+	switch e.Reason {
+	case NoKernel:
+		return "the kernel has no project quota for " + e.Kind
+	case NoKind:
+		return e.Kind + " has no project quota"
+	case Off:
+		return "project quota is off on this " + e.Kind
+	case NotEnforced:
+		return "project quota is counted on this " + e.Kind + ", but not enforced"
+	case NoPrivilege:
+		return "no right to set quota"
+	case NoProgram:
+		return "cannot make a store without mke2fs"
+	case NoLoop:
+		return "no loop device for the store"
+	case NoMount:
+		return "the store cannot be mounted"
+	}
+	return "no project quota"
+}
+
+// Hint is what an administrator can do about it, or empty.
+func (e *UnavailableError) Hint() string {
+	switch e.Reason {
+	case NoKernel:
+		return "use Linux 5.14 or later with CONFIG_QUOTA, CONFIG_QFMT_V2 and CONFIG_QUOTACTL"
+	case NoKind:
+		return "put the state directory on ext4 or xfs, or let boxd make a store"
+	case Off, NotEnforced:
+		return offHint(e.Kind)
+	case NoPrivilege:
+		return "run boxkeeper as root of the host, with CAP_SYS_ADMIN"
+	case NoProgram:
+		return "install e2fsprogs"
+	case NoLoop:
+		return "load the module loop, and give boxkeeper /dev/loop-control and /dev/loop*"
+	case NoMount:
+		return "the store needs ext4 with CONFIG_QUOTA and CONFIG_QFMT_V2; the kernel's log has more"
+	}
+	return ""
+}
+
+func offHint(kind string) string {
+	switch kind {
+	case "ext4":
+		return "unmount it, tune2fs -O quota,project -Q prjquota DEVICE, mount it with the option prjquota"
+	case "xfs":
+		return "mount it with the option prjquota"
+	}
+	return "mount it with project quota"
+}
+
+// explain turns an error of the first look at a filesystem into the reason it stands for.
+func explain(path string, fd int, err error) error {
+	why := &UnavailableError{Path: path, Kind: kindOf(fd), Err: err}
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		why.Reason = NoPrivilege
+	case errors.Is(quotactl(-1, qGetQuota, 0, &dqblk{}), unix.ENOSYS):
+		why.Reason = NoKernel // with the call it would be EBADF
+	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EOPNOTSUPP):
+		why.Reason = Off
+	case errors.Is(err, unix.ENOSYS) && why.Kind == "xfs":
+		why.Reason = Off // also what a kernel without CONFIG_XFS_QUOTA says
+	case errors.Is(err, unix.ENOSYS) && (why.Kind == "ext4" || why.Kind == "f2fs"):
+		why.Reason = NoKernel
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
+		why.Reason = NoKind
+	default:
+		return fmt.Errorf("project quota of %s: %w", path, err)
+	}
+	return why
+}
+
+// kindOf names the filesystem of an open file, by linux/magic.h.
+func kindOf(fd int) string {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return "filesystem"
+	}
+	return kindName(uint32(st.Type))
+}
+
+func kindName(magic uint32) string {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4"
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs"
+	case unix.F2FS_SUPER_MAGIC:
+		return "f2fs"
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs"
+	case unix.TMPFS_MAGIC:
+		return "tmpfs"
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlay"
+	case unix.NFS_SUPER_MAGIC:
+		return "nfs"
+	case zfsMagic:
+		return "zfs"
+	}
+	return fmt.Sprintf("filesystem of type %#x", magic)
+}
+
+// zfsMagic is not in linux/magic.h; it is what zfs reports of itself.
+const zfsMagic = 0x2fc12fc1

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+)
+
+// Names of the store in the state directory.
+const (
+	StoreImage = "store.img" // a sparse file with an ext4 filesystem
+	StoreDir   = "store"     // where it is mounted
+
+	newImage = StoreImage + ".new" // until it is whole
+)
+
+// LeastStore is the smallest size of a store in bytes: with less, its journal leaves nothing.
+const LeastStore = 64 << 20
+
+// Store is a filesystem with project quota in a file, for a state directory that has none. It takes
+// from the disk below what is in it, and gives it back when that is deleted. Nothing keeps room for it
+// there: a disk that gets full below shows as EIO in the store.
+type Store struct {
+	state *os.File
+	image *os.File
+	root  *os.Root
+}
+
+// OpenStore mounts the store of a state directory, or finds it mounted, and makes it first if there is
+// none. It grows to at least so many bytes and never shrinks. state must be closed to all but root, and
+// children must be the caller's to wait for. An *UnavailableError says what the host lacks.
+func OpenStore(ctx context.Context, state *os.Root, bytes uint64) (*Store, error) {
+	if bytes < LeastStore {
+		return nil, fmt.Errorf("store of %d bytes: want at least %d: %w", bytes, LeastStore, unix.EINVAL)
+	}
+	dir, err := state.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	s := &Store{state: dir}
+	err = s.locked(func() error {
+		if err := s.openImage(ctx, state, bytes); err != nil {
+			return err
+		}
+		if err := s.attach(state); err != nil {
+			return err
+		}
+		return s.grow(bytes)
+	})
+	if err != nil {
+		s.abandon()
+		return nil, err
+	}
+	return s, nil
+}
+
+// locked keeps others from making, mounting or unmounting the same store meanwhile.
+func (s *Store) locked(f func() error) error {
+	if err := retry(func() error { return unix.Flock(int(s.state.Fd()), unix.LOCK_EX) }); err != nil {
+		return fmt.Errorf("lock %s: %w", s.state.Name(), err)
+	}
+	defer func() { _ = unix.Flock(int(s.state.Fd()), unix.LOCK_UN) }()
+	return f()
+}
+
+func (s *Store) abandon() {
+	if s.root != nil {
+		s.root.Close()
+	}
+	if s.image != nil {
+		s.image.Close()
+	}
+	s.state.Close()
+}
+
+// openImage opens the image and makes it if there is none. It has its name only once it is whole.
+func (s *Store) openImage(ctx context.Context, state *os.Root, bytes uint64) error {
+	f, err := state.OpenFile(StoreImage, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = makeImage(ctx, state, bytes); err == nil {
+			if err = state.Rename(newImage, StoreImage); err == nil {
+				err = s.state.Sync()
+			}
+			if err != nil {
+				f.Close()
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("image of the store: %w", err)
+	}
+	s.image = f
+	return nil
+}
+
+func makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, error) {
+	if err := state.Remove(newImage); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	program, err := findMke2fs()
+	if err != nil {
+		return nil, &UnavailableError{Reason: NoProgram, Path: filepath.Join(state.Name(), StoreImage), Err: err}
+	}
+	f, err := state.OpenFile(newImage, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = f.Truncate(int64(bytes))
+	if err == nil {
+		err = mke2fs(ctx, program, f)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		f.Close()
+		return nil, errors.Join(err, state.Remove(newImage))
+	}
+	return f, nil
+}
+
+// findMke2fs looks where distributions have it; the PATH of a service often lacks /sbin.
+func findMke2fs() (string, error) {
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"} {
+		path := filepath.Join(dir, "mke2fs")
+		if unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return exec.LookPath("mke2fs")
+}
+
+// mke2fs makes the filesystem. The lazy options leave the image sparse: its holes read as the zeroes that
+// would be written. No blocks are kept for root, which limits already keep from filling it.
+func mke2fs(ctx context.Context, program string, image *os.File) error {
+	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-i", "8192", "-e", "remount-ro",
+		"-O", "quota,project,resize_inode", "-E", "quotatype=prjquota,lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0",
+		"/proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{image}
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mke2fs: %w: %s", err, out)
+	}
+	return nil
+}
+
+// attach mounts the image at its directory unless it is.
+func (s *Store) attach(state *os.Root) error {
+	if err := state.Mkdir(StoreDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("directory of the store: %w", err)
+	}
+	// An image may be attached though it is not mounted here, perhaps in the mount namespace of an earlier
+	// keeper. The same device gives the same filesystem; a second one for the image would destroy it.
+	loop, err := findLoop(s.image)
+	if err == nil && loop == nil {
+		loop, err = attachLoop(s.image, s.path())
+	}
+	if err != nil {
+		return s.unavailable(NoLoop, err)
+	}
+	defer loop.Close() // it goes with its last mount from here on
+	mounted, err := s.mountedFrom(loop)
+	if err == nil && !mounted {
+		if err := s.mount(loop.Name()); err != nil {
+			return s.unavailable(NoMount, err)
+		}
+	}
+	if err == nil {
+		s.root, err = state.OpenRoot(StoreDir)
+	}
+	if err == nil {
+		err = s.root.Chmod(".", 0o700) // mke2fs lets everybody in
+	}
+	if err != nil {
+		return fmt.Errorf("directory of the store: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) path() string { return filepath.Join(s.state.Name(), StoreImage) }
+
+func (s *Store) unavailable(reason Reason, err error) error {
+	return &UnavailableError{Reason: reason, Path: s.path(), Kind: "ext4", Err: err}
+}
+
+// mountedFrom says whether the directory of the store shows the filesystem on a device. EBUSY: it shows
+// another one.
+func (s *Store) mountedFrom(device *os.File) (bool, error) {
+	var on, below, st unix.Stat_t
+	if err := unix.Fstat(int(device.Fd()), &st); err != nil {
+		return false, err
+	}
+	if err := unix.Fstat(int(s.state.Fd()), &below); err != nil {
+		return false, err
+	}
+	if err := unix.Fstatat(int(s.state.Fd()), StoreDir, &on, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, err
+	}
+	if on.Dev != st.Rdev && on.Dev != below.Dev {
+		return false, fmt.Errorf("another filesystem is mounted on %s: %w", StoreDir, unix.EBUSY)
+	}
+	return on.Dev == st.Rdev, nil
+}
+
+func (s *Store) mount(device string) error {
+	fsfd, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fsfd)
+	if err := unix.FsconfigSetString(fsfd, "source", device); err != nil {
+		return err
+	}
+	for _, flag := range []string{"prjquota", "discard"} {
+		if err := unix.FsconfigSetFlag(fsfd, flag); err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return err
+	}
+	tree, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return mountfd.Attach(tree, int(s.state.Fd()), StoreDir)
+}
+
+// Root is the root directory of the store, for Open and for what is kept in it. It is the store's to
+// close.
+func (s *Store) Root() *os.Root { return s.root }
+
+// Grow makes the store larger while it is used. A smaller size than it has is no error and changes
+// nothing.
+func (s *Store) Grow(bytes uint64) error {
+	return s.locked(func() error { return s.grow(bytes) })
+}
+
+func (s *Store) grow(bytes uint64) error {
+	info, err := s.image.Stat()
+	if err != nil {
+		return fmt.Errorf("grow the store: %w", err)
+	}
+	bytes = max(bytes, uint64(info.Size()))
+	bytes -= bytes % storeBlock
+	if bytes > uint64(info.Size()) {
+		if err := s.image.Truncate(int64(bytes)); err != nil {
+			return fmt.Errorf("grow the store: %w", err)
+		}
+	}
+	// The rest is done also if the image has its size, as an earlier attempt may have ended there.
+	loop, err := findLoop(s.image)
+	if err == nil && loop == nil {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return fmt.Errorf("grow the store: %w", s.unavailable(NoLoop, err))
+	}
+	defer loop.Close()
+	if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return fmt.Errorf("grow %s: %w", loop.Name(), err)
+	}
+	root, err := s.root.Open(".")
+	if err != nil {
+		return fmt.Errorf("grow the store: %w", err)
+	}
+	defer root.Close()
+	blocks := bytes / storeBlock
+	if err := ioctl(int(root.Fd()), ext4ResizeFS, unsafe.Pointer(&blocks)); err != nil {
+		return fmt.Errorf("grow the store to %d bytes: %w", bytes, err)
+	}
+	return nil
+}
+
+// storeBlock is the block size given to mke2fs.
+const storeBlock = 4096
+
+// Close unmounts the store, and with it gives up its loop device. EBUSY: something in it is open or
+// mounted; it stays mounted, and OpenStore will find it.
+func (s *Store) Close() error {
+	defer s.abandon()
+	return s.locked(func() error {
+		s.root.Close()
+		path := fmt.Sprintf("/proc/self/fd/%d/%s", s.state.Fd(), StoreDir)
+		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount the store: %w", err)
+		}
+		return nil
+	})
+}
+
+func retry(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

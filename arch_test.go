@@ -54,7 +54,7 @@ func mayImport() map[string]string {
 		"systemd":      "",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
-		"cmd/boxkeeper": "isolation/keeper internal/fdpass",
+		"cmd/boxkeeper": "isolation/keeper cgroup/tree internal/fdpass",
 		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client cgroup systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/keeper"
 )
@@ -36,8 +37,8 @@ func run(args []string) error {
 			return err
 		case keeper.ZygoteCommand:
 			return keeper.Zygote(args[1:])
-		case keeper.AnchorCommand:
-			return keeper.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
+		case tree.AnchorCommand:
+			return tree.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
 	}
 	cfg, err := parse(args)

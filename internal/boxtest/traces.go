@@ -4,6 +4,7 @@ package boxtest
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ type Traces struct {
 	Processes []string // with ids of its boxes
 	Mounts    int      // of the namespace the test runs in
 	Namespace []string // mount, network, pid and user namespaces of those, of boxd and of its helpers
+	Groups    []string // control groups below the daemon's
 	Files     []string // below the daemon's state directory
 	OpenFiles int      // of boxd and its keeper, except
 	IDMaps    int      // user namespaces, which the keeper keeps for mounts of the same owner
@@ -53,6 +55,9 @@ func (d *Daemon) Look() Traces {
 		d.t.Fatal(err)
 	}
 	tr.Mounts = strings.Count(string(mounts), "\n")
+	if d.Group != "" {
+		tr.Groups = d.groups()
+	}
 	for _, sub := range []string{"sessions", "workspaces"} {
 		files, err := os.ReadDir(filepath.Join(d.State, sub))
 		if err != nil {
@@ -152,7 +157,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()
 		if len(now.Processes) <= len(before.Processes) && now.Mounts <= before.Mounts && len(now.Namespace) <= len(before.Namespace) &&
-			len(now.Files) <= len(before.Files) && now.OpenFiles <= before.OpenFiles && now.IDMaps <= max(before.IDMaps, keptIDMaps) {
+			len(now.Files) <= len(before.Files) && len(now.Groups) <= len(before.Groups) && now.OpenFiles <= before.OpenFiles && now.IDMaps <= max(before.IDMaps, keptIDMaps) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -160,4 +165,15 @@ func (d *Daemon) NothingLeft(before Traces) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// groups lists the control groups below the daemon's. One may go while it is looked for.
+func (d *Daemon) groups() (list []string) {
+	_ = filepath.WalkDir(d.GroupPath(), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && path != d.GroupPath() {
+			list = append(list, path)
+		}
+		return nil
+	})
+	return list
 }

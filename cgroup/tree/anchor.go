@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+package tree
 
 import (
 	"errors"
@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
 )
 
 // AnchorCommand is the argument that makes boxkeeper the anchor, the process of boxd-boxes.service.
@@ -25,8 +27,7 @@ const AnchorCommand = "anchor"
 const AnchorGroup = "anchor"
 
 const (
-	cgroupMount = "/sys/fs/cgroup"
-	ownGroup    = "/proc/self/cgroup"
+	ownGroup = "/proc/self/cgroup"
 
 	// delegatedMark is how systemd marks a group it has handed over (its CGROUP_DELEGATION.md).
 	delegatedMark = "user.delegate"
@@ -39,11 +40,11 @@ func Anchor(log *log.Logger) error {
 	signal.Notify(stop, syscall.SIGTERM)
 	defer signal.Stop(stop)
 	var mount unix.Statfs_t
-	if err := unix.Statfs(cgroupMount, &mount); err != nil {
-		return fmt.Errorf("%s: %w", cgroupMount, err)
+	if err := unix.Statfs(cgroup.Mount, &mount); err != nil {
+		return fmt.Errorf("%s: %w", cgroup.Mount, err)
 	}
 	if mount.Type != unix.CGROUP2_SUPER_MAGIC {
-		return fmt.Errorf("%s is not cgroup v2: boxes need a host that has it alone (systemd.unified_cgroup_hierarchy=1)", cgroupMount)
+		return fmt.Errorf("%s is not cgroup v2: boxes need a host that has it alone (systemd.unified_cgroup_hierarchy=1)", cgroup.Mount)
 	}
 	text, err := os.ReadFile(ownGroup)
 	if err != nil {
@@ -53,7 +54,7 @@ func Anchor(log *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	group := filepath.Join(cgroupMount, path)
+	group := filepath.Join(cgroup.Mount, path)
 	mark := make([]byte, 8)
 	if n, err := unix.Getxattr(group, delegatedMark, mark); err != nil || string(mark[:n]) != "1" {
 		return fmt.Errorf("%s is not delegated: start the anchor by boxd-boxes.service, which has Delegate=yes", group)
@@ -76,7 +77,7 @@ func unifiedPath(text string) (string, error) {
 		switch {
 		case !ok:
 		case path == "/" || !strings.HasPrefix(path, "/") || slices.Contains(strings.Split(path, "/"), ".."):
-			return "", fmt.Errorf("own group is %q: it has to be one below %s", path, cgroupMount)
+			return "", fmt.Errorf("own group is %q: it has to be one below %s", path, cgroup.Mount)
 		default:
 			return path, nil
 		}

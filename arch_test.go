@@ -41,7 +41,8 @@ func mayImport() map[string]string {
 		"isolation/seccomp/gen": "",
 		"isolation/rootfs":      "isolation internal/mountfd",
 		"isolation/disk":        "internal/mountfd",
-		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp isolation/disk cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/workspaces":  "isolation isolation/disk internal/mountfd",
+		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup/tree internal/fdpass internal/mountfd",
 		"isolation/inside":      "isolation cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation cgroup internal/fdpass",
 		// what exists and who may
@@ -55,7 +56,7 @@ func mayImport() map[string]string {
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation/keeper cgroup/tree internal/fdpass",
-		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client cgroup systemd",
+		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
 		"internal/boxtest": "relay/api relay/client",

@@ -221,8 +221,15 @@ func ioOf(text []byte) (read, written uint64) {
 	return read, written
 }
 
-// Processes returns how many processes the group itself holds, of as many as Read returns.
-func (g Group) Processes() (int, error) {
+// Processes returns the ids of the processes in the group itself, in the numbering of the reader's pid
+// namespace, as many as Read returns.
+func (g Group) Processes() ([]int, error) {
 	text, err := g.Read("cgroup.procs")
-	return len(bytes.Fields(text)), err
+	var pids []int
+	for field := range bytes.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
 }

@@ -309,6 +309,12 @@ func (e *encoder) exit(x *Exit) {
 	e.bool(x.Kept)
 	e.bool(x.Grouped)
 	e.use(&x.Use)
+	for _, disk := range x.Disks {
+		e.u64(disk.Used)
+		e.u64(disk.Limit)
+		e.u64(disk.Files)
+		e.u64(disk.FilesLimit)
+	}
 	for _, s := range x.Streams {
 		e.u64(s.Total)
 		e.u64(s.CutFrom)
@@ -321,6 +327,9 @@ func (d *decoder) exit() *Exit {
 		Reason: Reason(d.u8()), Code: int(d.u8()), Signal: int(d.u8()),
 		Duration: time.Duration(d.i64()), UserTime: time.Duration(d.i64()), SystemTime: time.Duration(d.i64()),
 		MaxRSS: d.u64(), Leftovers: d.u32(), Kept: d.bool(), Grouped: d.bool(), Use: d.use(),
+	}
+	for i := range x.Disks {
+		x.Disks[i] = Disk{d.u64(), d.u64(), d.u64(), d.u64()}
 	}
 	for i := range x.Streams {
 		s := StreamEnd{Total: d.u64(), CutFrom: d.u64(), CutTo: d.u64()}

@@ -30,7 +30,7 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
 		{Req: 1<<32 - 1, Check: true},
 		{Req: 4, Look: true},
-		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits()}},
+		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits(), Work: Quota{1, 2}}},
 	}
 }
 
@@ -39,7 +39,7 @@ func keeperReplies() []*KeeperReply {
 		{Hello: KeeperVersion},
 		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
 		{Req: 7, Host: &Host{Controllers: []string{"cpu", "memory"}}},
-		{Req: 8, Host: &Host{NoGroups: "none"}},
+		{Req: 8, Host: &Host{NoGroups: "none", Workspaces: "/w", Quota: "store", NoQuota: "no", QuotaHint: "do"}},
 		{Req: 2, Done: true},
 		{Req: 3, Checks: []Check{{Name: "kernel", Level: CheckWarn, Detail: "old", Hint: "upgrade"}, {}}},
 		{Req: 4, Checks: []Check{}},
@@ -76,7 +76,7 @@ func boxReplies() []*BoxReply {
 		{ID: 2, Started: true, PID: 7},
 		{ID: 3, Exited: &Exit{
 			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5, Kept: true,
-			Grouped: true, Use: cgroup.Use{User: 6, System: 7, MemoryPeak: 8, PidsPeak: 9, Read: 10, Write: 11, OOMKills: 12},
+			Grouped: true, Use: cgroup.Use{User: 6, System: 7, MemoryPeak: 8, PidsPeak: 9, Read: 10, Write: 11, OOMKills: 12}, Disks: [2]Disk{{1, 2, 3, 4}, {5, 6, 7, 8}},
 			Streams: [2]StreamEnd{{Total: 100, CutFrom: 10, CutTo: 90}, {Total: 5}},
 		}, Attached: [2]bool{true, false}},
 		{ID: 4, Exited: &Exit{Code: 255}},

@@ -54,6 +54,8 @@ func (e *encoder) spec(s *Spec) {
 	e.rlimits(s.Rlimits)
 	e.bool(s.Grouped)
 	e.limits(&s.Limits)
+	e.u64(s.Work.Bytes)
+	e.u64(s.Work.Inodes)
 	e.bool(s.ManagedWork)
 	e.u32(uint32(len(s.Mounts)))
 	for i := range s.Mounts {
@@ -74,6 +76,7 @@ func (d *decoder) spec() *Spec {
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
 	s.Grouped, s.Limits = d.bool(), d.limits()
+	s.Work = Quota{d.u64(), d.u64()}
 	s.ManagedWork = d.bool()
 	for range d.count(13) {
 		s.Mounts = append(s.Mounts, Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32()})

@@ -60,10 +60,12 @@ type EndBox struct {
 	RemoveWork bool // the managed workspace goes too
 }
 
-// SetLimits asks for other limits of a living box.
+// SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those
+// of its workspace, if that has any.
 type SetLimits struct {
 	Key    string
 	Limits cgroup.Limits
+	Work   Quota
 }
 
 // KeeperReply is a message from the keeper to boxd. Launched comes with the box's control socket and
@@ -89,7 +91,17 @@ type Launched struct {
 type Host struct {
 	Controllers []string // of the boxes' control groups; none if there are no groups
 	NoGroups    string   // why there are none
+	Workspaces  string   // the directory that holds the managed workspaces
+	Quota       string   // what keeps their quotas, QuotaProject or QuotaStore; "": nothing
+	NoQuota     string   // why nothing does
+	QuotaHint   string   // what to do about that
 }
+
+// What keeps quotas of workspaces.
+const (
+	QuotaProject = "project-quota" // of the filesystem of the state directory
+	QuotaStore   = "store"         // that of a filesystem of boxd's own, in a file there
+)
 
 // Check is one line of a host examination.
 type Check struct {
@@ -128,6 +140,8 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u32(m.Req)
 		e.str(m.Limits.Key)
 		e.limits(&m.Limits.Limits)
+		e.u64(m.Limits.Work.Bytes)
+		e.u64(m.Limits.Work.Inodes)
 		return e.b
 	case m.Check:
 		e := message(msgCheck)
@@ -158,7 +172,7 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.End = &EndBox{Key: d.str(), RemoveWork: d.bool()}
 	case msgSetLimits:
 		m.Req = d.u32()
-		m.Limits = &SetLimits{Key: d.str(), Limits: d.limits()}
+		m.Limits = &SetLimits{Key: d.str(), Limits: d.limits(), Work: Quota{d.u64(), d.u64()}}
 	case msgCheck:
 		m.Req, m.Check = d.u32(), true
 	case msgLook:
@@ -191,7 +205,9 @@ func (m *KeeperReply) Encode() []byte {
 		e := message(msgHost)
 		e.u32(m.Req)
 		e.strs(m.Host.Controllers)
-		e.str(m.Host.NoGroups)
+		for _, text := range []string{m.Host.NoGroups, m.Host.Workspaces, m.Host.Quota, m.Host.NoQuota, m.Host.QuotaHint} {
+			e.str(text)
+		}
 		return e.b
 	case m.Done:
 		e := message(msgDone)
@@ -229,7 +245,7 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 		m.Launched = &Launched{PID: d.u32(), IDBase: d.u32(), Group: d.str()}
 	case msgHost:
 		m.Req = d.u32()
-		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str()}
+		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str(), Workspaces: d.str(), Quota: d.str(), NoQuota: d.str(), QuotaHint: d.str()}
 	case msgDone:
 		m.Req, m.Done = d.u32(), true
 	case msgChecked:

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
@@ -55,9 +57,13 @@ type Spec struct {
 	Rlimits     []Rlimit
 	Grouped     bool          // the box has control groups, which keep Limits
 	Limits      cgroup.Limits // of all programs together
+	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
 	Mounts      []Mount
 }
+
+// Quota bounds a directory on disk and all below it. Neither number is zero, or both are.
+type Quota struct{ Bytes, Inodes uint64 }
 
 // Caller is who asks for the box; host directories are opened with this identity.
 type Caller struct {
@@ -107,6 +113,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"hostname", s.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
 	case s.Scratch.Bytes < MinScratch || s.Scratch.Inodes < 64:
 		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
+	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork:
+		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
 	case len(s.Mounts) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:
@@ -257,7 +265,21 @@ type Exit struct {
 	Kept       bool   // processes go on without it, as Command.KeepRunning wants
 	Grouped    bool   // it had a control group, and Use is what that used
 	Use        cgroup.Use
+	Disks      [2]Disk // /workspace and the scratch directories, as the program has left them
 	Streams    [2]StreamEnd
+}
+
+// Disk is how full a place is, in its filesystem's own words (statfs(2)): with a quota, those are of the
+// quota.
+type Disk struct {
+	Used, Limit       uint64 // bytes
+	Files, FilesLimit uint64
+}
+
+// DiskOf reads the kernel's word on a filesystem.
+func DiskOf(fs *unix.Statfs_t) Disk {
+	size := uint64(fs.Bsize)
+	return Disk{Used: (fs.Blocks - fs.Bfree) * size, Limit: fs.Blocks * size, Files: fs.Files - fs.Ffree, FilesLimit: fs.Files}
 }
 
 // StreamEnd describes a finished stream: Total bytes were written, those from CutFrom to CutTo are

@@ -96,12 +96,16 @@ func getSession(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return detailed(s), nil
+	return c.detailed(s), nil
 }
 
 // detailed describes a session with what it uses.
-func detailed(s *supervisor.Session) api.Session {
+func (c *call) detailed(s *supervisor.Session) api.Session {
 	answer := sessionOf(s.Info())
+	if w := c.server.sup.Work(s); w != nil {
+		full := supervisor.IsFull(*w)
+		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
+	}
 	u := s.Usage()
 	if u == nil {
 		return answer
@@ -125,13 +129,13 @@ func changeSession(c *call) (any, error) {
 	}
 	err = c.server.sup.Update(c.context(), s, &policy.Request{
 		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
-		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL,
+		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
 		MaxLifetime: r.MaxLifetime, Labels: r.Labels,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return detailed(s), nil
+	return c.detailed(s), nil
 }
 
 func freeze(c *call) (any, error) { return c.setFrozen(true) }
@@ -232,7 +236,7 @@ func sessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
 		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
-		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
+		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Env: r.Env, Labels: r.Labels,
 	}
 	for _, m := range r.Mounts {
@@ -250,7 +254,7 @@ func sessionOf(i supervisor.Info) api.Session {
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
 		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
 		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
-		WorkspaceQuota: i.Settings.WorkspaceQuota, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
+		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
 		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
 		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
@@ -304,6 +308,9 @@ func execResult(s *supervisor.Session, r *supervisor.Result, encoding string) ap
 		if o.Own {
 			res.OOM.Of = "execution"
 		}
+	}
+	for _, f := range r.Full {
+		res.Quota = append(res.Quota, api.Quota{Kind: f.Kind, Used: f.Used, Limit: f.Limit, Files: f.Files, FilesLimit: f.FilesLimit, Hit: true})
 	}
 	if r.Status == supervisor.StatusExited {
 		res.ExitCode = &r.ExitCode

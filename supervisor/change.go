@@ -54,25 +54,26 @@ func (v *Supervisor) Update(ctx context.Context, s *Session, req *policy.Request
 // have started under the old limit.
 func (v *Supervisor) limit(ctx context.Context, s *Session, now, next *policy.Settings) error {
 	old, limits := policy.Groups(now), policy.Groups(next)
-	if old == limits {
+	work := policy.Work(next, s.enforced)
+	if old == limits && work == policy.Work(now, s.enforced) && (now.WorkspaceQuota == next.WorkspaceQuota || work.Bytes > 0) {
 		return nil
 	}
 	by, err := v.enforcement(ctx, next)
 	if err != nil {
 		return err
 	}
-	if !s.grouped() || !maps.Equal(by, s.enforced) {
-		return fault.Errorf(fault.Unsupported, "the limits of session %s cannot be changed: not all are kept by control groups", fault.Show(s.ID)).
+	if old != limits && !s.grouped() || !maps.Equal(by, s.enforced) {
+		return fault.Errorf(fault.Unsupported, "the limits of session %s cannot be changed: not all of them are kept by the kernel", fault.Show(s.ID)).
 			WithHint("make another session with the limits you want")
 	}
-	err = v.keeper.SetLimits(ctx, s.Key, &limits)
+	err = v.keeper.SetLimits(ctx, s.Key, &limits, work)
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case err == nil:
 		return nil
 	case ok && step.Refused != nil:
 		r := step.Refused
-		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Conflict).WithHint("end some of its programs first")
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Conflict).WithHint("end some of its programs, or remove some of its files, first")
 	case errors.Is(err, unix.ESRCH):
 		return gone(s.ID)
 	}

@@ -37,7 +37,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 		return nil, err
 	}
 	checks = append(checks, v.checkBox(ctx), checkControlGroups(host))
-	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO} {
+	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO, policy.LimitWorkspace} {
 		checks = append(checks, v.checkLimit(name, host))
 	}
 	return append(checks, v.checkDisk()), nil
@@ -47,7 +47,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 // passes has done what it will be asked to do.
 func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
 	c := isolation.Check{Name: "a real box"}
-	s := &Session{ID: "doctor", Key: keyOf("", rand.Text()), Hostname: "doctor"}
+	s := &Session{ID: "doctor", Key: policy.Key("", rand.Text()), Hostname: "doctor"}
 	var err error
 	if s.Settings, _, err = v.cfg.Merge(&policy.Request{}); err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
@@ -100,7 +100,7 @@ func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
 			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
 		}
 	}
-	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory, IORead: 1}, host)
+	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory, IORead: 1, WorkspaceQuota: 1}, host)
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
@@ -114,6 +114,10 @@ func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
 		c.Level, c.Detail = isolation.CheckOK, "kept by control groups"
 	case policy.MechanismRlimit:
 		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
+	case policy.MechanismProject:
+		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in "+host.Workspaces+", found out by running into one"
+	case policy.MechanismStore:
+		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in the store, "+host.Workspaces+", found out by running into one"
 	default:
 		c.Detail = "best effort: not enforced"
 	}
@@ -131,7 +135,7 @@ func (v *Supervisor) checkDisk() isolation.Check {
 		return c
 	}
 	free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize)
-	c.Detail = fmt.Sprintf("%d MiB free in %s, workspaces have no quota in this version", free/quantity.MiB, v.state)
+	c.Detail = fmt.Sprintf("%d MiB free in %s", free/quantity.MiB, v.state)
 	if free < lowDisk {
 		c.Level, c.Hint = isolation.CheckWarn, "make room: boxes write their workspaces there"
 	}

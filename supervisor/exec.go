@@ -69,7 +69,8 @@ type Result struct {
 	PidsPeak   int
 	Read       quantity.Size // from devices
 	Written    quantity.Size // to devices
-	OOM        *OOM          // nil: none of its processes was killed for want of memory
+	Full       []Full
+	OOM        *OOM // nil: none of its processes was killed for want of memory
 	// Leftovers is how many processes the command had left running; they have been killed.
 	Leftovers int
 	Timeout   time.Duration

@@ -51,6 +51,9 @@ func startError(s *Session, err error) error {
 				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
 			}
 		}
+	case step.Step == isolation.StepGroup && step.Refused == nil:
+		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(s.ID), step.Item).
+			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
 	case step.Step == isolation.StepIDRange:
 		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
 	}

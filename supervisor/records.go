@@ -55,12 +55,12 @@ func (v *Supervisor) removeRecord(s *Session) {
 
 // sweep removes what sessions of an earlier boxd have left: their boxes ended with it. A workspace
 // may be there without a record, if that boxd died between the two.
-func (v *Supervisor) sweep(ctx context.Context) error {
+func (v *Supervisor) sweep(ctx context.Context, workspaces string) error {
 	names, err := durable.Names(v.records)
 	if err != nil {
 		return err
 	}
-	orphans, err := os.ReadDir(filepath.Join(v.state, "workspaces"))
+	orphans, err := os.ReadDir(workspaces)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}

@@ -14,6 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
+// Principal is who is calling. Ids of sessions belong to it: two principals may both have "s1".
+type Principal struct {
+	Name   string // "uid:1000"
+	UID    uint32
+	GID    uint32
+	Groups []uint32
+	Admin  bool // may see and end the sessions of others
+}
+
 // Session is one box and what is known of it.
 type Session struct {
 	ID       string

@@ -228,7 +228,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 			t.Errorf("%s: %v", who.Name, err)
 		}
 	}
-	delete(v.sessions, keyOf(one.Name, "0"))
+	delete(v.sessions, policy.Key(one.Name, "0"))
 	if err := claim(one, "more"); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}

@@ -19,6 +19,7 @@ func (s *Session) spec() *isolation.Spec {
 	if s.grouped() {
 		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
 	}
+	spec.Work = policy.Work(&s.Settings, s.enforced)
 	for _, m := range s.Settings.Mounts {
 		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner})
 		if m.Target == isolation.Workspace {

@@ -66,12 +66,12 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, layout: usage.HostLayout(),
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
-	err = v.sweep(ctx)
+	host, err := v.lookAtHost(ctx)
 	if err == nil {
-		v.machine, err = machineSize()
+		err = v.sweep(ctx, host.Workspaces)
 	}
 	if err == nil {
-		_, err = v.lookAtHost(ctx)
+		v.machine, err = machineSize()
 	}
 	if err != nil {
 		records.Close()
@@ -108,9 +108,9 @@ func (v *Supervisor) Close() {
 // second result tells which. A session that exists must not differ in what was asked for.
 func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Request) (*Session, bool, error) {
 	if req.ID == "" {
-		req.ID = newID()
+		req.ID = policy.NewID()
 	}
-	if err := validateID(req.ID); err != nil {
+	if err := policy.ValidateID(req.ID); err != nil {
 		return nil, false, err
 	}
 	settings, profile, err := v.cfg.Merge(req)
@@ -125,6 +125,9 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 		return nil, false, err
 	}
 	for {
+		if err := v.reserve(who, req.ID); err != nil {
+			return nil, false, err
+		}
 		s, mine, err := v.claim(who, req, settings, profile, enforced)
 		if err != nil {
 			return nil, false, err
@@ -141,7 +144,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
 func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.Settings, profile *policy.Profile, enforced map[string]policy.Mechanism) (*Session, bool, error) {
-	key := keyOf(who.Name, req.ID)
+	key := policy.Key(who.Name, req.ID)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if s := v.sessions[key]; s != nil {
@@ -160,7 +163,7 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 	}
 	now := time.Now()
 	s := &Session{
-		ID: req.ID, Key: key, Owner: who, Hostname: hostnameOf(req.ID), Settings: settings, Created: now,
+		ID: req.ID, Key: key, Owner: who, Hostname: policy.Hostname(req.ID), Settings: settings, Created: now,
 		profile: *profile, env: v.environment(req.Env), enforced: enforced,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
 	}
@@ -280,11 +283,11 @@ func (v *Supervisor) watch(s *Session) {
 
 // Session returns the principal's session of an id.
 func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
-	if err := validateID(id); err != nil {
+	if err := policy.ValidateID(id); err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
-	s := v.sessions[keyOf(who.Name, id)]
+	s := v.sessions[policy.Key(who.Name, id)]
 	v.mu.Unlock()
 	if s == nil {
 		return nil, gone(id)

@@ -13,10 +13,15 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // addUse adds what the control group of an execution has told.
 func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
+	if by := e.session.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
+		r.addFull(policy.LimitWorkspace, exit.Disks[0])
+	}
+	r.addFull(policy.LimitTmp, exit.Disks[1])
 	if !exit.Grouped {
 		return
 	}
@@ -37,6 +42,30 @@ func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
 	}
 }
 
+// Full is a place in a box that is full: an execution has left it so. One that has removed what did not fit
+// any more is not known.
+type Full struct {
+	Kind        string // policy.LimitWorkspace or policy.LimitTmp
+	Used, Limit quantity.Size
+	Files       uint64
+	FilesLimit  uint64
+}
+
+// roomForOne is less than any file needs.
+const roomForOne = 4 * quantity.KiB
+
+// IsFull reports whether nothing more fits.
+func IsFull(d isolation.Disk) bool {
+	return d.Limit > 0 && (quantity.Size(d.Used)+roomForOne > quantity.Size(d.Limit) || d.Files >= d.FilesLimit)
+}
+
+func (r *Result) addFull(kind string, d isolation.Disk) {
+	if !IsFull(d) {
+		return
+	}
+	r.Full = append(r.Full, Full{kind, quantity.Size(d.Used), quantity.Size(d.Limit), d.Files, d.FilesLimit})
+}
+
 // limitHit is the refusal of a program that could not be started because the session has as much as it may.
 func (e *Execution) limitHit(step *isolation.StepError) error {
 	s := e.session
@@ -51,6 +80,22 @@ func (e *Execution) limitHit(step *isolation.StepError) error {
 			WithHint("end some of those that others have left running")
 	}
 	return nil
+}
+
+// Work is how full a session's workspace is, nil if it has no quota.
+func (v *Supervisor) Work(s *Session) *isolation.Disk {
+	if policy.Work(&policy.Settings{WorkspaceQuota: 1}, s.enforced).Bytes == 0 {
+		return nil
+	}
+	v.mu.Lock()
+	dir := v.host.Workspaces
+	v.mu.Unlock()
+	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
+	var fs unix.Statfs_t
+	if unix.Statfs(filepath.Join(dir, s.Key), &fs) != nil {
+		return nil // it is ending
+	}
+	return new(isolation.DiskOf(&fs))
 }
 
 // Usage is what the programs of a session use, nil if it has no control groups or is gone.

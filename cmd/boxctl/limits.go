@@ -22,6 +22,7 @@ type limitFlags struct {
 	ttl, maxLifetime              string
 	cpus                          float64
 	pids, cpuWeight, ioWeight     int
+	inodes                        int
 	labels                        []string
 	set                           *pflag.FlagSet
 }
@@ -39,6 +40,7 @@ func (f *limitFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.ioRead, "io-read", "", "read from the disk per second, such as 10MiB")
 	f.set.StringVar(&f.ioWrite, "io-write", "", "written to the disk per second")
 	f.set.StringVar(&f.quota, "workspace-quota", "", "size of the workspace")
+	f.set.IntVar(&f.inodes, "workspace-inodes", 0, "files and directories in the workspace")
 	f.set.StringVar(&f.ttl, "ttl", "", "end after this long without use, such as 10m")
 	f.set.StringVar(&f.maxLifetime, "max-lifetime", "", "end after this long in any case")
 	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
@@ -51,7 +53,7 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 		name string
 		from *int
 		to   **int
-	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}} {
+	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}, {"workspace-inodes", &f.inodes, &c.WorkspaceInodes}} {
 		if given(number.name) {
 			*number.to = number.from
 		}

@@ -193,7 +193,11 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 			0, 124,
 			"boxctl: timeout: 1h was asked for, 1m is the profile's most\nboxctl: timed out after 1m\n",
 		},
-		{api.ExecResult{Status: "oom_killed"}, 0, 137, "boxctl: killed: the box is out of memory\nhint: --memory gives a box more\n"},
+		{api.ExecResult{Status: "oom_killed"}, 0, 137, "boxctl: killed: out of memory\nhint: --memory gives a box more\n"},
+		{
+			api.ExecResult{Status: "oom_killed", OOM: &api.OOM{Of: "session", Limit: 64 * quantity.MiB, Names: []string{"cc1\a"}}}, 0, 137,
+			"boxctl: killed: out of memory, the session may have 64MiB; the kernel chose \"cc1\\a\"\nhint: --memory gives a box more\n",
+		},
 		{api.ExecResult{Status: "canceled"}, 0, 125, "boxctl: canceled\n"},
 		{api.ExecResult{Status: "canceled"}, syscall.SIGTERM, 143, "boxctl: canceled\n"},
 		{api.ExecResult{Status: "lost"}, 0, 125, "boxctl: the box was lost while the program ran\n"},

@@ -17,6 +17,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -24,11 +25,12 @@ import (
 // config is box.toml. Every key is explained there, and a test proves that the file at the root of
 // the repository says what defaultConfig does.
 type config struct {
-	Daemon daemonConfig `toml:"daemon"`
-	IDs    idConfig     `toml:"ids"`
-	Groups groupConfig  `toml:"cgroups"`
-	Mounts mountConfig  `toml:"mounts"`
-	Image  imageConfig  `toml:"image"`
+	Daemon daemonConfig    `toml:"daemon"`
+	IDs    idConfig        `toml:"ids"`
+	Groups groupConfig     `toml:"cgroups"`
+	Work   workspaceConfig `toml:"workspaces"`
+	Mounts mountConfig     `toml:"mounts"`
+	Image  imageConfig     `toml:"image"`
 	policy.Config
 }
 
@@ -56,6 +58,16 @@ func (c *groupConfig) path() string {
 	}
 	return filepath.Join(cgroup.Mount, c.Parent)
 }
+
+type workspaceConfig struct {
+	StoreSize quantity.Size `toml:"store_size"`
+}
+
+// Bounds of the store: a filesystem has to fit, and to be one that ext4 can be.
+const (
+	leastStore = 64 * quantity.MiB
+	mostStore  = 16 * quantity.TiB
+)
 
 type mountConfig struct {
 	Allow []allowRule `toml:"allow"`
@@ -101,6 +113,7 @@ func defaultConfig() config {
 		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Parent: "box.slice/boxd-boxes.service"},
+		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
 		Mounts: mountConfig{Allow: []allowRule{{Path: "{home}"}}},
 		Image: imageConfig{Etc: []string{
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
@@ -291,6 +304,9 @@ func (c *config) validate(path string) error {
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
 		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: allowed is a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
+	}
+	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
 	}
 	if p := c.Groups.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
 		errs = append(errs, fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount))

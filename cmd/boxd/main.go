@@ -213,7 +213,7 @@ func startKeeper(ctx context.Context, cfg *config) (*client.Keeper, error) {
 	defer cancel()
 	return client.StartKeeper(ctx, client.KeeperConfig{
 		Program: filepath.Join(dir, "boxkeeper"), BoxInit: filepath.Join(dir, "boxinit"),
-		StateDir: cfg.Daemon.StateDir, IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock, Ahead: cfg.Daemon.Ahead, Group: cfg.Groups.path(),
+		StateDir: cfg.Daemon.StateDir, IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock, Ahead: cfg.Daemon.Ahead, Group: cfg.Groups.path(), Store: uint64(cfg.Work.StoreSize),
 		Allow: cfg.allow(), Etc: cfg.Image.Etc, Stderr: os.Stderr,
 	})
 }

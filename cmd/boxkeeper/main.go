@@ -67,6 +67,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.StringVar(&cfg.BoxInit, "boxinit", "", "path of the boxinit program")
 	f.StringVar(&cfg.IDLock, "id-lock", "", "file that reserves id ranges on this host")
 	f.StringVar(&cfg.Group, "group", "", "control group that boxd may make groups in, an absolute path")
+	f.Uint64Var(&cfg.Store, "store", 0, "bytes of the store of workspaces, where the state directory has no quotas")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))

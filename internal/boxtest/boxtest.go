@@ -153,7 +153,7 @@ type Daemon struct {
 }
 
 // BestEffort lets sessions go without the limits that only control groups keep.
-const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n"
+const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
 // Start starts a private boxd and ends it with the test. Configuration comes after what names its
 // files and BestEffort; %DIR% in it is the daemon's directory. Unless it has [ids], the daemon gets
@@ -177,6 +177,9 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	d.makeGroup()
 	if !strings.Contains(text, "[cgroups]") {
 		text += fmt.Sprintf("\n[cgroups]\nparent = %q\n", d.Group)
+	}
+	if !strings.Contains(text, "[workspaces]") {
+		text += "\n[workspaces]\nstore_size = \"0\"\n"
 	}
 	if d.ids = allIDs(); !strings.Contains(text, "[ids]") {
 		d.ids = takeIDs(t)

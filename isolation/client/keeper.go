@@ -34,6 +34,7 @@ type KeeperConfig struct {
 	IDCount  uint32
 	IDLock   string
 	Ahead    int    // how many boxes are cloned ahead of need
+	Store    uint64 // bytes of the store of workspaces, where the state directory has no quotas; 0: none
 	Group    string // control group for the boxes, an absolute path; "": none
 	Allow    []string
 	Etc      []string
@@ -78,7 +79,7 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	peer := os.NewFile(uintptr(child), "keeper")
 	defer peer.Close()
 	args := []string{
-		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead), "-group", cfg.Group,
+		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead), "-group", cfg.Group, "-store", strconv.FormatUint(cfg.Store, 10),
 		"-id-base", strconv.FormatUint(uint64(cfg.IDBase), 10), "-id-count", strconv.FormatUint(uint64(cfg.IDCount), 10),
 	}
 	for _, a := range cfg.Allow {
@@ -183,8 +184,8 @@ func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 
 // SetLimits changes the limits of a living box, all or none. The error unwraps to an
 // *isolation.Refusal if one is below what the box uses.
-func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits) error {
-	a, err := k.do(ctx, &isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits}}, "")
+func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
+	a, err := k.do(ctx, &isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}}, "")
 	fdpass.CloseAll(a.files)
 	return err
 }

@@ -43,11 +43,32 @@ func (s *server) kill(p *program) (killed uint32) {
 		killed, p.stuck = s.killTagged(p.tag)
 		return killed
 	}
-	n, _ := p.group.Processes() // an estimate: they may go on forking
+	before, _ := p.group.Processes() // an estimate: they may go on forking
 	if err := p.group.Kill(); err != nil {
 		s.evaded = true
 	}
-	return uint32(n)
+	s.killHeadless(p)
+	return uint32(len(before))
+}
+
+// killHeadless kills those that cgroup.kill has passed over: it signals first threads alone
+// (kernel/cgroup/cgroup.c, __cgroup_kill), and a first thread may have ended while others run. Only who is
+// still in the group once we hold it is told.
+func (s *server) killHeadless(p *program) {
+	left, _ := p.group.Processes()
+	held := map[int]int{} // descriptors by process id
+	for _, pid := range left {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			held[pid] = fd
+		}
+	}
+	left, _ = p.group.Processes()
+	for pid, fd := range held {
+		if slices.Contains(left, pid) {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		unix.Close(fd)
+	}
 }
 
 // dyingPatience bounds the wait for killed processes of a control group. Other programs of the box do not
@@ -138,4 +159,13 @@ func (s *server) setFrozen(on bool) error {
 	}
 	s.frozen = err == nil && on
 	return err
+}
+
+// diskOf reads how full a place of the box is; no program can put another in its stead.
+func diskOf(path string) isolation.Disk {
+	var fs unix.Statfs_t
+	if unix.Statfs(path, &fs) != nil {
+		return isolation.Disk{}
+	}
+	return isolation.DiskOf(&fs)
 }

@@ -107,8 +107,8 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin int, ok boo
 
 // enter makes dir the working directory of this thread. Only plain open is used from here on: openat2
 // would be a hole in the filter of a box with host directories. Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
-// directory of any other. What a link calls /proc/self is PID 1, though, which programs cannot see: so
-// no program starts in a procfs.
+// directory of any other but those of its control groups. What a link calls /proc/self is PID 1, though,
+// which programs cannot see: so no program starts in a procfs, nor where a descriptor of PID 1 leads.
 func (s *server) enter(dir string) error {
 	fd, err := openDir(dir)
 	if errors.Is(err, unix.ENOENT) {
@@ -122,7 +122,7 @@ func (s *server) enter(dir string) error {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return err
 	}
-	if fs.Type == unix.PROC_SUPER_MAGIC {
+	if fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.CGROUP2_SUPER_MAGIC {
 		return unix.EACCES
 	}
 	if err := unix.Fchdir(fd); err != nil {
@@ -324,6 +324,7 @@ func (s *server) report(p *program) {
 			exit.Reason = isolation.ReasonOOM
 		}
 	}
+	exit.Disks = [2]isolation.Disk{diskOf(isolation.Workspace), diskOf("/tmp")}
 	reply := isolation.BoxReply{ID: p.id, Exited: exit}
 	var files []int
 	for i := range p.streams {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
 // groups is the keeper's part of the control groups. It is opened when it is first needed and again when
@@ -93,16 +94,38 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	k.mu.Lock()
 	b := k.boxes[req.Key]
 	k.mu.Unlock()
-	if b == nil || b.groups == nil {
+	if b == nil {
 		return syscall.ESRCH
 	}
+	undo := func() error { return nil }
+	if req.Work != (isolation.Quota{}) {
+		var err error
+		undo, err = k.work.SetQuota(req.Key, req.Work)
+		if used, ok := errors.AsType[*disk.UsedError](err); ok {
+			return inUse("workspace_quota", used.Want.Bytes, used.Usage.Bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if b.groups == nil {
+		return nil
+	}
 	err := b.groups.SetLimits(&req.Limits)
+	if err != nil {
+		err = errors.Join(err, undo())
+	}
 	if used, ok := errors.AsType[*tree.InUseError](err); ok {
-		return &isolation.StepError{Step: isolation.StepGroup, Item: used.Limit, Errno: unix.EBUSY, Refused: &isolation.Refusal{
-			Field: used.Limit, Value: strconv.FormatUint(used.Asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used.Used, 10),
-		}}
+		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err
+}
+
+// inUse refuses a limit that is below what is in use.
+func inUse(field string, asked, used uint64) error {
+	return &isolation.StepError{Step: isolation.StepGroup, Item: field, Errno: unix.EBUSY, Refused: &isolation.Refusal{
+		Field: field, Value: strconv.FormatUint(asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used, 10),
+	}}
 }
 
 // path is where the box's groups are, "" if it has none.

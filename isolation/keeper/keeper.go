@@ -28,6 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/rootfs"
 	"github.com/boxd-dev/boxd/isolation/seccomp"
+	"github.com/boxd-dev/boxd/isolation/workspaces"
 )
 
 // Config is what the keeper allows. It comes from root and is never changed by a request.
@@ -37,6 +38,7 @@ type Config struct {
 	IDBase   uint32 // first host id of the first range, a multiple of isolation.IDRange
 	IDCount  uint32 // number of ranges, one for each living box
 	IDLock   string // file that reserves ranges among all keepers of the host
+	Store    uint64 // bytes of the store, where the state directory has no quotas; 0: no store
 	Ahead    int    // how many boxes are cloned ahead of need
 	Group    string // control group that has been delegated to boxd, an absolute path; "": none
 	Allow    []AllowRule
@@ -61,7 +63,7 @@ type Keeper struct {
 	zygote  zygote
 	ahead   nursery
 	groups  groups
-	work    *os.Root
+	work    *workspaces.Dir
 
 	mu    sync.Mutex // guards the field below
 	boxes map[string]*box
@@ -105,7 +107,7 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 	if k.boxInit, err = unix.Open(cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.BoxInit, err)
 	}
-	if k.work, err = openWork(cfg.StateDir); err != nil {
+	if k.work, err = workspaces.Open(cfg.StateDir, cfg.Store); err != nil {
 		unix.Close(k.boxInit)
 		return nil, err
 	}
@@ -166,6 +168,7 @@ func (k *Keeper) answer(req *isolation.KeeperRequest) {
 		reply.Done = true
 	case req.Look:
 		reply.Host = k.groups.look(k)
+		k.work.Look(reply.Host)
 	case req.Check:
 		reply.Checks = k.check()
 	default:
@@ -192,7 +195,7 @@ func (k *Keeper) end(req *isolation.EndBox) error {
 	if !req.RemoveWork {
 		return nil
 	}
-	return k.removeWorkspace(req.Key)
+	return k.work.Remove(req.Key)
 }
 
 // kill ends PID 1 of the box, with which the kernel ends every other process in it.
@@ -233,7 +236,7 @@ func (k *Keeper) close() {
 	k.users.close()
 	k.groups.close()
 	k.ids.close()
-	k.work.Close()
+	k.work.Close(k.cfg.Log)
 	unix.Close(k.boxInit)
 	k.conn.Close()
 }

@@ -58,7 +58,7 @@ type launchStep struct {
 // descriptors of l.embryo.
 func (k *Keeper) launch(spec *isolation.Spec) *launching {
 	l := k.tryLaunch(spec)
-	if l.failed != nil && l.embryo != nil && l.embryo.ahead && slices.Contains([]isolation.Step{isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
+	if l.failed != nil && l.embryo != nil && l.embryo.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
 		l = k.tryLaunch(spec) // that one may have died since it was cloned
 	}
 	return l
@@ -194,12 +194,12 @@ func (l *launching) makeWorkspace() (string, error) {
 	if !l.spec.ManagedWork {
 		return "", nil
 	}
-	if err := l.k.makeWorkspace(l.spec.Key); err != nil {
+	if err := l.k.work.Make(l.spec.Key, l.spec.Work); err != nil {
 		return l.spec.Key, err
 	}
 	// Nothing has been in it yet: PID 1 attaches it, and no program runs before the start is over.
 	l.undo = append(l.undo, func() {
-		if err := l.k.removeWorkspace(l.spec.Key); err != nil {
+		if err := l.k.work.Remove(l.spec.Key); err != nil {
 			l.k.cfg.Log.Printf("workspace %s: %v", l.spec.Key, err)
 		}
 	})
@@ -210,7 +210,7 @@ func (l *launching) makeWorkspace() (string, error) {
 // the files in it: parents before children.
 func (l *launching) mapMounts() (string, error) {
 	if l.spec.ManagedWork {
-		dir, err := l.k.openWorkspace(l.spec.Key)
+		dir, err := l.k.work.OpenPath(l.spec.Key)
 		if err != nil {
 			return isolation.Workspace, err
 		}

@@ -284,3 +284,9 @@ func become(c isolation.Caller) error {
 	}
 	return nil
 }
+
+// workOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
+// use there, as the directory above is closed to all.
+func workOwner() owner {
+	return owner{uid: isolation.BoxUID, gid: isolation.BoxGID, mapped: true, managed: true}
+}

@@ -16,47 +16,49 @@ import (
 // SessionRequest asks for a session: the body of POST /v1/sessions. What is left out takes the
 // profile's value.
 type SessionRequest struct {
-	ID             string             `json:"id,omitempty"`
-	Profile        string             `json:"profile,omitempty"`
-	Image          *string            `json:"image,omitempty"`
-	Network        *string            `json:"network,omitempty"`
-	ReadOnlyRoot   *bool              `json:"read_only_root,omitempty"`
-	CPUs           *float64           `json:"cpus,omitempty"`
-	Memory         *quantity.Size     `json:"memory,omitempty"`
-	MemoryHigh     *quantity.Size     `json:"memory_high,omitempty"`
-	Swap           *quantity.Size     `json:"swap,omitempty"`
-	OOM            *string            `json:"oom,omitempty"` // "process", "program" or "session"
-	Pids           *int               `json:"pids,omitempty"`
-	CPUWeight      *int               `json:"cpu_weight,omitempty"`
-	IOWeight       *int               `json:"io_weight,omitempty"`
-	IORead         *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
-	IOWrite        *quantity.Size     `json:"io_write,omitempty"` // bytes a second
-	Tmp            *quantity.Size     `json:"tmp,omitempty"`
-	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
-	TTL            *quantity.Duration `json:"ttl,omitempty"`
-	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
-	Mounts         []Mount            `json:"mounts,omitempty" max:"250"`
-	Env            map[string]string  `json:"env,omitempty" max:"256"`
-	Labels         map[string]string  `json:"labels,omitempty" max:"32"`
+	ID              string             `json:"id,omitempty"`
+	Profile         string             `json:"profile,omitempty"`
+	Image           *string            `json:"image,omitempty"`
+	Network         *string            `json:"network,omitempty"`
+	ReadOnlyRoot    *bool              `json:"read_only_root,omitempty"`
+	CPUs            *float64           `json:"cpus,omitempty"`
+	Memory          *quantity.Size     `json:"memory,omitempty"`
+	MemoryHigh      *quantity.Size     `json:"memory_high,omitempty"`
+	Swap            *quantity.Size     `json:"swap,omitempty"`
+	OOM             *string            `json:"oom,omitempty"` // "process", "program" or "session"
+	Pids            *int               `json:"pids,omitempty"`
+	CPUWeight       *int               `json:"cpu_weight,omitempty"`
+	IOWeight        *int               `json:"io_weight,omitempty"`
+	IORead          *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
+	IOWrite         *quantity.Size     `json:"io_write,omitempty"` // bytes a second
+	Tmp             *quantity.Size     `json:"tmp,omitempty"`
+	WorkspaceQuota  *quantity.Size     `json:"workspace_quota,omitempty"`
+	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
+	TTL             *quantity.Duration `json:"ttl,omitempty"`
+	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
+	Mounts          []Mount            `json:"mounts,omitempty" max:"250"`
+	Env             map[string]string  `json:"env,omitempty" max:"256"`
+	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 }
 
 // SessionChange asks for other limits and times of a living session: the body of PATCH
 // /v1/sessions/{id}. What is left out stays as it is; all of the rest is changed, or nothing.
 type SessionChange struct {
-	CPUs           *float64           `json:"cpus,omitempty"`
-	Memory         *quantity.Size     `json:"memory,omitempty"`
-	MemoryHigh     *quantity.Size     `json:"memory_high,omitempty"`
-	Swap           *quantity.Size     `json:"swap,omitempty"`
-	OOM            *string            `json:"oom,omitempty"` // "process", "program" or "session"
-	Pids           *int               `json:"pids,omitempty"`
-	CPUWeight      *int               `json:"cpu_weight,omitempty"`
-	IOWeight       *int               `json:"io_weight,omitempty"`
-	IORead         *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
-	IOWrite        *quantity.Size     `json:"io_write,omitempty"` // bytes a second
-	WorkspaceQuota *quantity.Size     `json:"workspace_quota,omitempty"`
-	TTL            *quantity.Duration `json:"ttl,omitempty"`
-	MaxLifetime    *quantity.Duration `json:"max_lifetime,omitempty"`
-	Labels         map[string]string  `json:"labels,omitempty" max:"32"`
+	CPUs            *float64           `json:"cpus,omitempty"`
+	Memory          *quantity.Size     `json:"memory,omitempty"`
+	MemoryHigh      *quantity.Size     `json:"memory_high,omitempty"`
+	Swap            *quantity.Size     `json:"swap,omitempty"`
+	OOM             *string            `json:"oom,omitempty"` // "process", "program" or "session"
+	Pids            *int               `json:"pids,omitempty"`
+	CPUWeight       *int               `json:"cpu_weight,omitempty"`
+	IOWeight        *int               `json:"io_weight,omitempty"`
+	IORead          *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
+	IOWrite         *quantity.Size     `json:"io_write,omitempty"` // bytes a second
+	WorkspaceQuota  *quantity.Size     `json:"workspace_quota,omitempty"`
+	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
+	TTL             *quantity.Duration `json:"ttl,omitempty"`
+	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
+	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 }
 
 // Mount puts a host directory into a box. Mode is "ro", "rw" or "none"; left out, the profile's.
@@ -70,33 +72,35 @@ type Mount struct {
 
 // Session describes a session.
 type Session struct {
-	ID             string            `json:"id"`
-	Owner          string            `json:"owner"`
-	OwnerUID       uint32            `json:"owner_uid"`
-	State          string            `json:"state"`
-	Profile        string            `json:"profile"`
-	Image          string            `json:"image"`
-	Hostname       string            `json:"hostname"`
-	Network        string            `json:"network"`
-	ReadOnlyRoot   bool              `json:"read_only_root"`
-	CPUs           float64           `json:"cpus"`
-	Memory         quantity.Size     `json:"memory"`
-	MemoryHigh     quantity.Size     `json:"memory_high"`
-	Swap           quantity.Size     `json:"swap"`
-	OOM            string            `json:"oom"`
-	Pids           int               `json:"pids"`
-	CPUWeight      int               `json:"cpu_weight"`
-	IOWeight       int               `json:"io_weight"`
-	IORead         quantity.Size     `json:"io_read"`
-	IOWrite        quantity.Size     `json:"io_write"`
-	Tmp            quantity.Size     `json:"tmp"`
-	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
-	TTL            quantity.Duration `json:"ttl"`
-	MaxLifetime    quantity.Duration `json:"max_lifetime"`
-	Mounts         []Mount           `json:"mounts"`
-	Env            []string          `json:"env"` // names only
-	Labels         map[string]string `json:"labels,omitempty"`
-	// Enforcement says what keeps each limit on this host: "cgroup2", "tmpfs", "rlimit" or "none".
+	ID              string            `json:"id"`
+	Owner           string            `json:"owner"`
+	OwnerUID        uint32            `json:"owner_uid"`
+	State           string            `json:"state"`
+	Profile         string            `json:"profile"`
+	Image           string            `json:"image"`
+	Hostname        string            `json:"hostname"`
+	Network         string            `json:"network"`
+	ReadOnlyRoot    bool              `json:"read_only_root"`
+	CPUs            float64           `json:"cpus"`
+	Memory          quantity.Size     `json:"memory"`
+	MemoryHigh      quantity.Size     `json:"memory_high"`
+	Swap            quantity.Size     `json:"swap"`
+	OOM             string            `json:"oom"`
+	Pids            int               `json:"pids"`
+	CPUWeight       int               `json:"cpu_weight"`
+	IOWeight        int               `json:"io_weight"`
+	IORead          quantity.Size     `json:"io_read"`
+	IOWrite         quantity.Size     `json:"io_write"`
+	Tmp             quantity.Size     `json:"tmp"`
+	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
+	WorkspaceInodes int               `json:"workspace_inodes"`
+	TTL             quantity.Duration `json:"ttl"`
+	MaxLifetime     quantity.Duration `json:"max_lifetime"`
+	Mounts          []Mount           `json:"mounts"`
+	Env             []string          `json:"env"` // names only
+	Labels          map[string]string `json:"labels,omitempty"`
+	// Enforcement says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs",
+	// "rlimit", "host" (a workspace of the host, bounded by its own filesystem) or "none".
 	Enforcement map[string]string `json:"enforcement"`
 	CreatedAt   time.Time         `json:"created_at"`
 	LastUsedAt  time.Time         `json:"last_used_at"`
@@ -108,6 +112,18 @@ type Session struct {
 	Group       string            `json:"group,omitempty"`   // path of its control group, on the host
 	// Usage is there in the answer about one session, if it has control groups.
 	Usage *SessionUsage `json:"usage,omitempty"`
+	// Workspace is there in the answer about one session, if that has a quota.
+	Workspace *Quota `json:"workspace,omitempty"`
+}
+
+// Quota is how full a place is. Kind is "workspace" or "tmp"; Hit says that nothing more fits.
+type Quota struct {
+	Kind       string        `json:"kind"`
+	Used       quantity.Size `json:"used"`
+	Limit      quantity.Size `json:"limit"`
+	Files      uint64        `json:"files"`
+	FilesLimit uint64        `json:"files_limit"`
+	Hit        bool          `json:"hit"`
 }
 
 // SessionUsage is what the programs of a session use and have used, all of them together.
@@ -187,6 +203,8 @@ type ExecResult struct {
 	Failure         *StartFailure     `json:"failure,omitempty"` // with status start_failed
 	// OOM is there if the kernel has killed any of its processes for want of memory, whatever the status.
 	OOM *OOM `json:"oom,omitempty"`
+	// Quota lists the places of the box that it has left full, whatever the status.
+	Quota []Quota `json:"quota,omitempty"`
 }
 
 // OOM tells of processes killed for want of memory.
@@ -251,28 +269,29 @@ const ProblemType = "urn:boxd:problem:"
 
 // Profile describes a profile.
 type Profile struct {
-	Image          string            `json:"image"`
-	Network        string            `json:"network"`
-	ReadOnlyRoot   bool              `json:"read_only_root"`
-	Mounts         string            `json:"mounts"`
-	CPUs           float64           `json:"cpus"`
-	Memory         quantity.Size     `json:"memory"`
-	MemoryHigh     quantity.Size     `json:"memory_high"`
-	Swap           quantity.Size     `json:"swap"`
-	OOM            string            `json:"oom"`
-	Pids           int               `json:"pids"`
-	CPUWeight      int               `json:"cpu_weight"`
-	IOWeight       int               `json:"io_weight"`
-	IORead         quantity.Size     `json:"io_read"`
-	IOWrite        quantity.Size     `json:"io_write"`
-	Tmp            quantity.Size     `json:"tmp"`
-	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
-	Timeout        quantity.Duration `json:"timeout"`
-	MaxTimeout     quantity.Duration `json:"max_timeout"`
-	TTL            quantity.Duration `json:"ttl"`
-	MaxLifetime    quantity.Duration `json:"max_lifetime"`
-	Leftovers      string            `json:"leftovers"`
-	Locked         []string          `json:"locked"`
+	Image           string            `json:"image"`
+	Network         string            `json:"network"`
+	ReadOnlyRoot    bool              `json:"read_only_root"`
+	Mounts          string            `json:"mounts"`
+	CPUs            float64           `json:"cpus"`
+	Memory          quantity.Size     `json:"memory"`
+	MemoryHigh      quantity.Size     `json:"memory_high"`
+	Swap            quantity.Size     `json:"swap"`
+	OOM             string            `json:"oom"`
+	Pids            int               `json:"pids"`
+	CPUWeight       int               `json:"cpu_weight"`
+	IOWeight        int               `json:"io_weight"`
+	IORead          quantity.Size     `json:"io_read"`
+	IOWrite         quantity.Size     `json:"io_write"`
+	Tmp             quantity.Size     `json:"tmp"`
+	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
+	WorkspaceInodes int               `json:"workspace_inodes"`
+	Timeout         quantity.Duration `json:"timeout"`
+	MaxTimeout      quantity.Duration `json:"max_timeout"`
+	TTL             quantity.Duration `json:"ttl"`
+	MaxLifetime     quantity.Duration `json:"max_lifetime"`
+	Leftovers       string            `json:"leftovers"`
+	Locked          []string          `json:"locked"`
 }
 
 // ProfileList is the answer of GET /v1/profiles.

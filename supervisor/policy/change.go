@@ -30,6 +30,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	s.IORead = pick(&m, "io_read", s.IORead, req.IORead)
 	s.IOWrite = pick(&m, "io_write", s.IOWrite, req.IOWrite)
 	s.WorkspaceQuota = pick(&m, "workspace_quota", s.WorkspaceQuota, req.WorkspaceQuota)
+	s.WorkspaceInodes = pick(&m, "workspace_inodes", s.WorkspaceInodes, req.WorkspaceInodes)
 	s.TTL = pick(&m, "ttl", s.TTL, req.TTL)
 	s.MaxLifetime = pick(&m, "max_lifetime", s.MaxLifetime, req.MaxLifetime)
 	if m.err != nil {

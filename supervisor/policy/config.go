@@ -18,6 +18,7 @@ import (
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
 	Limits    Limits              `toml:"limits"`
+	Host      HostReserve         `toml:"host"`
 	Sessions  SessionLimits       `toml:"sessions"`
 	Exec      ExecLimits          `toml:"exec"`
 	Env       map[string]string   `toml:"env"`
@@ -28,6 +29,12 @@ type Config struct {
 // Limits says which limits may be missing on a host that cannot enforce them.
 type Limits struct {
 	BestEffort []string `toml:"best_effort"`
+}
+
+// HostReserve is what of the host no new session may take.
+type HostReserve struct {
+	KeepFreeDisk   quantity.Size `toml:"keep_free_disk"`
+	KeepFreeMemory quantity.Size `toml:"keep_free_memory"`
 }
 
 // SessionLimits bounds sessions.
@@ -76,28 +83,29 @@ func (l Language) Command(code string) (argv []string, script int) {
 
 // Profile is a set of defaults, and of fields that requests cannot change.
 type Profile struct {
-	Image          string            `toml:"image"`
-	Network        string            `toml:"network"`
-	ReadOnlyRoot   bool              `toml:"read_only_root"`
-	Mounts         string            `toml:"mounts"`
-	CPUs           float64           `toml:"cpus"`
-	Memory         quantity.Size     `toml:"memory"`
-	MemoryHigh     quantity.Size     `toml:"memory_high"`
-	Swap           quantity.Size     `toml:"swap"`
-	OOM            string            `toml:"oom"`
-	Pids           int               `toml:"pids"`
-	CPUWeight      int               `toml:"cpu_weight"`
-	IOWeight       int               `toml:"io_weight"`
-	IORead         quantity.Size     `toml:"io_read"`
-	IOWrite        quantity.Size     `toml:"io_write"`
-	Tmp            quantity.Size     `toml:"tmp"`
-	WorkspaceQuota quantity.Size     `toml:"workspace_quota"`
-	Timeout        quantity.Duration `toml:"timeout"`
-	MaxTimeout     quantity.Duration `toml:"max_timeout"`
-	TTL            quantity.Duration `toml:"ttl"`
-	MaxLifetime    quantity.Duration `toml:"max_lifetime"`
-	Leftovers      string            `toml:"leftovers"`
-	Locked         []string          `toml:"locked"`
+	Image           string            `toml:"image"`
+	Network         string            `toml:"network"`
+	ReadOnlyRoot    bool              `toml:"read_only_root"`
+	Mounts          string            `toml:"mounts"`
+	CPUs            float64           `toml:"cpus"`
+	Memory          quantity.Size     `toml:"memory"`
+	MemoryHigh      quantity.Size     `toml:"memory_high"`
+	Swap            quantity.Size     `toml:"swap"`
+	OOM             string            `toml:"oom"`
+	Pids            int               `toml:"pids"`
+	CPUWeight       int               `toml:"cpu_weight"`
+	IOWeight        int               `toml:"io_weight"`
+	IORead          quantity.Size     `toml:"io_read"`
+	IOWrite         quantity.Size     `toml:"io_write"`
+	Tmp             quantity.Size     `toml:"tmp"`
+	WorkspaceQuota  quantity.Size     `toml:"workspace_quota"`
+	WorkspaceInodes int               `toml:"workspace_inodes"`
+	Timeout         quantity.Duration `toml:"timeout"`
+	MaxTimeout      quantity.Duration `toml:"max_timeout"`
+	TTL             quantity.Duration `toml:"ttl"`
+	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
+	Leftovers       string            `toml:"leftovers"`
+	Locked          []string          `toml:"locked"`
 }
 
 // Values of the word-valued profile fields.
@@ -120,7 +128,7 @@ const (
 func lockable() []string {
 	return []string{
 		"image", "network", "read_only_root", "mounts", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
-		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "timeout", "ttl", "max_lifetime",
+		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
 
@@ -134,6 +142,7 @@ func DefaultProfile() Profile {
 	return Profile{
 		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite,
 		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
+		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
 		Leftovers: LeftoversKill, Locked: []string{},
 	}
@@ -145,6 +154,7 @@ func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n
 func DefaultConfig() Config {
 	return Config{
 		Limits:   Limits{BestEffort: []string{}},
+		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
 		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, DefaultProfile: "default"},
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
@@ -214,6 +224,9 @@ func (c *Config) Validate() error {
 	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
 		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
 	}
+	if c.Host.KeepFreeDisk > maxSize || c.Host.KeepFreeMemory > maxSize {
+		bad("host", fmt.Sprintf("keep_free_disk %v, keep_free_memory %v", c.Host.KeepFreeDisk, c.Host.KeepFreeMemory), "at most "+quantity.Size(maxSize).String())
+	}
 	for _, s := range []struct {
 		key      string
 		value    quantity.Size
@@ -249,7 +262,7 @@ func (p *Profile) validate() (errs []error) {
 	s := Settings{
 		Image: p.Image, Network: p.Network, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh, Swap: p.Swap,
 		OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp,
-		WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+		WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
 	}
 	if err := s.validate(); err != nil {
 		errs = append(errs, err)

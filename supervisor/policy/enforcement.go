@@ -33,6 +33,11 @@ const (
 	MechanismTmpfs  Mechanism = "tmpfs"   // the size of a tmpfs: exact
 	MechanismRlimit Mechanism = "rlimit"  // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process alone
 	MechanismNone   Mechanism = "none"    // nothing
+	// MechanismProject and MechanismStore are project quotas of a filesystem: exact, in bytes and inodes.
+	MechanismProject Mechanism = isolation.QuotaProject
+	MechanismStore   Mechanism = isolation.QuotaStore
+	// MechanismHost is said of a workspace that is a directory of the host: its own filesystem bounds it.
+	MechanismHost Mechanism = "host"
 )
 
 // Host is what a host can enforce.
@@ -51,7 +56,13 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 	if s.IORead > 0 || s.IOWrite > 0 {
 		need = append(need, LimitIO)
 	}
-	if s.WorkspaceQuota > 0 {
+	switch {
+	case !s.ManagedWork():
+		by[LimitWorkspace] = MechanismHost
+	case s.WorkspaceQuota == 0:
+	case host.Quota != "":
+		by[LimitWorkspace] = Mechanism(host.Quota)
+	default:
 		need = append(need, LimitWorkspace)
 	}
 	for _, name := range need {
@@ -83,19 +94,31 @@ func Grouped(by map[string]Mechanism) bool {
 func unenforced(name string, host Host) error {
 	err := fault.Errorf(fault.Unsupported, "the %s limit cannot be enforced: %s", name, whyNot(name, host))
 	err.Field = "limits.best_effort"
-	return err.WithHint("boxctl doctor says what to do about it; or as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
+	hint := "boxctl doctor says what to do about it"
+	if name == LimitWorkspace && host.QuotaHint != "" {
+		hint = host.QuotaHint
+	}
+	return err.WithHint(hint+"; or as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
 }
 
 func whyNot(name string, host Host) string {
 	switch {
 	case name == LimitWorkspace:
-		return "this version sets no disk quotas"
+		return host.NoQuota
 	case host.Layout != usage.Unified:
 		return "the host's control groups are " + string(host.Layout) + ", not v2"
 	case host.NoGroups != "":
 		return host.NoGroups
 	}
 	return "the boxes' control groups have no controller " + name
+}
+
+// Work is the quota of a session's workspace, if one is kept.
+func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
+	if m := by[LimitWorkspace]; m != MechanismProject && m != MechanismStore {
+		return isolation.Quota{}
+	}
+	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}
 }
 
 // Groups are the limits of a session for its control groups.

@@ -25,6 +25,10 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 		return Host{Layout: layout, Host: isolation.Host{Controllers: controllers, NoGroups: why}}
 	}
 	all := []string{"cpu", "memory", "pids", "io"}
+	bare, quotas := host(usage.Unified, "", all...), host(usage.Unified, "", all...)
+	bare.NoQuota, quotas.Quota = "no quota here", isolation.QuotaProject
+	project := maps.Clone(grouped)
+	project["workspace"] = "project-quota"
 	for _, tc := range []struct {
 		name    string
 		best    []string
@@ -44,7 +48,8 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 		{"without memory", []string{"cpu", "pids"}, 0, host(usage.Legacy, "no"), nil, "memory limit"},
 		{"without cpu", []string{"memory", "pids"}, 0, host(usage.Legacy, "no"), nil, "cpu limit"},
 		{"without pids", []string{"memory", "cpu"}, 0, host(usage.Legacy, "no"), nil, "pids limit"},
-		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, host(usage.Unified, "", all...), nil, "workspace limit cannot be enforced: this version sets no disk quotas"},
+		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, bare, nil, "workspace limit cannot be enforced: no quota here"},
+		{"a workspace by project quota", nil, 1, quotas, project, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

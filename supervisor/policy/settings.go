@@ -20,28 +20,29 @@ import (
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
 type Request struct {
-	ID             string // "": one is made up
-	Profile        string // "": the configured default
-	Image          *string
-	Network        *string
-	ReadOnlyRoot   *bool
-	CPUs           *float64
-	Memory         *quantity.Size
-	MemoryHigh     *quantity.Size
-	Swap           *quantity.Size
-	OOM            *string
-	Pids           *int
-	CPUWeight      *int
-	IOWeight       *int
-	IORead         *quantity.Size
-	IOWrite        *quantity.Size
-	Tmp            *quantity.Size
-	WorkspaceQuota *quantity.Size
-	TTL            *quantity.Duration
-	MaxLifetime    *quantity.Duration
-	Mounts         []Mount
-	Env            map[string]string
-	Labels         map[string]string
+	ID              string // "": one is made up
+	Profile         string // "": the configured default
+	Image           *string
+	Network         *string
+	ReadOnlyRoot    *bool
+	CPUs            *float64
+	Memory          *quantity.Size
+	MemoryHigh      *quantity.Size
+	Swap            *quantity.Size
+	OOM             *string
+	Pids            *int
+	CPUWeight       *int
+	IOWeight        *int
+	IORead          *quantity.Size
+	IOWrite         *quantity.Size
+	Tmp             *quantity.Size
+	WorkspaceQuota  *quantity.Size
+	WorkspaceInodes *int
+	TTL             *quantity.Duration
+	MaxLifetime     *quantity.Duration
+	Mounts          []Mount
+	Env             map[string]string
+	Labels          map[string]string
 }
 
 // Mount asks for a host directory in the box.
@@ -54,27 +55,28 @@ type Mount struct {
 
 // Settings are what a session was made with, after the profile has been applied.
 type Settings struct {
-	Profile        string            `json:"profile"`
-	Image          string            `json:"image"`
-	Network        string            `json:"network"`
-	ReadOnlyRoot   bool              `json:"read_only_root"`
-	CPUs           float64           `json:"cpus"`
-	Memory         quantity.Size     `json:"memory"`
-	MemoryHigh     quantity.Size     `json:"memory_high"`
-	Swap           quantity.Size     `json:"swap"`
-	OOM            string            `json:"oom"`
-	Pids           int               `json:"pids"`
-	CPUWeight      int               `json:"cpu_weight"`
-	IOWeight       int               `json:"io_weight"`
-	IORead         quantity.Size     `json:"io_read"`
-	IOWrite        quantity.Size     `json:"io_write"`
-	Tmp            quantity.Size     `json:"tmp"`
-	WorkspaceQuota quantity.Size     `json:"workspace_quota"`
-	TTL            quantity.Duration `json:"ttl"`
-	MaxLifetime    quantity.Duration `json:"max_lifetime"`
-	Mounts         []Mount           `json:"mounts,omitempty"`
-	Labels         map[string]string `json:"labels,omitempty"`
-	EnvNames       []string          `json:"env,omitempty"` // names only; the values are in no record
+	Profile         string            `json:"profile"`
+	Image           string            `json:"image"`
+	Network         string            `json:"network"`
+	ReadOnlyRoot    bool              `json:"read_only_root"`
+	CPUs            float64           `json:"cpus"`
+	Memory          quantity.Size     `json:"memory"`
+	MemoryHigh      quantity.Size     `json:"memory_high"`
+	Swap            quantity.Size     `json:"swap"`
+	OOM             string            `json:"oom"`
+	Pids            int               `json:"pids"`
+	CPUWeight       int               `json:"cpu_weight"`
+	IOWeight        int               `json:"io_weight"`
+	IORead          quantity.Size     `json:"io_read"`
+	IOWrite         quantity.Size     `json:"io_write"`
+	Tmp             quantity.Size     `json:"tmp"`
+	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
+	WorkspaceInodes int               `json:"workspace_inodes"`
+	TTL             quantity.Duration `json:"ttl"`
+	MaxLifetime     quantity.Duration `json:"max_lifetime"`
+	Mounts          []Mount           `json:"mounts,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	EnvNames        []string          `json:"env,omitempty"` // names only; the values are in no record
 }
 
 // Bounds of a session's fields.
@@ -84,6 +86,9 @@ const (
 	maxEnv       = 256
 	maxEnvSize   = 32 * quantity.KiB
 	minMemory    = 32 * quantity.MiB
+	minQuota     = quantity.MiB // xfs makes a file only if dozens of blocks are free
+	minInodes    = 16
+	maxInodes    = 1 << 31
 	minCPUs      = 0.01 // cgroup.MinCPU
 	maxCPUs      = 1024
 	minIO        = 64 * quantity.KiB // per second; with less, programs cannot even be loaded
@@ -102,26 +107,27 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	}
 	m := merger{profile: name, locked: p.Locked}
 	s := Settings{
-		Profile:        name,
-		Image:          pick(&m, "image", p.Image, req.Image),
-		Network:        pick(&m, "network", p.Network, req.Network),
-		ReadOnlyRoot:   pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
-		CPUs:           pick(&m, "cpus", p.CPUs, req.CPUs),
-		Memory:         pick(&m, "memory", p.Memory, req.Memory),
-		MemoryHigh:     pick(&m, "memory_high", p.MemoryHigh, req.MemoryHigh),
-		Swap:           pick(&m, "swap", p.Swap, req.Swap),
-		OOM:            pick(&m, "oom", p.OOM, req.OOM),
-		Pids:           pick(&m, "pids", p.Pids, req.Pids),
-		CPUWeight:      pick(&m, "cpu_weight", p.CPUWeight, req.CPUWeight),
-		IOWeight:       pick(&m, "io_weight", p.IOWeight, req.IOWeight),
-		IORead:         pick(&m, "io_read", p.IORead, req.IORead),
-		IOWrite:        pick(&m, "io_write", p.IOWrite, req.IOWrite),
-		Tmp:            pick(&m, "tmp", p.Tmp, req.Tmp),
-		WorkspaceQuota: pick(&m, "workspace_quota", p.WorkspaceQuota, req.WorkspaceQuota),
-		TTL:            pick(&m, "ttl", p.TTL, req.TTL),
-		MaxLifetime:    pick(&m, "max_lifetime", p.MaxLifetime, req.MaxLifetime),
-		Labels:         req.Labels,
-		EnvNames:       slices.Sorted(maps.Keys(req.Env)),
+		Profile:         name,
+		Image:           pick(&m, "image", p.Image, req.Image),
+		Network:         pick(&m, "network", p.Network, req.Network),
+		ReadOnlyRoot:    pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
+		CPUs:            pick(&m, "cpus", p.CPUs, req.CPUs),
+		Memory:          pick(&m, "memory", p.Memory, req.Memory),
+		MemoryHigh:      pick(&m, "memory_high", p.MemoryHigh, req.MemoryHigh),
+		Swap:            pick(&m, "swap", p.Swap, req.Swap),
+		OOM:             pick(&m, "oom", p.OOM, req.OOM),
+		Pids:            pick(&m, "pids", p.Pids, req.Pids),
+		CPUWeight:       pick(&m, "cpu_weight", p.CPUWeight, req.CPUWeight),
+		IOWeight:        pick(&m, "io_weight", p.IOWeight, req.IOWeight),
+		IORead:          pick(&m, "io_read", p.IORead, req.IORead),
+		IOWrite:         pick(&m, "io_write", p.IOWrite, req.IOWrite),
+		Tmp:             pick(&m, "tmp", p.Tmp, req.Tmp),
+		WorkspaceQuota:  pick(&m, "workspace_quota", p.WorkspaceQuota, req.WorkspaceQuota),
+		WorkspaceInodes: pick(&m, "workspace_inodes", p.WorkspaceInodes, req.WorkspaceInodes),
+		TTL:             pick(&m, "ttl", p.TTL, req.TTL),
+		MaxLifetime:     pick(&m, "max_lifetime", p.MaxLifetime, req.MaxLifetime),
+		Labels:          req.Labels,
+		EnvNames:        slices.Sorted(maps.Keys(req.Env)),
 	}
 	if m.err != nil {
 		return s, nil, m.err
@@ -129,6 +135,10 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	var err error
 	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
 		return s, nil, err
+	}
+	if !s.ManagedWork() && req.WorkspaceQuota != nil && *req.WorkspaceQuota > 0 {
+		return s, nil, fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
+			WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
 	}
 	if err := validateLabels(req.Labels); err != nil {
 		return s, nil, err
@@ -140,6 +150,11 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		return s, nil, err
 	}
 	return s, &p, s.supported()
+}
+
+// ManagedWork reports whether /workspace is boxd's own directory and not one of the host.
+func (s *Settings) ManagedWork() bool {
+	return !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Target == isolation.Workspace })
 }
 
 // merger collects the first refusal of a merge.
@@ -242,6 +257,10 @@ func (s *Settings) validate() error {
 		return fault.Field("io_write", s.IOWrite, fmt.Sprintf("0, or at least %v a second", minIO))
 	case s.Pids < isolation.MinPids || s.Pids > maxPids:
 		return fault.Field("pids", s.Pids, fmt.Sprintf("%d to %d", isolation.MinPids, maxPids))
+	case s.WorkspaceQuota != 0 && (s.WorkspaceQuota < minQuota || s.WorkspaceQuota > maxSize):
+		return fault.Field("workspace_quota", s.WorkspaceQuota, fmt.Sprintf("0, or %v to %v", minQuota, maxSize))
+	case s.WorkspaceQuota != 0 && (s.WorkspaceInodes < minInodes || s.WorkspaceInodes > maxInodes):
+		return fault.Field("workspace_inodes", s.WorkspaceInodes, fmt.Sprintf("%d to %d", minInodes, maxInodes))
 	case s.Tmp < isolation.MinScratch:
 		return fault.Field("tmp", s.Tmp, fmt.Sprintf("at least %v", quantity.Size(isolation.MinScratch)))
 	}
@@ -337,6 +356,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("pids", req.Pids != nil, s.Pids == asked.Pids)
 	check("tmp", req.Tmp != nil, s.Tmp == asked.Tmp)
 	check("workspace_quota", req.WorkspaceQuota != nil, s.WorkspaceQuota == asked.WorkspaceQuota)
+	check("workspace_inodes", req.WorkspaceInodes != nil, s.WorkspaceInodes == asked.WorkspaceInodes)
 	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
 	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))

@@ -44,7 +44,7 @@ func policies() *Config {
 func everyField() *Request {
 	return &Request{
 		CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17),
-		CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB),
+		CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB), WorkspaceInodes: new(99),
 		TTL: new(seconds(7)), MaxLifetime: new(seconds(70)), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
 		Mounts: []Mount{{Source: "/a", Target: "/data"}, {Source: "/b", Target: "/mnt", Mode: MountNone}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Env:    map[string]string{"B": "2", "A": "1"}, Labels: map[string]string{"team": "x"},
@@ -60,7 +60,7 @@ func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
 	want := Settings{
 		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB,
 		Swap: quantity.MiB, OOM: OOMSession, Pids: 17, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
-		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, TTL: seconds(7), MaxLifetime: seconds(70),
+		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, WorkspaceInodes: 99, TTL: seconds(7), MaxLifetime: seconds(70),
 		Mounts: []Mount{{Source: "/a", Target: "/data", Mode: MountReadWrite}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Labels: map[string]string{"team": "x"}, EnvNames: []string{"A", "B"},
 	}
@@ -80,7 +80,7 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		got, _, err := c.Merge(&Request{Profile: name})
 		want := Settings{
 			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh,
-			Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+			Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
 		}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
@@ -109,7 +109,8 @@ func TestLockedFieldsCannotBeChanged(t *testing.T) {
 		{Request{IOWrite: new(quantity.MiB)}, refusal{fault.Denied, "io_write", "1MiB", "0"}},
 		{Request{Pids: new(64)}, refusal{fault.Denied, "pids", "64", "128"}},
 		{Request{Tmp: new(quantity.MiB)}, refusal{fault.Denied, "tmp", "1MiB", "256MiB"}},
-		{Request{WorkspaceQuota: new(quantity.MiB)}, refusal{fault.Denied, "workspace_quota", "1MiB", "0"}},
+		{Request{WorkspaceQuota: new(quantity.MiB)}, refusal{fault.Denied, "workspace_quota", "1MiB", "1GiB"}},
+		{Request{WorkspaceInodes: new(20)}, refusal{fault.Denied, "workspace_inodes", "20", "200000"}},
 		{Request{TTL: new(seconds(1))}, refusal{fault.Denied, "ttl", "1s", "5m"}},
 		{Request{MaxLifetime: new(seconds(1))}, refusal{fault.Denied, "max_lifetime", "1s", "24h"}},
 		{Request{Mounts: []Mount{{Mode: MountReadOnly}, {Mode: MountReadWrite}}}, refusal{fault.Denied, "mounts[1].mode", "rw", "at most ro"}},

@@ -228,7 +228,6 @@ func sessions(t *testing.T, d *boxtest.Daemon) []string {
 }
 
 // duration is one for a request; a text that is none is a mistake in the test.
-// XX for a request.
 func duration(text string) *quantity.Duration {
 	d, err := quantity.ParseDuration(text)
 	if err != nil {

@@ -28,7 +28,8 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := api.Profile{
-		Image: "host", Network: "off", ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 256 * quantity.MiB,
+		Image: "host", Network: "off", ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
+		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Locked: []string{},
 	}
 	readonly, basic, extended := base, base, base
@@ -158,15 +159,16 @@ func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
 func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ config, missing string }{
-		"nothing may be missing":  {"", "memory"},
-		"memory may be missing":   {"[limits]\nbest_effort = [\"memory\"]\n", "cpu"},
-		"only pids may not be":    {"[limits]\nbest_effort = [\"memory\", \"cpu\"]\n", "pids"},
-		"everything may be":       {boxtest.BestEffort, ""},
-		"everything and more may": {"[limits]\nbest_effort = [\"workspace\", \"pids\", \"cpu\", \"memory\"]\n", ""},
+		"nothing may be missing":    {"", "memory"},
+		"memory may be missing":     {"[limits]\nbest_effort = [\"memory\"]\n", "cpu"},
+		"only pids may not be":      {"[limits]\nbest_effort = [\"memory\", \"cpu\", \"workspace\"]\n", "pids"},
+		"only workspace may not be": {"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n", "workspace"},
+		"everything may be":         {boxtest.BestEffort, ""},
+		"everything and more may":   {"[limits]\nbest_effort = [\"workspace\", \"pids\", \"cpu\", \"memory\"]\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := boxtest.StartWith(t, tc.config)
+			d := boxtest.StartWith(t, tc.config, "[cgroups]\nparent = \"\"\n[workspaces]\nstore_size = \"0\"\n")
 			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
 			doctor, derr := d.Doctor(t.Context())
 			if derr != nil || doctor.OK != (tc.missing == "") {
@@ -207,12 +209,16 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	for _, c := range doctor.Checks {
 		found[c.Name] = c
 	}
-	for _, name := range []string{"kernel", "user namespaces", "privileges", "id ranges", "a real box", "control groups", "memory limit", "cpu limit", "pids limit", "disk"} {
+	for _, name := range []string{"kernel", "user namespaces", "privileges", "id ranges", "a real box", "control groups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
 		if c := found[name]; c.Level != "ok" && c.Level != "warn" || c.Detail == "" {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	if c := found["pids limit"]; c.Level != "warn" || !strings.Contains(c.Detail, "best effort: by rlimit") {
+	level, detail := "warn", "best effort: by rlimit"
+	if boxtest.Grouped() {
+		level, detail = "ok", "kept by control groups"
+	}
+	if c := found["pids limit"]; c.Level != level || !strings.Contains(c.Detail, detail) {
 		t.Errorf("%+v", c)
 	}
 	d.NothingLeft(before)

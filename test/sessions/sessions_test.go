@@ -66,7 +66,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 	d := boxtest.Start(t)
 	base := func() api.SessionRequest {
 		return api.SessionRequest{
-			ID: "s1", Memory: new(quantity.GiB), Pids: new(64), Labels: map[string]string{"team": "x"}, Env: map[string]string{"A": "1", "B": "2"},
+			ID: "s1", Memory: new(512 * quantity.MiB), Pids: new(64), Labels: map[string]string{"team": "x"}, Env: map[string]string{"A": "1", "B": "2"},
 		}
 	}
 	before := create(t, d, base())
@@ -79,9 +79,9 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 		{"what was not said", func(r *api.SessionRequest) { r.Memory, r.Pids, r.Labels, r.Env = nil, nil, nil, nil }, ""},
 		{"the profile it has anyway", func(r *api.SessionRequest) { r.Profile = "default" }, ""},
 		{"profile and its mounts", func(r *api.SessionRequest) { r.Profile = "offline_readonly" }, "profile"},
-		{"memory", func(r *api.SessionRequest) { r.Memory = new(2 * quantity.GiB) }, "memory"},
+		{"memory", func(r *api.SessionRequest) { r.Memory = new(quantity.GiB) }, "memory"},
 		{"several", func(r *api.SessionRequest) {
-			r.Pids, r.CPUs, r.TTL, r.Labels = new(65), new(3.0), duration("1m"), map[string]string{}
+			r.Pids, r.CPUs, r.TTL, r.Labels = new(65), new(0.5), duration("1m"), map[string]string{}
 		}, "cpus, pids, ttl"},
 		{"labels", func(r *api.SessionRequest) { r.Labels["team"] = "y" }, "labels"},
 		{"names of variables", func(r *api.SessionRequest) { r.Env["C"] = "" }, "env"},
@@ -101,7 +101,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 			t.Errorf("%s: %+v", tc.name, e)
 		}
 	}
-	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != before.PID || now.Memory != quantity.GiB {
+	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != before.PID || now.Memory != 512*quantity.MiB {
 		t.Errorf("the session has changed: %+v, %v", now, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestInspectSaysAllThatIsKnown(t *testing.T) {
 	}
 	if s.Hostname != "team-42" || s.Labels["a"] != "b" || !slices.Equal(s.Env, []string{"TOKEN"}) || s.Executions != 1 || s.Running != 0 ||
 		s.PID != made.PID || s.IDBase != made.IDBase || s.IDBase%65536 != 0 || s.ExpiresAt == nil || !s.ExpiresAt.After(s.LastUsedAt) ||
-		s.LastUsedAt.Before(s.CreatedAt) || s.Enforcement["tmp"] != "tmpfs" || s.Enforcement["cpu"] != "none" || s.Mounts == nil {
+		s.LastUsedAt.Before(s.CreatedAt) || s.Enforcement["tmp"] != "tmpfs" || s.Enforcement["cpu"] != map[bool]string{true: "cgroup2", false: "none"}[boxtest.Grouped()] || s.Mounts == nil {
 		t.Errorf("%+v", s)
 	}
 	if got := succeeds(t, d, made.ID, sh("hostname")); got != "team-42\n" {
@@ -222,7 +222,7 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 	for _, tc := range [][3]string{
 		{"PUT", "/v1/sessions", "GET, POST"},
 		{"BREW", "/v1/sessions", "GET, POST"},
-		{"PATCH", "/v1/sessions/x", "GET, DELETE"},
+		{"PUT", "/v1/sessions/x", "GET, PATCH, DELETE"},
 		{"GET", "/v1/sessions/x/exec", "POST"},
 	} {
 		a := raw(t, d, tc[0], tc[1], "")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package policy
 
 import (
 	"regexp"
@@ -16,14 +16,14 @@ func TestIDsAreTextWithoutControlCharacters(t *testing.T) {
 	for _, id := range []string{
 		"s1", "/", "..", ".", "%2f", "%00", "a/../b", " ", " a b ", "日本", "😀", strings.Repeat("é", maxID/2), "a\\x2db", "-rf", "~", "*", `"`, "\u202e", "\ufffd",
 	} {
-		if err := validateID(id); err != nil {
+		if err := ValidateID(id); err != nil {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
 	for _, id := range []string{
 		"", "\x00", "a\x00b", "a\nb", "\t", "\x1b[2J", "\x7f", "\u0085", "\xff", "a\xc3", strings.Repeat("a", maxID+1), strings.Repeat("é", maxID/2) + "a",
 	} {
-		if err := validateID(id); fault.KindOf(err) != fault.Invalid {
+		if err := ValidateID(id); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
@@ -35,7 +35,7 @@ func TestKeysAreOneForEachPrincipalAndID(t *testing.T) {
 	seen := map[string]string{}
 	for _, who := range []string{"", "uid:0", "uid:1", "uid:10", "uid:1\x00"} {
 		for _, id := range []string{"s1", "0s1", "/", "..", "", "\x00s1"} {
-			k := keyOf(who, id)
+			k := Key(who, id)
 			if !key.MatchString(k) || len(k) != isolation.KeyLen {
 				t.Errorf("%q is no key", k)
 			}
@@ -55,7 +55,7 @@ func TestHostnamesAreLabels(t *testing.T) {
 		strings.Repeat("a", 62) + "/b": strings.Repeat("a", 62),
 	} {
 		want = strings.ReplaceAll(want, ".", "-")
-		if got := hostnameOf(id); got != want {
+		if got := Hostname(id); got != want {
 			t.Errorf("%q: %q, want %q", id, got, want)
 		}
 	}
@@ -67,7 +67,7 @@ func FuzzHostname(f *testing.F) {
 	f.Add("-\x00é/")
 	f.Fuzz(func(t *testing.T, id string) {
 		spec := isolation.Spec{
-			Key: keyOf("uid:0", id), Hostname: hostnameOf(id), Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 64},
+			Key: Key("uid:0", id), Hostname: Hostname(id), Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 64},
 		}
 		if err := spec.Validate(); err != nil {
 			t.Errorf("%q: %v", id, err)
@@ -79,8 +79,8 @@ func TestMadeUpIDsAreShortAndValid(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for range 1000 {
-		id := newID()
-		if len(id) != 12 || validateID(id) != nil || id != strings.ToLower(id) || seen[id] {
+		id := NewID()
+		if len(id) != 12 || ValidateID(id) != nil || id != strings.ToLower(id) || seen[id] {
 			t.Fatalf("%q", id)
 		}
 		seen[id] = true

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package workspaces holds the managed workspaces of boxes, and what each may hold. It runs in the keeper.
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/disk"
+)
+
+// Dir is the directory of the managed workspaces of one keeper. It is safe for concurrent use.
+type Dir struct {
+	root   *os.Root
+	quotas *disk.Quotas // nil: none can be had
+	kind   string       // what keeps them
+	store  *disk.Store  // nil: they are in the state directory itself
+	why    error        // why there are no quotas
+
+	mu  sync.Mutex // guards the field below
+	ids map[string]uint32
+}
+
+// storePatience bounds the making of the store, which is the making of a filesystem.
+const storePatience = 5 * time.Minute
+
+// Open finds the place for workspaces. Where the state directory's filesystem keeps project
+// quotas that is there; otherwise it is in a filesystem of our own, if it may have a size and the host can
+// mount it.
+func Open(state string, storeSize uint64) (*Dir, error) {
+	w := &Dir{ids: map[string]uint32{}, kind: isolation.QuotaProject}
+	var err error
+	if w.root, err = openWork(state); err != nil {
+		return nil, err
+	}
+	if w.quotas, w.why = disk.Open(w.root); w.why == nil {
+		return w, nil
+	}
+	if storeSize == 0 || !errors.As(w.why, new(*disk.UnavailableError)) {
+		return w, nil
+	}
+	if err := w.openStore(state, storeSize); err != nil {
+		w.why = errors.Join(w.why, err)
+	}
+	return w, nil
+}
+
+func (w *Dir) openStore(state string, size uint64) error {
+	dir, err := os.OpenRoot(state)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
+	defer cancel()
+	store, err := disk.OpenStore(ctx, dir, size)
+	if err != nil {
+		return err
+	}
+	root, err := openWork(store.Root().Name())
+	if err == nil {
+		w.quotas, err = disk.Open(root)
+		if err != nil {
+			root.Close()
+		}
+	}
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	w.root.Close()
+	w.root, w.store, w.kind, w.why = root, store, isolation.QuotaStore, nil
+	return nil
+}
+
+// Close lets go of the workspaces; what they hold stays.
+func (w *Dir) Close(l *log.Logger) {
+	if w.quotas != nil {
+		w.quotas.Close()
+	}
+	w.root.Close()
+	if w.store == nil {
+		return
+	}
+	if err := w.store.Close(); err != nil {
+		l.Printf("store: %v", err)
+	}
+}
+
+// Look says what keeps quotas.
+func (w *Dir) Look(h *isolation.Host) {
+	h.Workspaces = w.root.Name()
+	if w.quotas != nil {
+		h.Quota = w.kind
+		return
+	}
+	h.NoQuota = w.why.Error()
+	if u, ok := errors.AsType[*disk.UnavailableError](w.why); ok {
+		h.QuotaHint = u.Hint()
+	}
+}
+
+// openWork opens the directory of the managed workspaces. It is root's and closed to all others:
+// what boxes make in there, setuid bits included, is out of reach for users of the host.
+func openWork(state string) (*os.Root, error) {
+	dir := filepath.Join(state, "workspaces")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	if !info.IsDir() || info.Mode().Perm() != 0o700 {
+		return nil, fmt.Errorf("%s: want a directory of mode 0700, have %v", dir, info.Mode())
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	return root, nil
+}
+
+// Make makes an empty directory that belongs to the box user's id and may hold so much.
+func (w *Dir) Make(key string, quota isolation.Quota) error {
+	if err := w.root.Mkdir(key, 0o700); err != nil {
+		return err
+	}
+	err := w.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
+	if err == nil && quota != (isolation.Quota{}) {
+		err = w.limit(key, quota)
+	}
+	if err != nil {
+		_ = w.root.Remove(key)
+	}
+	return err
+}
+
+func (w *Dir) limit(key string, quota isolation.Quota) error {
+	if w.quotas == nil {
+		return w.why
+	}
+	dir, err := w.root.Open(key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	id, err := w.quotas.Make(int(dir.Fd()), disk.Limits(quota))
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids[key] = id
+	return nil
+}
+
+// SetQuota changes what a living workspace may hold, and returns what undoes it. ESRCH: it has no quota.
+func (w *Dir) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
+	w.mu.Lock()
+	id, ok := w.ids[key]
+	w.mu.Unlock()
+	if !ok {
+		return nil, unix.ESRCH
+	}
+	before, err := w.quotas.Usage(id)
+	if err != nil {
+		return nil, err
+	}
+	undo = func() error { return w.quotas.Set(id, before.Limits) }
+	return undo, w.quotas.Set(id, disk.Limits(quota))
+}
+
+// OpenPath opens a workspace for what needs no right to read it (O_PATH).
+func (w *Dir) OpenPath(key string) (int, error) {
+	dir, err := w.root.Open(".")
+	if err != nil {
+		return -1, err
+	}
+	defer dir.Close()
+	return mountfd.OpenBeneath(int(dir.Fd()), key, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// Remove deletes a workspace and its quota. The box is dead, so nothing changes below while it does;
+// links are removed, never followed.
+func (w *Dir) Remove(key string) error {
+	id, limited := w.idOf(key)
+	if err := w.root.RemoveAll(key); err != nil {
+		return fmt.Errorf("remove workspace: %w", err)
+	}
+	if !limited {
+		return nil
+	}
+	w.mu.Lock()
+	delete(w.ids, key)
+	w.mu.Unlock()
+	// On xfs what has been deleted is counted for a while yet; its quota is swept later.
+	if err := w.quotas.Remove(id); errors.As(err, new(*disk.UsedError)) {
+		return w.quotas.Sweep()
+	} else if err != nil {
+		return fmt.Errorf("quota of workspace: %w", err)
+	}
+	return nil
+}
+
+// idOf finds the project of a workspace, also of an earlier keeper's.
+func (w *Dir) idOf(key string) (uint32, bool) {
+	w.mu.Lock()
+	id, ok := w.ids[key]
+	w.mu.Unlock()
+	if ok || w.quotas == nil {
+		return id, ok
+	}
+	dir, err := w.root.Open(key)
+	if err != nil {
+		return 0, false
+	}
+	defer dir.Close()
+	id, err = w.quotas.ID(int(dir.Fd()))
+	return id, err == nil
+}

@@ -46,8 +46,9 @@ func mayImport() map[string]string {
 		"isolation/inside":      "isolation cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation cgroup internal/fdpass",
 		// what exists and who may
-		"supervisor/policy": "cgroup cgroup/usage isolation internal/fault internal/quantity",
-		"supervisor":        "supervisor/policy cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor/machine": "internal/quantity",
+		"supervisor/policy":  "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",
+		"supervisor":         "supervisor/policy supervisor/machine cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",

@@ -30,7 +30,7 @@ func status(c *call) (any, error) {
 	o := c.server.sup.Overview()
 	return api.Status{
 		Version: c.server.cfg.Version, StartedAt: c.server.started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
-		Running: o.Running, Executed: o.Executed, ControlGroups: o.ControlGroups, BestEffort: o.BestEffort,
+		Running: o.Running, Executed: o.Executed, ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,6 +107,9 @@ func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
 		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
 			c.Hint = f.Hint
 		}
+		if name == policy.LimitIO && profile.IORead+profile.IOWrite == 0 || name == policy.LimitWorkspace && profile.WorkspaceQuota == 0 {
+			c.Level = isolation.CheckWarn // only sessions that ask for one are refused
+		}
 		return c
 	}
 	c.Level = isolation.CheckWarn
@@ -150,7 +154,8 @@ type Overview struct {
 	Executed      uint64
 	Goroutines    int
 	ControlGroups string
-	BestEffort    []string
+	BestEffort    []string // limits that may be missing
+	Unenforced    []string // of them, those that are not kept here
 }
 
 // controlGroups is a word or two on what the limits of boxes rest on.
@@ -170,6 +175,7 @@ func (v *Supervisor) Overview() Overview {
 		MaxSessions: v.cfg.Sessions.Max, Goroutines: runtime.NumGoroutine(),
 		ControlGroups: v.controlGroups(), BestEffort: v.cfg.Limits.BestEffort,
 	}
+	st.Unenforced = v.unenforced()
 	v.mu.Lock()
 	st.Executed, st.Sessions = v.executed, len(v.sessions)
 	all := make([]*Session, 0, len(v.sessions))
@@ -181,6 +187,22 @@ func (v *Supervisor) Overview() Overview {
 		st.Running += s.Info().Running
 	}
 	return st
+}
+
+// unenforced are the limits that the operator lets go and that the kernel does not keep as a whole.
+func (v *Supervisor) unenforced() []string {
+	v.mu.Lock()
+	host := v.host
+	v.mu.Unlock()
+	all := v.cfg
+	all.Limits.BestEffort = policy.LimitNames() // so that nothing is refused
+	by, err := all.Enforcement(&policy.Settings{IORead: 1, WorkspaceQuota: 1}, host)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(v.cfg.Limits.BestEffort), func(name string) bool {
+		return by[name] != policy.MechanismRlimit && by[name] != policy.MechanismNone
+	})
 }
 
 // Profiles returns the configured profiles by name.

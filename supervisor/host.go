@@ -5,35 +5,13 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
-
-// machineSize is what no limit can usefully exceed.
-func machineSize() (policy.Size, error) {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return policy.Size{}, fmt.Errorf("sysinfo: %w", err)
-	}
-	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	if err != nil {
-		return policy.Size{}, err
-	}
-	pids, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return policy.Size{}, fmt.Errorf("kernel.pid_max: %w", err)
-	}
-	return policy.Size{CPUs: runtime.NumCPU(), Memory: info.Totalram * uint64(info.Unit), Pids: pids}, nil
-}
 
 // lookAtHost asks the keeper what can be enforced here, now.
 func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
@@ -74,14 +52,14 @@ func (v *Supervisor) reserve(who Principal, id string) error {
 		return nil
 	}
 	keep := v.cfg.Host
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("workspaces: %w", err)
+	free, err := machine.FreeDisk(dir)
+	if err == nil && free < keep.KeepFreeDisk {
+		err = shortOf("disk", free, keep.KeepFreeDisk)
 	}
-	if free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize); free < keep.KeepFreeDisk {
-		return shortOf("disk", free, keep.KeepFreeDisk)
+	if err != nil {
+		return err
 	}
-	free, err := availableMemory()
+	free, err = machine.FreeMemory()
 	if err == nil && free < keep.KeepFreeMemory {
 		err = shortOf("memory", free, keep.KeepFreeMemory)
 	}
@@ -91,18 +69,4 @@ func (v *Supervisor) reserve(who Principal, id string) error {
 func shortOf(what string, free, keep quantity.Size) error {
 	return fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
 		WithHint("remove sessions, or make room on the host")
-}
-
-// availableMemory is what the kernel thinks it could give without swapping (proc(5), /proc/meminfo).
-func availableMemory() (quantity.Size, error) {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), "\nMemAvailable:")
-	var kib quantity.Size
-	if _, err := fmt.Sscan(rest, &kib); err != nil {
-		return 0, fmt.Errorf("MemAvailable of /proc/meminfo: %w", err)
-	}
-	return kib * quantity.KiB, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -35,7 +36,7 @@ type Supervisor struct {
 	log     *slog.Logger
 	records *os.Root
 	layout  usage.Layout
-	machine policy.Size
+	machine machine.Size
 	poke    chan struct{} // tells the reaper of a new deadline
 	exams   chan struct{} // has room for one examination
 	work    sync.WaitGroup
@@ -71,7 +72,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		err = v.sweep(ctx, host.Workspaces)
 	}
 	if err == nil {
-		v.machine, err = machineSize()
+		v.machine, err = machine.Look()
 	}
 	if err != nil {
 		records.Close()

@@ -29,8 +29,8 @@ func (a *app) statusCommand() *cobra.Command {
 			fmt.Fprintf(w, "sessions\t%d of %d\n", s.Sessions, s.MaxSessions)
 			fmt.Fprintf(w, "executions\t%d under way, %d since the start\n", s.Running, s.Executed)
 			fmt.Fprintf(w, "control groups\t%s\n", s.ControlGroups)
-			if len(s.BestEffort) > 0 {
-				fmt.Fprintf(w, "NOT ENFORCED\t%s: best effort, by the operator's choice\n", strings.Join(s.BestEffort, ", "))
+			if len(s.Unenforced) > 0 {
+				fmt.Fprintf(w, "NOT ENFORCED\t%s: best effort, by the operator's choice\n", strings.Join(s.Unenforced, ", "))
 			}
 			return w.Flush()
 		},

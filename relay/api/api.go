@@ -310,6 +310,7 @@ type Status struct {
 	Executed      uint64    `json:"executed"` // since the start
 	ControlGroups string    `json:"control_groups"`
 	BestEffort    []string  `json:"best_effort"` // limits the operator lets go unenforced
+	Unenforced    []string  `json:"unenforced"`  // of them, those that nothing keeps as a whole on this host
 }
 
 // Doctor is the answer of GET /v1/doctor. OK is false if a check failed.

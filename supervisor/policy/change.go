@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/machine"
 )
 
 // Change applies a request to a living session: what the request leaves out stays. It takes the fields
@@ -48,22 +49,15 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 // Unchanged reports whether two settings are the same.
 func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
 
-// Size is what a machine has, which no limit that a request asks for may exceed: it would be none.
-type Size struct {
-	CPUs   int
-	Memory uint64 // bytes
-	Pids   int
-}
-
-// Fits refuses limits that were asked for and are above what the machine has.
-func (req *Request) Fits(machine Size) error {
+// Fits refuses limits that were asked for and are above what the machine has: they would be none.
+func (req *Request) Fits(has machine.Size) error {
 	switch {
-	case req.CPUs != nil && *req.CPUs > float64(machine.CPUs):
-		return fault.Field("cpus", *req.CPUs, fmt.Sprintf("at most %d, which this host has", machine.CPUs))
-	case req.Memory != nil && uint64(*req.Memory) > machine.Memory:
-		return fault.Field("memory", *req.Memory, fmt.Sprintf("at most %d MiB, which this host has", machine.Memory>>20))
-	case req.Pids != nil && *req.Pids > machine.Pids:
-		return fault.Field("pids", *req.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", machine.Pids))
+	case req.CPUs != nil && *req.CPUs > float64(has.CPUs):
+		return fault.Field("cpus", *req.CPUs, fmt.Sprintf("at most %d, which this host has", has.CPUs))
+	case req.Memory != nil && *req.Memory > has.Memory:
+		return fault.Field("memory", *req.Memory, fmt.Sprintf("at most %d MiB, which this host has", has.Memory/quantity.MiB))
+	case req.Pids != nil && *req.Pids > has.Pids:
+		return fault.Field("pids", *req.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", has.Pids))
 	}
 	return nil
 }

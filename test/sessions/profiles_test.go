@@ -75,7 +75,6 @@ func TestWhatThisVersionCannotDoIsRefusedByName(t *testing.T) {
 		{"a network", api.SessionRequest{Network: new("egress")}, "network", "no network for boxes"},
 		{"the host's network", api.SessionRequest{Network: new("host")}, "network", "no network for boxes"},
 		{"a writable root", api.SessionRequest{ReadOnlyRoot: new(false)}, "read_only_root", "no writable root"},
-		{"a quota", api.SessionRequest{WorkspaceQuota: new(quantity.MiB)}, "limits.best_effort", `list "workspace"`},
 	} {
 		_, _, err := d.Create(t.Context(), &tc.req)
 		if e := refused(t, err, http.StatusNotImplemented, tc.field); !strings.Contains(e.Hint, tc.hint) {

@@ -172,8 +172,14 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		Dir: dir, Socket: filepath.Join(dir, "s"), State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "box.toml"),
 		log: filepath.Join(dir, "log"), t: t,
 	}
-	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nstate_dir = %q\n", d.Socket, d.State) +
-		strings.Join(configuration, "\n")
+	text := strings.Join(configuration, "\n")
+	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\n", d.Socket)
+	if dir, ok := strings.CutPrefix(text, "state_dir = "); ok { // elsewhere
+		_, _ = fmt.Sscanf(dir, "%q", &d.State)
+	} else {
+		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
+	}
+	text = daemon + text
 	d.makeGroup()
 	if !strings.Contains(text, "[cgroups]") {
 		text += fmt.Sprintf("\n[cgroups]\nparent = %q\n", d.Group)
@@ -213,6 +219,9 @@ func RequireGroups(t testing.TB) {
 
 // groupRoot is where cgroup v2 is.
 const groupRoot = "/sys/fs/cgroup"
+
+// GroupRoot is the absolute path of the delegated group that the daemons' are below.
+func GroupRoot() string { return filepath.Join(groupRoot, os.Getenv(groupVariable)) }
 
 // GroupPath is the absolute path of the daemon's control group.
 func (d *Daemon) GroupPath() string { return filepath.Join(groupRoot, d.Group) }

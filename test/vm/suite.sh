@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin"
 go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe
-for pkg in test/host test/boxes test/sessions cmd/boxctl; do
+for pkg in test/host test/limits test/boxes test/sessions cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	go test -c -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
@@ -25,8 +25,10 @@ export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
 status=0
-for pkg in test/host test/boxes test/sessions cmd/boxctl; do
+for pkg in test/host test/limits test/boxes test/sessions cmd/boxctl; do
 	echo "== $pkg"
+	# Only the second disk keeps project quotas.
+	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi
 	(cd "$pkg" && ./test -test.skip 'TestPipInstalls|TestNpmInstalls' -test.timeout 20m) || status=1
 done
 exit $status

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func TestLimitsOfALivingSessionChange(t *testing.T) {
+	d := start(t)
+	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
+	changed, err := d.Change(t.Context(), "s1", &api.SessionChange{
+		Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
+		WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: duration(t, "1h"), Labels: map[string]string{"a": "b"},
+	})
+	if err != nil || changed.Memory != 64*quantity.MiB || changed.Pids != 50 || changed.TTL != *duration(t, "1h") || changed.Labels["a"] != "b" || changed.PID != s.PID {
+		t.Fatalf("%+v, %v", changed, err)
+	}
+	for name, want := range map[string]string{
+		"work/memory.max": "67108864", "work/pids.max": "50", "work/cpu.max": "50000 100000", "cpu.weight": "10", "work/memory.oom.group": "1",
+	} {
+		if got := file(t, s, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if w := changed.Workspace; w == nil || w.Limit != 16*quantity.MiB || w.FilesLimit != 500 {
+		t.Errorf("%+v", w)
+	}
+	if got := succeeds(t, d, "s1", sh("df -k --output=size /workspace | tail -1")); strings.TrimSpace(got) != "16384" {
+		t.Errorf("in the box the workspace has %q KiB", got)
+	}
+}
+
+func TestAChangeIsAllOrNothing(t *testing.T) {
+	d := start(t)
+	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)})
+	succeeds(t, d, "s1", sh("head -c 40000000 /dev/urandom > /workspace/big"))
+	hold := make(chan api.ExecResult, 1)
+	go func() {
+		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
+		hold <- in(t, d, "s1", req)
+	}()
+	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))
+	limits := func() string {
+		now, err := d.Session(t.Context(), "s1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(file(t, s, "work/memory.max"), file(t, s, "work/memory.high"), file(t, s, "work/pids.max"), file(t, s, "work/cpu.max"),
+			file(t, s, "memory.max"), now.Workspace.Limit, now.Memory, now.Pids, now.CPUs, now.WorkspaceQuota, now.Labels)
+	}
+	before := limits()
+	for _, tc := range []struct {
+		name   string
+		change api.SessionChange
+		status int
+		field  string
+	}{
+		{"less memory than is used", api.SessionChange{Memory: new(64 * quantity.MiB), CPUs: new(0.5), Labels: map[string]string{"x": "y"}}, http.StatusConflict, "memory"},
+		{"fewer processes than there are", api.SessionChange{Pids: new(20), Memory: new(512 * quantity.MiB)}, http.StatusConflict, "pids"},
+		{"less disk than is used", api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB), Pids: new(70)}, http.StatusConflict, "workspace_quota"},
+		{"room on disk, too few processes", api.SessionChange{WorkspaceQuota: new(128 * quantity.MiB), Pids: new(20)}, http.StatusConflict, "pids"},
+		{"nothing", api.SessionChange{Memory: new(quantity.Size(0))}, http.StatusBadRequest, "memory"},
+		{"less than can be", api.SessionChange{Pids: new(-1)}, http.StatusBadRequest, "pids"},
+		{"no quota", api.SessionChange{WorkspaceQuota: new(quantity.Size(0))}, http.StatusNotImplemented, ""},
+		{"more than the host has", api.SessionChange{Memory: new(quantity.TiB)}, http.StatusBadRequest, "memory"},
+	} {
+		_, err := d.Change(t.Context(), "s1", &tc.change)
+		refused(t, err, tc.status, tc.field)
+		if now := limits(); now != before {
+			t.Errorf("%s: before %s, now %s", tc.name, before, now)
+		}
+	}
+	select {
+	case r := <-hold:
+		t.Errorf("what was running has ended: %s", show(r))
+	default:
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	<-hold
+}
+
+func TestAFrozenSessionStandsStill(t *testing.T) {
+	d := start(t)
+	d.Warm()
+	before := d.Look()
+	s := create(t, d, api.SessionRequest{ID: "s1"})
+	done := make(chan api.ExecResult, 1)
+	counter := sh("touch up; n=0; while :; do n=$((n+1)); echo $n > count; done")
+	counter.Timeout = duration(t, "10s")
+	go func() { done <- in(t, d, "s1", counter) }()
+	succeeds(t, d, "s1", sh("until [ -e up ]; do sleep 0.05; done"))
+	for range 3 {
+		frozen, err := d.Freeze(t.Context(), "s1")
+		if err != nil || frozen.State != "frozen" || !strings.Contains(file(t, s, "work/cgroup.events"), "frozen 1") {
+			t.Fatalf("%+v, %v, %s", frozen, err, file(t, s, "work/cgroup.events"))
+		}
+		req := sh("true")
+		_, err = d.Exec(t.Context(), "s1", &req)
+		refused(t, err, http.StatusConflict, "")
+		if _, err := d.Freeze(t.Context(), "s1"); err != nil { // again
+			t.Fatal(err)
+		}
+		if thawed, err := d.Thaw(t.Context(), "s1"); err != nil || thawed.State != "ready" {
+			t.Fatalf("%+v, %v", thawed, err)
+		}
+		if got := succeeds(t, d, "s1", sh("a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on")); got != "on\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	// What is due ends frozen.
+	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-done; r.Status != "timed_out" {
+		t.Errorf("%s", show(r))
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil { // and so does the session
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
+	d := start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	end := make(chan struct{})
+	started := make(chan int, 4)
+	for range 4 {
+		go func() {
+			n := 0
+			for {
+				select {
+				case <-end:
+					started <- n
+					return
+				default:
+				}
+				req := sh("true")
+				r, err := d.Exec(t.Context(), "s1", &req)
+				if err != nil {
+					refused(t, err, http.StatusConflict, "")
+				} else if r.Status == "exited" {
+					n++
+				} else {
+					t.Errorf("%s", show(r))
+				}
+			}
+		}()
+	}
+	for range 20 {
+		for _, do := range []func() error{
+			func() error { _, err := d.Freeze(t.Context(), "s1"); return err },
+			func() error { _, err := d.Thaw(t.Context(), "s1"); return err },
+		} {
+			if err := do(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	close(end)
+	for range 4 {
+		if n := <-started; n == 0 {
+			t.Error("nothing was started")
+		}
+	}
+	succeeds(t, d, "s1", sh("true"))
+}
+
+func TestBadLimitsAreRefusedByName(t *testing.T) {
+	d := start(t)
+	d.Warm()
+	before := d.Look()
+	for _, tc := range []struct {
+		req   api.SessionRequest
+		field string
+	}{
+		{api.SessionRequest{Memory: new(quantity.Size(0))}, "memory"},
+		{api.SessionRequest{Memory: new(quantity.MiB)}, "memory"},
+		{api.SessionRequest{Memory: new(64 * quantity.TiB)}, "memory"},
+		{api.SessionRequest{MemoryHigh: new(quantity.GiB)}, "memory_high"},
+		{api.SessionRequest{OOM: new("all")}, "oom"},
+		{api.SessionRequest{CPUs: new(0.0)}, "cpus"},
+		{api.SessionRequest{CPUs: new(-1.0)}, "cpus"},
+		{api.SessionRequest{CPUs: new(0.001)}, "cpus"},
+		{api.SessionRequest{CPUs: new(1000.0)}, "cpus"},
+		{api.SessionRequest{CPUWeight: new(0)}, "cpu_weight"},
+		{api.SessionRequest{IOWeight: new(10001)}, "io_weight"},
+		{api.SessionRequest{IORead: new(quantity.Size(1))}, "io_read"},
+		{api.SessionRequest{Pids: new(-5)}, "pids"},
+		{api.SessionRequest{Pids: new(1)}, "pids"},
+		{api.SessionRequest{Pids: new(1 << 30)}, "pids"},
+		{api.SessionRequest{WorkspaceQuota: new(quantity.KiB)}, "workspace_quota"},
+		{api.SessionRequest{WorkspaceInodes: new(0)}, "workspace_inodes"},
+		{api.SessionRequest{WorkspaceInodes: new(-7)}, "workspace_inodes"},
+	} {
+		_, _, err := d.Create(t.Context(), &tc.req)
+		refused(t, err, http.StatusBadRequest, tc.field)
+	}
+	d.NothingLeft(before)
+}
+
+func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
+	d := start(t)
+	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(quantity.Size(0))})
+	_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+	refused(t, err, http.StatusNotImplemented, "")
+	if boxtest.Grouped() {
+		succeeds(t, d, "s1", sh("head -c 9000000 /dev/zero > big"))
+	}
+}

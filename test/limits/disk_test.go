@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// filler fills the workspace in the way its first argument names, to at most ten times 64 MiB or 20,000
+// files, and prints how far it came and what stopped it. SIGBUS is what stops a mapping.
+const filler = `
+import errno, mmap, os, sys
+how, most, files = sys.argv[1], 640 << 20, 200000
+n, why = 0, "NOTHING"
+try:
+    if how == "write":
+        f = os.open("w", os.O_CREAT | os.O_WRONLY)
+        while n < most: n += os.write(f, b"x" * (1 << 20))
+    elif how == "fallocate":
+        f = os.open("f", os.O_CREAT | os.O_WRONLY)
+        while n < most: os.posix_fallocate(f, n, 1 << 20); n += 1 << 20
+    elif how == "map":
+        f = os.open("m", os.O_CREAT | os.O_RDWR)
+        os.ftruncate(f, most)
+        m = mmap.mmap(f, most)
+        while n < most: m[n] = 1; n += 4096
+    elif how == "xattr":
+        while n < files:
+            os.close(os.open("x%d" % n, os.O_CREAT)); os.setxattr("x%d" % n, "user.a", b"y" * 3000); n += 1
+    elif how == "files":
+        while n < files: os.close(os.open("e%d" % n, os.O_CREAT)); n += 1
+    elif how == "dirs":
+        while n < files: os.mkdir("d%d" % n); n += 1
+    elif how == "links":
+        while n < files: os.symlink("/etc/passwd", "l%d" % n); n += 1
+    elif how == "hard":
+        os.close(os.open("h", os.O_CREAT))
+        d = 0
+        while n < files:
+            if n % 60000 == 0: os.mkdir("hd%d" % d); d += 1; os.close(os.open("hd%d/h" % (d-1), os.O_CREAT))
+            os.link("hd%d/h" % (d-1), "hd%d/%s%d" % (d-1, "n" * 200, n)); n += 1
+except OSError as e:
+    why = errno.errorcode[e.errno]
+print(n, why)
+`
+
+// T34 and T35: the workspace holds what it may, however it is filled; the host loses no more.
+func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
+	d := start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "neighbour"})
+	const limit, inodes = 64 * quantity.MiB, 20_000
+	for _, how := range []string{"write", "fallocate", "map", "xattr", "files", "dirs", "links", "hard"} {
+		s := create(t, d, api.SessionRequest{ID: "s " + how, Memory: new(256 * quantity.MiB), WorkspaceQuota: new(limit), WorkspaceInodes: new(inodes)})
+		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: duration(t, "2m")}
+		r := in(t, d, s.ID, req)
+		succeeds(t, d, "neighbour", sh("echo here > f"))
+		now, err := d.Session(t.Context(), s.ID)
+		if err != nil || now.Workspace == nil {
+			t.Fatalf("%s: %+v, %v", how, now, err)
+		}
+		w := *now.Workspace
+		t.Logf("%s: %s %s %+v", how, r.Status, strings.TrimSpace(r.Stdout), w)
+		if w.Used > limit || w.Files > inodes || w.Limit != limit || w.FilesLimit != inodes || !w.Hit {
+			t.Errorf("%s: %+v", how, w)
+		}
+		if len(r.Quota) != 1 || r.Quota[0].Kind != "workspace" || !r.Quota[0].Hit {
+			t.Errorf("%s: the answer says %+v", how, r.Quota)
+		}
+		switch how {
+		case "map":
+			if r.Status != "signaled" || r.Signal != "SIGBUS" {
+				t.Errorf("%s: %s", how, show(r))
+			}
+		default:
+			if r.Status != "exited" || !strings.HasSuffix(r.Stdout, " EDQUOT\n") {
+				t.Errorf("%s: %s", how, show(r))
+			}
+		}
+		switch how {
+		case "write", "fallocate", "map":
+			if w.Used+2*4096 < limit { // a block for the directory, and one that did not fit
+				t.Errorf("%s: only %d bytes of %d", how, w.Used, limit)
+			}
+		case "files", "dirs", "links":
+			if w.Files < inodes && w.Used+2*4096 < limit {
+				t.Errorf("%s: only %d files of %d", how, w.Files, inodes)
+			}
+		}
+		if err := d.Delete(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Delete(t.Context(), "neighbour"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+// T36: a box cannot take its files out of the quota.
+func TestT36NoWayOutOfTheQuota(t *testing.T) {
+	d := start(t)
+	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	const leave = `
+import errno, fcntl, os, struct
+GET, SET, QUOTACTL_FD = 0x801c581f, 0x401c5820, 443
+def attempt(what, f):
+    try: f(); print(what, "OK")
+    except OSError as e: print(what, errno.errorcode[e.errno])
+fd = os.open("/workspace", os.O_RDONLY)
+a = bytearray(28); fcntl.ioctl(fd, GET, a)
+flags, ext, nx, proj, cow = struct.unpack("IIIII", a[:20])
+def put(flags, proj): fcntl.ioctl(fd, SET, struct.pack("IIIII8x", flags, ext, nx, proj, cow))
+attempt("project 0", lambda: put(flags, 0))
+attempt("another project", lambda: put(flags, proj + 1))
+attempt("inherit", lambda: put(flags & ~0x200, proj))
+open("f", "w").write("x")
+attempt("rename", lambda: os.rename("f", "/tmp/f"))
+attempt("link", lambda: os.link("f", "/tmp/f"))
+attempt("proc", lambda: os.link("/proc/self/fd/%d" % os.open("f", os.O_RDONLY), "/tmp/g", follow_symlinks=True))
+f = os.open("gone", os.O_CREAT | os.O_WRONLY); os.unlink("gone")
+n = 0
+try:
+    while n < 64 << 20: n += os.write(f, b"x" * 65536)
+except OSError as e: print("deleted", errno.errorcode[e.errno], n <= 8 << 20)
+`
+	got := succeeds(t, d, "s1", api.ExecRequest{Argv: []string{"python3", "-c", leave}})
+	want := "project 0 EINVAL\nanother project EINVAL\ninherit EINVAL\nrename EXDEV\nlink EXDEV\nproc EXDEV\ndeleted EDQUOT True\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestTheAnswerSaysThatTmpIsFull(t *testing.T) {
+	d := start(t)
+	create(t, d, api.SessionRequest{ID: "s1", Tmp: new(quantity.MiB)})
+	r := in(t, d, "s1", sh("head -c 2000000 /dev/zero > /tmp/x"))
+	if len(r.Quota) != 1 || r.Quota[0].Kind != "tmp" || r.Quota[0].Limit != quantity.MiB {
+		t.Errorf("%s", show(r))
+	}
+	if r := in(t, d, "s1", sh("rm /tmp/x")); len(r.Quota) != 0 {
+		t.Errorf("%s", show(r))
+	}
+}
+
+// Where the filesystem of the state directory has no quotas, the store has.
+func TestTheStoreKeepsQuotas(t *testing.T) {
+	dir, err := os.MkdirTemp("/var/tmp", "boxd") //nolint:usetesting // on the root disk, which has no quotas
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	loops := func() int {
+		list, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := loops()
+	d := start(t, fmt.Sprintf("state_dir = %q\n[workspaces]\nstore_size = \"256MiB\"\n[host]\nkeep_free_disk = \"16MiB\"\n", dir))
+	s := create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	if s.Enforcement["workspace"] != "store" {
+		t.Errorf("%v", s.Enforcement)
+	}
+	r := in(t, d, "s1", sh("head -c 20000000 /dev/zero > big"))
+	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 {
+		t.Errorf("%s", show(r))
+	}
+	d.Kill() // boxd: the store is found again, and what was in it is cleaned up
+	d.Restart()
+	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	succeeds(t, d, "s1", sh("head -c 6000000 /dev/zero > big"))
+	d.Close()
+	d.Stop()
+	if now := loops(); now != before {
+		t.Errorf("%d loop devices, before %d", now, before)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(mounts), dir) {
+		t.Errorf("%v: %s", err, mounts)
+	}
+}

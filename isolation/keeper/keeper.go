@@ -88,6 +88,10 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("close on exec: %w", err)
 	}
+	// Boxes of a zygote that has ended become the keeper's, which reaps them.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("subreaper: %w", err)
+	}
 	state, err := filepath.EvalSymlinks(cfg.StateDir) // as the sources of mounts are compared with it
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)

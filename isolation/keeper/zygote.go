@@ -22,7 +22,7 @@ import (
 
 // A zygote is a small process that lives in the finished mount tree of an image and clones boxes
 // from there: they get a copy of the tree for nothing, and a process with a small heap forks fast
-// whatever the size of boxd's. The keeper becomes the parent of what it clones.
+// whatever the size of boxd's.
 //
 //	keeper                                zygote
 //	(start) image in argv ─────────────►  make the tree and enter it
@@ -196,7 +196,8 @@ func hostStamp() string {
 // Zygote is the life of a zygote; it returns when the keeper is gone.
 func Zygote(etc []string) error {
 	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
-	signal.Ignore(unix.SIGINT, unix.SIGHUP)
+	// SIGCHLD: what has ended is gone without being waited for (wait(2)); the keeper holds pidfds.
+	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
 	unix.CloseOnExec(zygoteSocket)
 	// Away from the numbers the clones get their own descriptors at.
 	boxInit, err := unix.FcntlInt(zygoteBoxInit, unix.F_DUPFD_CLOEXEC, 16)
@@ -249,7 +250,9 @@ func Zygote(etc []string) error {
 // KiB; collecting by growth would cost threads and memory in every box, so only the limit does.
 func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
 
-// cloneBox starts PID 1 of a box in all its namespaces, as in-box root and as the keeper's child.
+// cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is this zygote's child, since
+// clone3, which alone clones into a control group, does not take CLONE_PARENT from the runtime; when the
+// zygote ends it becomes the keeper's.
 // The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
 // would fail (ENOENT).
 func cloneBox(boxInit, null int, base uint32, control, lock, group int) (pid, pidfd int, err error) {
@@ -259,7 +262,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int) (pid, pi
 		Files: []uintptr{uintptr(null), uintptr(null), uintptr(null), uintptr(control), uintptr(lock)},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
-				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_PARENT,
+				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 			Setsid:      true,
 			UseCgroupFD: group != noGroup, CgroupFD: max(group, 0),
 			PidFD:       &pidfd,

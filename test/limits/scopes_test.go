@@ -120,12 +120,12 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	has(t, "after a change", s, limits)
 	hold := make(chan api.ExecResult, 1)
 	go func() {
-		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (150 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
+		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
 		hold <- in(t, d, "s1", req)
 	}()
 	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))
 	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(16 * quantity.MiB), CPUWeight: new(50)})
+	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(32 * quantity.MiB), CPUWeight: new(50)})
 	refused(t, err, http.StatusConflict, "memory")
 	has(t, "after a refused change", s, limits)
 	systemctl(t, "daemon-reload")
@@ -257,8 +257,8 @@ func TestScopesWithoutDBus(t *testing.T) {
 	d := startScoped(t)
 	d.Warm()
 	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB)})
-	before := d.Look()
 	show := hideSystemd(t)
+	before := d.Look()
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s2"})
 	if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
 		t.Errorf("%+v", e)

@@ -27,24 +27,32 @@ type scope struct {
 	cmd   *exec.Cmd // nil: let go
 }
 
-// start makes a scope. After an error there is none.
-func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) (*scope, error) {
+// hold starts the process that a scope can be made around; program is boxkeeper.
+func hold(program string) (*scope, error) {
 	// Not CommandContext: the holder ends with its standard input, which ends with boxd at the latest.
-	cmd := exec.Command(d.Program(), isolation.HoldCommand) //nolint:noctx // see above
+	cmd := exec.Command(program, isolation.HoldCommand) //nolint:noctx // see above
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C meant for boxd is not for it
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("holder of %s: %w", name, err)
+		return nil, fmt.Errorf("holder of a scope: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
 		stdin.Close()
-		return nil, fmt.Errorf("holder of %s: %w", name, err)
+		return nil, fmt.Errorf("holder of a scope: %w", err)
 	}
-	s := &scope{stdin: stdin, cmd: cmd}
+	return &scope{stdin: stdin, cmd: cmd}, nil
+}
+
+// start makes a scope. After an error there is none.
+func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) (*scope, error) {
+	s, err := hold(d.Program())
+	if err != nil {
+		return nil, err
+	}
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	path, err := d.scopes.Start(within, name, cmd.Process.Pid, properties(limits))
+	path, err := d.scopes.Start(within, name, s.cmd.Process.Pid, properties(limits))
 	if err == nil {
 		s.group = filepath.Join(cgroup.Mount, path)
 		return s, nil

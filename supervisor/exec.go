@@ -97,6 +97,7 @@ type Execution struct {
 	timeout time.Duration
 	clamped []policy.Clamp
 	memory  quantity.Size // the execution's own limit; 0: none
+	pids    int           // the limit that is nearer, its own or its session's
 	done    sync.Once
 	late    *time.Timer // ends the session
 	due     time.Time   // when late fires, unless hurry has done its work
@@ -145,7 +146,10 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()
-	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, memory: quantity.Size(cmd.Limits.Memory)}
+	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, memory: quantity.Size(cmd.Limits.Memory), pids: int(cmd.Limits.Pids)}
+	if e.pids == 0 {
+		e.pids = s.settings().Pids
+	}
 	e.due = time.Now().Add(e.timeout + killPatience)
 	e.late = time.AfterFunc(e.timeout+killPatience, e.lose)
 	return e, nil

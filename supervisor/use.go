@@ -28,7 +28,9 @@ func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
 	u := exit.Use
 	r.Grouped = true
 	r.UserTime, r.SysTime = u.User, u.System
-	r.MemoryPeak, r.PidsPeak = quantity.Size(u.MemoryPeak), int(u.PidsPeak)
+	r.MemoryPeak = quantity.Size(u.MemoryPeak)
+	// The kernel counts attempts that it has then refused as well (kernel/cgroup/pids.c, pids_try_charge).
+	r.PidsPeak = min(int(u.PidsPeak), e.pids)
 	r.Read, r.Written = quantity.Size(u.Read), quantity.Size(u.Write)
 	if u.OOMKills == 0 {
 		return

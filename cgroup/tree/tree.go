@@ -43,7 +43,7 @@ type Tree struct {
 	controllers []string
 	device      string // "major:minor" of the disk of the state directory
 
-	mu sync.Mutex // no owner's group goes while a box's is made in it
+	mu sync.Mutex // no owner's group goes while a box's is made in it; nothing slow happens under it
 }
 
 // Open takes the group of a path over, with the disk that holds state as the one whose use is limited.
@@ -232,22 +232,30 @@ type Box struct {
 func (t *Tree) Make(owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
 	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	home, err := t.openOwner(b.owner)
-	if err != nil {
+	if err := b.make(); err != nil {
 		return nil, err
-	}
-	defer home.Close()
-	if b.group, err = home.Make(b.name); err != nil {
-		_ = t.root.Remove(b.owner) // unless it has others
-		return nil, fmt.Errorf("make %s: %w", b.name, err)
 	}
 	b.work = cgroup.Group{FD: -1}
 	if err := b.fill(root); err != nil {
-		return nil, errors.Join(err, b.removeLocked())
+		return nil, errors.Join(err, b.Remove())
 	}
 	return b, nil
+}
+
+// make makes the group of the box, and its owner's if this is the first box of that: then that stays.
+func (b *Box) make() error {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	home, err := b.t.openOwner(b.owner)
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	if b.group, err = home.Make(b.name); err != nil {
+		_ = b.t.root.Remove(b.owner) // unless it has others
+		return fmt.Errorf("make %s: %w", b.name, err)
+	}
+	return nil
 }
 
 func (t *Tree) openOwner(name string) (cgroup.Group, error) {
@@ -312,6 +320,9 @@ func (b *Box) Path() string { return b.path }
 // Work is the group that PID 1 makes its programs' groups in. It stays the Box's.
 func (b *Box) Work() cgroup.Group { return b.work }
 
+// Init opens the group of PID 1, to clone it there.
+func (b *Box) Init() (cgroup.Group, error) { return b.group.Open("init") }
+
 // Enter moves a process into the group of PID 1.
 func (b *Box) Enter(pid int) error {
 	return b.group.Write("init/cgroup.procs", strconv.Itoa(pid))
@@ -322,12 +333,6 @@ func (b *Box) Remove() error {
 	if b.scope {
 		return b.removeFromScope()
 	}
-	b.t.mu.Lock()
-	defer b.t.mu.Unlock()
-	return b.removeLocked()
-}
-
-func (b *Box) removeLocked() error {
 	if b.work.FD >= 0 {
 		b.work.Close()
 	}
@@ -338,6 +343,8 @@ func (b *Box) removeLocked() error {
 	}
 	defer home.Close()
 	err = removeAll(home, filepath.Join(b.t.path, b.owner), b.name)
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
 	if err := b.t.root.Remove(b.owner); err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}

@@ -172,7 +172,11 @@ func (n *nursery) close(ids *idRanges) {
 
 // conceive clones a PID 1.
 func (k *Keeper) conceive() (*embryo, error) {
-	c, err := k.requestEmbryo()
+	ids, err := k.ids.take()
+	if err != nil {
+		return nil, err
+	}
+	c, err := k.requestEmbryo(ids, noGroup)
 	if err != nil {
 		return nil, err
 	}
@@ -183,40 +187,35 @@ func (k *Keeper) conceive() (*embryo, error) {
 type conceiving struct {
 	k     *Keeper
 	e     *embryo
+	group int
 	clone *cloning
 }
 
-// requestEmbryo asks the zygote for a PID 1. The caller must call await, and may do other things
-// before.
-func (k *Keeper) requestEmbryo() (*conceiving, error) {
-	ids, err := k.ids.take()
-	if err != nil {
-		return nil, err
-	}
+// requestEmbryo asks the zygote for a PID 1 with these ids, which it takes over, in the control group of a
+// descriptor or in none of its own. The caller must call await, and may do other things before.
+func (k *Keeper) requestEmbryo(ids idRange, group int) (*conceiving, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.release(ids)
 		return nil, err
 	}
-	clone, err := k.zygote.request(k, ids, ends[1])
+	clone, err := k.zygote.request(k, ids, ends[1], group)
 	if err != nil {
 		unix.Close(ends[0])
 		k.ids.release(ids)
 		return nil, err
 	}
-	return &conceiving{k: k, e: &embryo{ids: ids, control: ends[0]}, clone: clone}, nil
+	return &conceiving{k: k, e: &embryo{ids: ids, control: ends[0]}, group: group, clone: clone}, nil
 }
 
 func (c *conceiving) await() (*embryo, error) {
 	pid, pidfd, err := c.clone.await()
 	if err != nil {
 		unix.Close(c.e.control)
-		c.k.ids.release(c.e.ids)
 	}
 	if errors.Is(err, errZygoteGone) && !c.clone.fresh {
-		// It has died since it was last used. A PID 1 that it may have cloned before ends with its
-		// socket, so the next one gets another.
-		again, err := c.k.requestEmbryo()
+		// It has died since it was last used. A PID 1 that it may have cloned before ends with its socket.
+		again, err := c.k.requestEmbryo(c.e.ids, c.group)
 		if err != nil {
 			return nil, err
 		}
@@ -224,6 +223,7 @@ func (c *conceiving) await() (*embryo, error) {
 		return c.await()
 	}
 	if err != nil {
+		c.k.ids.release(c.e.ids)
 		return nil, err
 	}
 	c.e.pid, c.e.pidfd = pid, pidfd

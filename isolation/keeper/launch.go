@@ -24,6 +24,7 @@ type launching struct {
 	box     *box
 	watched bool // the box's end releases the box
 	sources []source
+	ids     *idRange    // taken, and nobody else's yet
 	asked   *conceiving // the zygote is at work on embryo
 	embryo  *embryo
 	mounts  []isolation.SetupMount
@@ -36,10 +37,11 @@ func (l *launching) steps() []launchStep {
 	return []launchStep{
 		{isolation.StepValidate, l.claim},
 		{isolation.StepMountSource, l.openSources},
+		{isolation.StepIDRange, l.takeEmbryo},
+		{isolation.StepGroup, l.makeGroups},
 		// Where there is no embryo, the zygote works from here on, and the workspace is made
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
-		{isolation.StepZygote, l.takeEmbryo},
-		{isolation.StepGroup, l.makeGroups},
+		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
 		{isolation.StepClone, l.awaitClone},
 		{isolation.StepGroup, l.enterGroup},
@@ -112,26 +114,60 @@ func (l *launching) openSources() (string, error) {
 	return "", err
 }
 
-// takeEmbryo takes a PID 1 that waits for its setup, or asks for one.
+// takeEmbryo takes a PID 1 that waits for its setup, or ids for a new one.
 func (l *launching) takeEmbryo() (string, error) {
 	l.embryo = l.k.ahead.enter(&l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.embryo == nil {
-		asked, err := l.k.requestEmbryo()
+		ids, err := l.k.ids.take()
 		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
 			l.embryo = l.k.ahead.await(&l.k.ids)
 		}
 		switch {
 		case l.embryo != nil:
 		case errors.Is(err, unix.EUSERS):
-			return "", &isolation.StepError{Step: isolation.StepIDRange, Item: l.k.cfg.IDLock, Errno: unix.EUSERS}
+			return l.k.cfg.IDLock, unix.EUSERS
 		case err != nil:
 			return "", err
 		default:
-			l.asked, l.embryo = asked, asked.e
+			l.ids = &ids
 		}
 	}
 	l.undo = append(l.undo, l.dropEmbryo)
+	return "", nil
+}
+
+// base is the first of the box's host ids.
+func (l *launching) base() uint32 {
+	if l.ids != nil {
+		return l.ids.base
+	}
+	return l.embryo.ids.base
+}
+
+// askZygote asks for a PID 1 where none was ready: it is cloned into the box's control group at once. To be
+// moved there later costs a grace period of the kernel (cgroup_threadgroup_rwsem), which a burst of starts
+// would wait for one by one.
+func (l *launching) askZygote() (string, error) {
+	if l.ids == nil {
+		return "", nil
+	}
+	group := noGroup
+	if l.box.groups != nil {
+		in, err := l.box.groups.Init()
+		if err != nil {
+			return "init", err
+		}
+		defer in.Close()
+		group = in.FD
+	}
+	ids := *l.ids
+	l.ids = nil
+	asked, err := l.k.requestEmbryo(ids, group)
+	if err != nil {
+		return "", err
+	}
+	l.asked, l.embryo = asked, asked.e
 	return "", nil
 }
 
@@ -144,6 +180,8 @@ func (l *launching) dropEmbryo() {
 		}
 	}
 	switch {
+	case l.ids != nil:
+		l.k.ids.release(*l.ids)
 	case l.embryo == nil:
 	case !l.watched:
 		l.embryo.discard(&l.k.ids)
@@ -160,7 +198,7 @@ func (l *launching) makeGroups() (string, error) {
 	if !l.spec.Grouped {
 		return "", nil
 	}
-	b, err := l.k.groups.make(l.k, l.spec, l.embryo.ids.base)
+	b, err := l.k.groups.make(l.k, l.spec, l.base())
 	if err != nil {
 		return err.Error(), err
 	}
@@ -175,10 +213,10 @@ func (l *launching) makeGroups() (string, error) {
 	return "", nil
 }
 
-// enterGroup moves PID 1 into the box: it may have been there before the box had groups. It has not
-// started anything yet.
+// enterGroup moves PID 1 into the box if it was there before the box had groups. It has not started
+// anything yet.
 func (l *launching) enterGroup() (string, error) {
-	if l.box.groups == nil {
+	if l.box.groups == nil || !l.embryo.ahead {
 		return "", nil
 	}
 	err := l.box.groups.Enter(l.embryo.pid)

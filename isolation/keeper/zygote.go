@@ -27,7 +27,7 @@ import (
 //	keeper                                zygote
 //	(start) image in argv ─────────────►  make the tree and enter it
 //	            ◄──────────────────────── "" or the reason it could not
-//	id base + control, lock ───────────►  clone
+//	id base + control, lock, group ────►  clone, into that control group if there is one
 //	            ◄──────────────────────── pid, errno + pidfd
 //
 // When the keeper's end closes, the zygote ends.
@@ -55,13 +55,14 @@ type cloning struct {
 	k       *Keeper
 	ids     idRange
 	control int
+	group   int  // control group, noGroup if the clone has none of its own
 	fresh   bool // the zygote was started for this request
 }
 
 // request asks for a PID 1 with the range ids and the socket control, which it takes over. The zygote
 // works while its caller does something else.
-func (z *zygote) request(k *Keeper, ids idRange, control int) (*cloning, error) {
-	c := &cloning{z: z, k: k, ids: ids, control: control}
+func (z *zygote) request(k *Keeper, ids idRange, control, group int) (*cloning, error) {
+	c := &cloning{z: z, k: k, ids: ids, control: control, group: group}
 	z.mu.Lock()
 	stamp := hostStamp()
 	if z.conn != nil && z.stamp != stamp {
@@ -89,11 +90,18 @@ func (c *cloning) sendLocked() error {
 			return err
 		}
 	}
-	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.base), c.control, c.ids.lock); err != nil {
+	files := []int{c.control, c.ids.lock}
+	if c.group != noGroup {
+		files = append(files, c.group)
+	}
+	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.base), files...); err != nil {
 		return fmt.Errorf("zygote: %w", err)
 	}
 	return nil
 }
+
+// noGroup stands for no control group.
+const noGroup = -1
 
 // errZygoteGone means that a zygote has ended.
 var errZygoteGone = errors.New("zygote: gone")
@@ -212,10 +220,14 @@ func Zygote(etc []string) error {
 		if err != nil {
 			return nil //nolint:nilerr // the keeper is gone, which is how a zygote ends
 		}
-		if len(body) != 4 || len(files) != 2 {
+		if len(body) != 4 || len(files) < 2 || len(files) > 3 {
 			return errors.New("malformed request")
 		}
-		pid, pidfd, err := cloneBox(boxInit, null, binary.LittleEndian.Uint32(body), files[0], files[1])
+		group := noGroup
+		if len(files) == 3 {
+			group = files[2]
+		}
+		pid, pidfd, err := cloneBox(boxInit, null, binary.LittleEndian.Uint32(body), files[0], files[1], group)
 		fdpass.CloseAll(files)
 		var answer [8]byte
 		var rights []int
@@ -240,7 +252,7 @@ func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "G
 // cloneBox starts PID 1 of a box in all its namespaces, as in-box root and as the keeper's child.
 // The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
 // would fail (ENOENT).
-func cloneBox(boxInit, null int, base uint32, control, lock int) (pid, pidfd int, err error) {
+func cloneBox(boxInit, null int, base uint32, control, lock, group int) (pid, pidfd int, err error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", boxInit), []string{"boxinit"}, &syscall.ProcAttr{
 		Env:   initEnvironment(),
@@ -249,6 +261,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock int) (pid, pidfd int
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_PARENT,
 			Setsid:      true,
+			UseCgroupFD: group != noGroup, CgroupFD: max(group, 0),
 			PidFD:       &pidfd,
 			UidMappings: ids, GidMappings: ids,
 			GidMappingsEnableSetgroups: true,

@@ -53,7 +53,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 	by := map[string]Mechanism{LimitTmp: MechanismTmpfs}
 	without := map[string]Mechanism{LimitMemory: MechanismRlimit, LimitPids: MechanismRlimit}
 	need := []string{LimitMemory, LimitCPU, LimitPids}
-	if s.IORead > 0 || s.IOWrite > 0 {
+	if s.IORead > 0 || s.IOWrite > 0 || slices.Contains(host.Controllers, LimitIO) { // with it, weights count too
 		need = append(need, LimitIO)
 	}
 	switch {

@@ -20,7 +20,7 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 	kept := map[string]Mechanism{"tmp": "tmpfs", "memory": "rlimit", "pids": "rlimit", "cpu": "none"}
 	with := maps.Clone(kept)
 	with["workspace"] = "none"
-	grouped := map[string]Mechanism{"tmp": "tmpfs", "memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2"}
+	grouped := map[string]Mechanism{"tmp": "tmpfs", "memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2", "io": "cgroup2"}
 	host := func(layout usage.Layout, why string, controllers ...string) Host {
 		return Host{Layout: layout, Host: isolation.Host{Controllers: controllers, NoGroups: why}}
 	}

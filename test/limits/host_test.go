@@ -101,6 +101,8 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, d, api.SessionRequest{ID: "s2"})
+	d.Close()
+	d.Stop() // before its group goes
 }
 
 func TestAControllerIsMissing(t *testing.T) {

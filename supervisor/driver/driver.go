@@ -23,8 +23,9 @@ type Driver struct {
 	scopes *systemd.Scopes // nil: the keeper makes all groups
 	log    *slog.Logger
 
-	mu     sync.Mutex // guards the field below
+	mu     sync.Mutex // guards the fields below
 	limits map[string]kept
+	left   map[string]bool // names of scopes without a box, which could not be stopped
 }
 
 // kept is what a box in a scope is limited to now.
@@ -38,7 +39,7 @@ func Direct(k *client.Keeper) *Driver { return &Driver{Keeper: k} }
 
 // Scoped returns the driver that puts every box into a scope of its own.
 func Scoped(k *client.Keeper, scopes *systemd.Scopes, log *slog.Logger) *Driver {
-	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]kept{}}
+	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]kept{}, left: map[string]bool{}}
 }
 
 // patience bounds one conversation with systemd, which takes a tenth of a second. It does not answer while

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -46,6 +48,7 @@ func hold(program string) (*scope, error) {
 
 // start makes a scope. After an error there is none.
 func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) (*scope, error) {
+	d.stopLeft(ctx)
 	s, err := hold(d.Program())
 	if err != nil {
 		return nil, err
@@ -79,15 +82,35 @@ func (s *scope) letGo() {
 	s.cmd = nil
 }
 
-// stop ends the scope of a box that is dead. Without a way to systemd there is nothing to do and nothing
-// lost: it drops by itself a scope that has no process.
+// stop ends the scope of a box that is dead. Without a way to systemd that is put off until there is one: a
+// scope without a process holds nothing, and most end by themselves.
 func (d *Driver) stop(ctx context.Context, key string) error {
-	err := d.stopScope(ctx, systemd.ScopeName(key))
+	name := systemd.ScopeName(key)
+	err := d.stopScope(ctx, name)
 	if errors.Is(err, systemd.ErrNoBus) {
-		d.log.Warn("scope is left to systemd", "error", err)
+		d.log.Warn("scope is stopped later", "error", err)
+		d.mu.Lock()
+		d.left[name] = true
+		d.mu.Unlock()
 		return nil
 	}
 	return err
+}
+
+// stopLeft stops what stop had to leave.
+func (d *Driver) stopLeft(ctx context.Context) {
+	d.mu.Lock()
+	names := slices.Collect(maps.Keys(d.left))
+	clear(d.left)
+	d.mu.Unlock()
+	for _, name := range names {
+		if err := d.stopScope(ctx, name); err != nil {
+			d.log.Warn("scope is stopped later", "error", err)
+			d.mu.Lock()
+			d.left[name] = true
+			d.mu.Unlock()
+		}
+	}
 }
 
 func (d *Driver) stopScope(ctx context.Context, name string) error {

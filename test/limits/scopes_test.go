@@ -48,7 +48,16 @@ func scopes(t *testing.T) string {
 
 func noScopes(t *testing.T) {
 	t.Helper()
-	boxtest.Eventually(t, "there is no scope of a box", func() bool { return scopes(t) == "" })
+	left := ""
+	defer func() {
+		if left != "" {
+			t.Logf("left are %s", left)
+		}
+	}()
+	boxtest.Eventually(t, "there is no scope of a box", func() bool {
+		left = scopes(t)
+		return left == ""
+	})
 }
 
 // has compares files of a session's group.
@@ -283,6 +292,9 @@ func TestScopesWithoutDBus(t *testing.T) {
 		t.Error(err)
 	}
 	show()
-	noScopes(t) // systemd has seen to that alone
-	create(t, d, api.SessionRequest{ID: "s2"})
+	create(t, d, api.SessionRequest{ID: "s2"}) // stops what could not be stopped
+	if err := d.Delete(t.Context(), "s2"); err != nil {
+		t.Error(err)
+	}
+	noScopes(t)
 }

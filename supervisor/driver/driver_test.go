@@ -37,7 +37,8 @@ func TestAScopeIsLimitedAsABoxIs(t *testing.T) {
 	for _, l := range []cgroup.Limits{
 		{},
 		{Memory: 64 << 20, Pids: 40, CPUWeight: 30, IOWeight: 70, Swap: 1 << 20, CPU: 50_000},
-		{Pids: 40}, {Memory: 64 << 20},
+		{Pids: 40},
+		{Memory: 64 << 20},
 	} {
 		p := properties(&l)
 		got := map[string]string{

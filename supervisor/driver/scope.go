@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -116,7 +117,29 @@ func (d *Driver) stopLeft(ctx context.Context) {
 func (d *Driver) stopScope(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	return d.scopes.Stop(ctx, name)
+	if err := d.scopes.Stop(ctx, name); err != nil {
+		return err
+	}
+	// systemd gives up on a group that the keeper tidies at the same moment, and then nobody knows of it.
+	return removeGroup(filepath.Join(cgroup.Mount, systemd.Slice, name))
+}
+
+// removeGroup removes a group, and those below it, that has no process.
+func removeGroup(path string) error {
+	err := syscall.Rmdir(path)
+	if errors.Is(err, syscall.EBUSY) {
+		list, _ := os.ReadDir(path) // or it goes just now
+		for _, e := range list {
+			if e.IsDir() {
+				_ = removeGroup(filepath.Join(path, e.Name())) // the second try tells
+			}
+		}
+		err = syscall.Rmdir(path)
+	}
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		return &os.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return nil
 }
 
 // set gives a box's scope other limits.

@@ -148,11 +148,11 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	noScopes(t)
 }
 
-func TestScopesOfTwentySessionsLeaveNone(t *testing.T) {
+func TestScopesOfFortySessionsLeaveNone(t *testing.T) {
 	d := startScoped(t)
 	d.Warm()
 	before := d.Look()
-	for n := range 20 {
+	for n := range 40 {
 		id := "s" + strconv.Itoa(n%2)
 		create(t, d, api.SessionRequest{ID: id})
 		if n%4 == 0 {

@@ -45,19 +45,21 @@ func mayImport() map[string]string {
 		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup/tree internal/fdpass internal/mountfd",
 		"isolation/inside":      "isolation cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation cgroup internal/fdpass",
+		// the service manager
+		"systemd": "",
 		// what exists and who may
 		"supervisor/machine": "internal/quantity",
 		"supervisor/policy":  "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",
-		"supervisor":         "supervisor/policy supervisor/machine cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor/driver":  "systemd isolation isolation/client cgroup internal/fault",
+		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",
 		"relay":        "relay/api supervisor supervisor/policy isolation internal/fault internal/quantity",
-		"systemd":      "",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation/keeper cgroup/tree internal/fdpass",
-		"cmd/boxd":      "relay supervisor supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
+		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
 		"internal/boxtest": "relay/api relay/client",

@@ -84,20 +84,31 @@ func (l *Limits) Programs(device string) []Setting {
 // Box returns what to write into the group of the box itself: its share against other boxes, and a cap
 // on all of it.
 func (l *Limits) Box() []Setting {
-	memory, pids := l.Memory, l.Pids
+	memory, pids := l.Cap()
+	return append([]Setting{
+		{"memory.max", orMax(memory)},
+		{"pids.max", orMax(pids)},
+		{"cpu.weight", strconv.FormatUint(orDefault(l.CPUWeight), 10)},
+		{"io.weight", "default " + strconv.FormatUint(orDefault(l.IOWeight), 10)},
+	}, l.Scope()...)
+}
+
+// Scope returns what of Box is written where the service manager keeps the limits of the box's own group:
+// what it has no property for.
+func (l *Limits) Scope() []Setting {
+	return []Setting{{"cgroup.max.descendants", strconv.Itoa(MaxGroups)}}
+}
+
+// Cap returns the bytes of memory and the processes that the box as a whole may have; zero is no limit.
+func (l *Limits) Cap() (memory, pids uint64) {
+	memory, pids = l.Memory, l.Pids
 	if memory > 0 {
 		memory += initMemory
 	}
 	if pids > 0 {
 		pids += initPids
 	}
-	return []Setting{
-		{"memory.max", orMax(memory)},
-		{"pids.max", orMax(pids)},
-		{"cpu.weight", strconv.FormatUint(orDefault(l.CPUWeight), 10)},
-		{"io.weight", "default " + strconv.FormatUint(orDefault(l.IOWeight), 10)},
-		{"cgroup.max.descendants", strconv.Itoa(MaxGroups)},
-	}
+	return memory, pids
 }
 
 // Program returns what to write into the group of one program.

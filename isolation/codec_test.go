@@ -26,7 +26,7 @@ func keeperRequests() []*KeeperRequest {
 	return []*KeeperRequest{
 		{Hello: KeeperVersion},
 		{Req: 1, Launch: &spec},
-		{Req: 2, Launch: &Spec{}},
+		{Req: 2, Launch: &Spec{Grouped: true, Scope: "/sys/fs/cgroup/x"}},
 		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
 		{Req: 1<<32 - 1, Check: true},
 		{Req: 4, Look: true},

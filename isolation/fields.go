@@ -53,6 +53,7 @@ func (e *encoder) spec(s *Spec) {
 	e.u64(s.Scratch.Inodes)
 	e.rlimits(s.Rlimits)
 	e.bool(s.Grouped)
+	e.str(s.Scope)
 	e.limits(&s.Limits)
 	e.u64(s.Work.Bytes)
 	e.u64(s.Work.Inodes)
@@ -75,7 +76,7 @@ func (d *decoder) spec() *Spec {
 	}
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
-	s.Grouped, s.Limits = d.bool(), d.limits()
+	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
 	s.Work = Quota{d.u64(), d.u64()}
 	s.ManagedWork = d.bool()
 	for range d.count(13) {

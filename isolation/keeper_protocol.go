@@ -26,7 +26,11 @@ import "github.com/boxd-dev/boxd/cgroup"
 // When boxd's end closes, the keeper ends every box and itself.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 2
+const KeeperVersion = 3
+
+// HoldCommand is the argument that makes the keeper's program wait for the end of its standard input and do
+// nothing else: the process that something is made with which cannot be made without one.
+const HoldCommand = "hold"
 
 // Types of the messages between boxd and keeper.
 const (

@@ -56,6 +56,7 @@ type Spec struct {
 	Scratch     Scratch
 	Rlimits     []Rlimit
 	Grouped     bool          // the box has control groups, which keep Limits
+	Scope       string        // path of a group the service manager has made for the box, see ScopeOf; "": the keeper makes one
 	Limits      cgroup.Limits // of all programs together
 	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
@@ -113,6 +114,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"hostname", s.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
 	case s.Scratch.Bytes < MinScratch || s.Scratch.Inodes < 64:
 		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
+	case s.Scope != "" && (!s.Grouped || !s.validScope()):
+		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork:
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
 	case len(s.Mounts) > MaxMounts:
@@ -136,6 +139,14 @@ func (s *Spec) Validate() error {
 		seen[m.Target] = true
 	}
 	return nil
+}
+
+// ScopeOf names the scope unit of a box, which is also the name of its control group.
+func ScopeOf(key string) string { return "box-" + key + ".scope" }
+
+func (s *Spec) validScope() bool {
+	dir, ok := strings.CutSuffix(s.Scope, "/"+ScopeOf(s.Key))
+	return ok && CleanAbsolute(s.Scope) && Within(dir, cgroup.Mount)
 }
 
 func (m *Mount) validate(field string, caller uint32) error {

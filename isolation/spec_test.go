@@ -33,6 +33,15 @@ func TestValidateNamesTheFieldThatIsWrong(t *testing.T) {
 	}{
 		{"nothing", func(*Spec) {}, ""},
 		{"root caller names an owner", func(s *Spec) { s.Caller.UID, s.Mounts[0].Owner = 0, 1500 }, ""},
+		{"a scope", func(s *Spec) { s.Grouped, s.Scope = true, "/sys/fs/cgroup/box.slice/"+ScopeOf(s.Key) }, ""},
+		{"a scope without groups", func(s *Spec) { s.Scope = "/sys/fs/cgroup/box.slice/" + ScopeOf(s.Key) }, "scope"},
+		{"another box's scope", func(s *Spec) {
+			s.Grouped, s.Scope = true, "/sys/fs/cgroup/box.slice/"+ScopeOf(strings.Repeat("b", KeyLen))
+		}, "scope"},
+		{"a scope elsewhere", func(s *Spec) { s.Grouped, s.Scope = true, "/sys/fs/cgroups/"+ScopeOf(s.Key) }, "scope"},
+		{"a scope by detours", func(s *Spec) { s.Grouped, s.Scope = true, "/sys/fs/cgroup/../cgroup/"+ScopeOf(s.Key) }, "scope"},
+		{"a scope's name in another", func(s *Spec) { s.Grouped, s.Scope = true, "/sys/fs/cgroup/x"+ScopeOf(s.Key) }, "scope"},
+		{"a relative scope", func(s *Spec) { s.Grouped, s.Scope = true, "sys/fs/cgroup/"+ScopeOf(s.Key) }, "scope"},
 		{"every root as a target", func(s *Spec) {
 			s.ManagedWork, s.Mounts = false, nil
 			for _, r := range Roots() {

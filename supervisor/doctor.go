@@ -29,7 +29,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	checks, err := v.keeper.Check(ctx)
+	checks, err := v.boxes.Check(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
@@ -58,13 +58,13 @@ func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
 	if s.enforced, err = v.enforcement(ctx, &s.Settings); err != nil {
 		s.enforced = nil // checkLimit says so; this is about the box
 	}
-	box, err := v.keeper.Launch(ctx, s.spec())
+	box, err := v.boxes.Launch(ctx, s.spec())
 	if err != nil {
 		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
 		return c
 	}
 	took := time.Since(begin)
-	err = v.keeper.End(context.WithoutCancel(ctx), s.Key, true)
+	err = v.boxes.End(context.WithoutCancel(ctx), s.Key, true)
 	box.Close()
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, "it does not end: "+err.Error()
@@ -216,7 +216,7 @@ func (v *Supervisor) Ready() error {
 		return fault.Errorf(fault.Unavailable, "boxd is stopping")
 	}
 	select {
-	case <-v.keeper.Done():
+	case <-v.boxes.Done():
 		return fault.Errorf(fault.Unavailable, "the keeper is gone")
 	default:
 		return nil

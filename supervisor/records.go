@@ -65,7 +65,7 @@ func (v *Supervisor) sweep(ctx context.Context, workspaces string) error {
 		return fmt.Errorf("workspaces: %w", err)
 	}
 	for _, o := range orphans {
-		if err := v.keeper.End(ctx, o.Name(), true); err != nil {
+		if err := v.boxes.End(ctx, o.Name(), true); err != nil {
 			return fmt.Errorf("clean up workspace %s: %w", o.Name(), err)
 		}
 	}
@@ -74,7 +74,7 @@ func (v *Supervisor) sweep(ctx context.Context, workspaces string) error {
 		if !ok || len(key) != isolation.KeyLen {
 			return fmt.Errorf("record %s: not one of boxd's; remove it from %s", strconv.Quote(name), v.records.Name())
 		}
-		if err := v.keeper.End(ctx, key, true); err != nil {
+		if err := v.boxes.End(ctx, key, true); err != nil {
 			return fmt.Errorf("clean up session %s: %w", key, err)
 		}
 		if err := v.records.Remove(name); err != nil {

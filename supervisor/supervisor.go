@@ -17,13 +17,14 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
 type Parts struct {
-	Keeper   *client.Keeper
+	Boxes    *driver.Driver
 	StateDir string
 	Log      *slog.Logger
 }
@@ -31,7 +32,7 @@ type Parts struct {
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
 	cfg     policy.Config
-	keeper  *client.Keeper
+	boxes   *driver.Driver
 	state   string
 	log     *slog.Logger
 	records *os.Root
@@ -64,7 +65,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		cfg: cfg, keeper: parts.Keeper, state: parts.StateDir, log: parts.Log, records: records, layout: usage.HostLayout(),
+		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: records, layout: usage.HostLayout(),
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	host, err := v.lookAtHost(ctx)
@@ -233,9 +234,9 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	begin := time.Now()
 	written := make(chan error, 1)
 	go func() { written <- v.writeRecord(s) }() // waited for below
-	box, err := v.keeper.Launch(ctx, s.spec())
+	box, err := v.boxes.Launch(ctx, s.spec())
 	if werr := <-written; werr != nil && err == nil {
-		err = errors.Join(werr, v.keeper.End(ctx, s.Key, true))
+		err = errors.Join(werr, v.boxes.End(ctx, s.Key, true))
 		box.Close()
 	}
 	if err != nil {
@@ -354,7 +355,7 @@ func (v *Supervisor) release(s *Session) {
 	}()
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.keeper.End(ctx, s.Key, true)
+		err := v.boxes.End(ctx, s.Key, true)
 		cancel()
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break

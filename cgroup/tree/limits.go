@@ -43,7 +43,15 @@ func (b *Box) SetLimits(limits *cgroup.Limits) error {
 
 func (b *Box) write(limits *cgroup.Limits) error {
 	// A cap on all of the box that is lower than the programs' is no harm for a moment.
-	return errors.Join(b.group.Apply(limits.Box()), b.work.Apply(limits.Programs(b.ioDevice())))
+	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(limits.Programs(b.ioDevice())))
+}
+
+// box returns what to write into the box's own group.
+func (b *Box) box(limits *cgroup.Limits) []cgroup.Setting {
+	if b.scope {
+		return limits.Scope()
+	}
+	return limits.Box()
 }
 
 func (b *Box) fits(limits *cgroup.Limits) error {

@@ -5,7 +5,7 @@
 //
 //	<parent>/                       the service manager's, with the anchor's process in a group of its own
 //	  owner-<uid>/                  all boxes of one owner
-//	    box-<key>/                  root's: a cap on all of the box, and its share against others
+//	    box-<key>/                  root's, or a scope of systemd's elsewhere: a cap on all of the box, and its share
 //	      init/                     PID 1 of the box, outside what can starve or freeze it
 //	      work/                     all programs: memory, swap, processes, processor time, freezing
 //	        e1/ e2/ …               one for every program, made and removed by PID 1
@@ -222,6 +222,7 @@ type Box struct {
 	owner, name string
 	path        string
 	group, work cgroup.Group
+	scope       bool // group is a scope's, and the service manager's
 
 	mu     sync.Mutex // guards the field below, and is held while limits change
 	limits cgroup.Limits
@@ -283,7 +284,7 @@ func (b *Box) fill(root uint32) error {
 	if b.work, err = b.group.Make("work"); err != nil {
 		return fmt.Errorf("make work: %w", err)
 	}
-	if err := b.group.Apply(b.limits.Box()); err != nil {
+	if err := b.group.Apply(b.box(&b.limits)); err != nil {
 		return err
 	}
 	if err := b.t.enable(b.group); err != nil {
@@ -329,6 +330,9 @@ func (b *Box) Enter(pid int) error {
 
 // Remove removes the groups of a box that is dead.
 func (b *Box) Remove() error {
+	if b.scope {
+		return b.removeFromScope()
+	}
 	if b.work.FD >= 0 {
 		b.work.Close()
 	}

@@ -48,7 +48,28 @@ type idConfig struct {
 }
 
 type groupConfig struct {
+	Driver string `toml:"driver"`
 	Parent string `toml:"parent"`
+}
+
+// Who makes the control groups of boxes.
+const (
+	driverAuto    = "auto"    // what is best here: the keeper
+	driverDirect  = "direct"  // the keeper, below the parent
+	driverSystemd = "systemd" // systemd, as scopes
+)
+
+func (c *groupConfig) validate() error {
+	if p := c.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
+		return fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
+	}
+	if !slices.Contains([]string{driverAuto, driverDirect, driverSystemd}, c.Driver) {
+		return fmt.Errorf("cgroups.driver = %q: allowed are %q, %q and %q", c.Driver, driverAuto, driverDirect, driverSystemd)
+	}
+	if c.Driver == driverSystemd && c.Parent == "" {
+		return fmt.Errorf("cgroups.driver = %q: allowed only with cgroups.parent, where boxd tries what can be limited", c.Driver)
+	}
+	return nil
 }
 
 // path is where the parent is, "" if there is none.
@@ -112,7 +133,7 @@ func defaultConfig() config {
 	return config{
 		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
-		Groups: groupConfig{Parent: "box.slice/boxd-boxes.service"},
+		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
 		Mounts: mountConfig{Allow: []allowRule{{Path: "{home}"}}},
 		Image: imageConfig{Etc: []string{
@@ -308,8 +329,8 @@ func (c *config) validate(path string) error {
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
 	}
-	if p := c.Groups.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
-		errs = append(errs, fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount))
+	if err := c.Groups.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)

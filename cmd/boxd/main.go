@@ -24,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -92,7 +93,13 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 			log.Warn("keeper", "error", err)
 		}
 	}()
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Keeper: keeper, StateDir: cfg.Daemon.StateDir, Log: log})
+	boxes := driver.Direct(keeper)
+	if cfg.Groups.Driver == driverSystemd {
+		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
+		defer scopes.Close()
+		boxes = driver.Scoped(keeper, scopes, log)
+	}
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log})
 	if err != nil {
 		return err
 	}

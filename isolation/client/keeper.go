@@ -128,6 +128,9 @@ func (k *Keeper) greet(ctx context.Context) error {
 	return nil
 }
 
+// Program is the path of the keeper's program.
+func (k *Keeper) Program() string { return k.cmd.Path }
+
 // Done is closed when the keeper is gone.
 func (k *Keeper) Done() <-chan struct{} { return k.done }
 

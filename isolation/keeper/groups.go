@@ -67,11 +67,14 @@ func (g *groups) look(k *Keeper) *isolation.Host {
 	return &isolation.Host{Controllers: t.Controllers()}
 }
 
-// make makes the groups of a box below its owner's.
+// make makes the groups of a box, in its scope or else below its owner's.
 func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, error) {
 	t, err := g.open(k)
 	if err != nil {
 		return nil, err
+	}
+	if spec.Scope != "" {
+		return t.MakeIn(spec.Scope, root, &spec.Limits)
 	}
 	return t.Make(strconv.FormatUint(uint64(spec.Caller.UID), 10), spec.Key, root, &spec.Limits)
 }

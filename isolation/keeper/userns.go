@@ -63,9 +63,8 @@ func (u *userNamespaces) closeLocked() {
 	u.open = map[idMap]int{}
 }
 
-// HoldCommand is the argument that makes the keeper's program wait for the end of its standard
-// input and do nothing else: the process a user namespace is made with.
-const HoldCommand = "hold"
+// HoldCommand is what a user namespace is made with.
+const HoldCommand = isolation.HoldCommand
 
 // strangerGID is what a box sees as the group of a mounted directory that is not its owner's. No
 // program is ever in it.

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+)
+
+// holdGroup is where the process goes that a scope was made around: a group with processes of its own
+// cannot have controllers for those below it. It is beside what a box has, so that the box can be removed
+// and made again while the scope lives.
+const holdGroup = "hold"
+
+// MakeIn makes the groups of a box in one that the service manager has made for it, a scope's. What that
+// group itself is limited in is the manager's: what others write there it undoes.
+func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, error) {
+	group, err := openDelegated(path)
+	if err != nil {
+		return nil, err
+	}
+	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, work: cgroup.Group{FD: -1}, limits: *limits}
+	if err := b.clearTop(); err != nil {
+		b.group.Close()
+		return nil, fmt.Errorf("control group %s: %w", path, err)
+	}
+	if err := b.fill(root); err != nil {
+		return nil, errors.Join(fmt.Errorf("control group %s: %w", path, err), b.Remove())
+	}
+	return b, nil
+}
+
+// openDelegated opens a group that the service manager has handed over.
+func openDelegated(path string) (cgroup.Group, error) {
+	g, err := cgroup.Open(path)
+	if err != nil {
+		return g, fmt.Errorf("control group %s: %w", path, err)
+	}
+	var st unix.Statfs_t
+	mark := make([]byte, 8)
+	if err = unix.Fstatfs(g.FD, &st); err == nil && st.Type != unix.CGROUP2_SUPER_MAGIC {
+		err = errors.New("not in a cgroup v2 hierarchy")
+	}
+	if err == nil {
+		if n, xerr := unix.Fgetxattr(g.FD, delegatedMark, mark); xerr != nil || string(mark[:n]) != "1" {
+			err = errors.New("the service manager has not delegated it")
+		}
+	}
+	if err != nil {
+		g.Close()
+		return g, fmt.Errorf("control group %s: %w", path, err)
+	}
+	return g, nil
+}
+
+// clearTop moves the processes that are in the scope's group itself into one below it.
+func (b *Box) clearTop() error {
+	hold, err := b.group.Make(holdGroup)
+	if errors.Is(err, fs.ErrExist) {
+		hold, err = b.group.Open(holdGroup)
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", holdGroup, err)
+	}
+	defer hold.Close()
+	pids, err := b.group.Processes()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := hold.Write("cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeFromScope removes what MakeIn has made; the scope is its maker's. It may have gone with all that
+// is in it: the manager drops one that has no process.
+func (b *Box) removeFromScope() error {
+	defer b.group.Close()
+	if b.work.FD >= 0 {
+		b.work.Close()
+	}
+	err := errors.Join(removeAll(b.group, b.path, "work"), removeAll(b.group, b.path, "init"))
+	_ = b.group.Remove(holdGroup) // unless somebody still holds the scope
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package driver starts and ends boxes together with the group their limits are on: one that the keeper
+// makes for itself (the direct driver), or a scope that systemd makes, shows and limits.
+package driver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// Driver is the keeper, and systemd beside it where boxes are to be in scopes. It owns neither.
+type Driver struct {
+	*client.Keeper
+	scopes *systemd.Scopes // nil: the keeper makes all groups
+	log    *slog.Logger
+
+	mu     sync.Mutex // guards the fields below
+	limits map[string]kept
+	left   map[string]bool // names of scopes without a box, which could not be stopped
+}
+
+// kept is what a box in a scope is limited to now.
+type kept struct {
+	limits cgroup.Limits
+	work   isolation.Quota
+}
+
+// Direct returns the driver that needs nothing but the keeper.
+func Direct(k *client.Keeper) *Driver { return &Driver{Keeper: k} }
+
+// Scoped returns the driver that puts every box into a scope of its own.
+func Scoped(k *client.Keeper, scopes *systemd.Scopes, log *slog.Logger) *Driver {
+	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]kept{}, left: map[string]bool{}}
+}
+
+// patience bounds one conversation with systemd, which takes a tenth of a second. It does not answer while
+// it reloads.
+const patience = 20 * time.Second
+
+// Launch starts a box, as client.Keeper.Launch does, in a scope if that is how boxes are to be. After an
+// error there is neither.
+func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
+	if d.scopes == nil || !spec.Grouped {
+		return d.Keeper.Launch(ctx, spec)
+	}
+	scope, err := d.start(ctx, systemd.ScopeName(spec.Key), &spec.Limits)
+	if err != nil {
+		return nil, err
+	}
+	defer scope.letGo() // PID 1 of the box holds the scope by then
+	in := *spec
+	in.Scope = scope.group
+	box, err := d.Keeper.Launch(ctx, &in)
+	if err != nil {
+		scope.letGo()
+		if serr := d.stop(ctx, spec.Key); serr != nil {
+			d.log.Warn("scope", "error", serr) // it has no process, and ends by that
+		}
+		return nil, err
+	}
+	d.mu.Lock()
+	d.limits[spec.Key] = kept{spec.Limits, spec.Work}
+	d.mu.Unlock()
+	return box, nil
+}
+
+// End ends a box, as client.Keeper.End does, and its scope. Of a box that has ended it removes a scope
+// that is left.
+func (d *Driver) End(ctx context.Context, key string, removeWork bool) error {
+	err := d.Keeper.End(ctx, key, removeWork)
+	if d.scopes == nil || err != nil && !errors.Is(err, client.ErrKeeperGone) {
+		return err
+	}
+	if err := errors.Join(err, d.stop(ctx, key)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	delete(d.limits, key)
+	d.mu.Unlock()
+	return nil
+}
+
+// SetLimits changes all limits of a living box, or none. The keeper comes first: it refuses what the box
+// already exceeds, and a lower cap on the whole box would kill for that.
+func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
+	d.mu.Lock()
+	old, scoped := d.limits[key]
+	d.mu.Unlock()
+	if err := d.Keeper.SetLimits(ctx, key, limits, work); err != nil || !scoped {
+		return err
+	}
+	if properties(limits) != properties(&old.limits) {
+		ctx = context.WithoutCancel(ctx) // what is half done is done, or undone
+		if err := d.set(ctx, key, limits); err != nil {
+			undo := d.Keeper.SetLimits(ctx, key, &old.limits, old.work)
+			if !errors.Is(err, systemd.ErrNoBus) { // it may have been done all the same
+				undo = errors.Join(undo, d.set(ctx, key, &old.limits))
+			}
+			return errors.Join(unavailable(err), undo)
+		}
+	}
+	d.mu.Lock()
+	d.limits[key] = kept{*limits, work}
+	d.mu.Unlock()
+	return nil
+}

@@ -74,9 +74,11 @@ func (g Group) Write(file, text string) error {
 // passed over.
 func (g Group) Apply(settings []Setting) error {
 	for _, s := range settings {
-		if err := g.Write(s.File, s.Text); err != nil && !(Optional(s.File) && errors.Is(err, unix.ENOENT)) {
-			return err
+		err := g.Write(s.File, s.Text)
+		if err == nil || Optional(s.File) && errors.Is(err, unix.ENOENT) {
+			continue
 		}
+		return err
 	}
 	return nil
 }

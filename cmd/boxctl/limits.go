@@ -68,8 +68,12 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 		name, text string
 		to         **quantity.Size
 	}{
-		{"memory", f.memory, &c.Memory}, {"memory-high", f.memoryHigh, &c.MemoryHigh}, {"swap", f.swap, &c.Swap},
-		{"io-read", f.ioRead, &c.IORead}, {"io-write", f.ioWrite, &c.IOWrite}, {"workspace-quota", f.quota, &c.WorkspaceQuota},
+		{"memory", f.memory, &c.Memory},
+		{"memory-high", f.memoryHigh, &c.MemoryHigh},
+		{"swap", f.swap, &c.Swap},
+		{"io-read", f.ioRead, &c.IORead},
+		{"io-write", f.ioWrite, &c.IOWrite},
+		{"workspace-quota", f.quota, &c.WorkspaceQuota},
 	} {
 		*size.to = parseFlag(&errs, f.set, size.name, size.text, quantity.ParseSize)
 	}

@@ -195,7 +195,8 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		},
 		{api.ExecResult{Status: "oom_killed"}, 0, 137, "boxctl: killed: out of memory\nhint: --memory gives a box more\n"},
 		{
-			api.ExecResult{Status: "oom_killed", OOM: &api.OOM{Of: "session", Limit: 64 * quantity.MiB, Names: []string{"cc1\a"}}}, 0, 137,
+			api.ExecResult{Status: "oom_killed", OOM: &api.OOM{Of: "session", Limit: 64 * quantity.MiB, Names: []string{"cc1\a"}}},
+			0, 137,
 			"boxctl: killed: out of memory, the session may have 64MiB; the kernel chose \"cc1\\a\"\nhint: --memory gives a box more\n",
 		},
 		{api.ExecResult{Status: "canceled"}, 0, 125, "boxctl: canceled\n"},

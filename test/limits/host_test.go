@@ -15,7 +15,7 @@ import (
 )
 
 // parent makes a group below the test's, with controllers for what is below it.
-func parent(t *testing.T, d string, controllers string) string {
+func parent(t *testing.T, d, controllers string) string {
 	t.Helper()
 	boxtest.RequireGroups(t)
 	path := filepath.Join(boxtest.GroupRoot(), d)

@@ -13,7 +13,7 @@ export FLAVOUR ?= bookworm
 
 export GOFLAGS := -buildvcs=false
 
-.PHONY: help build test lint fmt fuzz bench demo check clean
+.PHONY: help build test soak lint fmt fuzz bench demo check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ fmt: ## format the code and tidy the modules
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@test/fuzz.sh $(FUZZTIME)
+
+soak: ## the machine's tests with a thousand rounds instead of two hundred
+	@SOAK=1 test/run.sh pure boxes demo $(SKIP)
 
 bench: build ## boxd against its peers and the bare kernel, in one run; ratios count (ROUNDS=200)
 	go run ./test/bench -bin bin -rounds $(ROUNDS)

@@ -20,6 +20,7 @@ cat >"$dir/run" <<'RUN'
 #!/usr/bin/env bash
 # npm and pip are not in the machine; their tests run on the host.
 set -u
+[ ! -e soak ] || export SOAK=1
 export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
 # Boxes have control groups here, below an anchor like that of the package.
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
@@ -34,3 +35,4 @@ done
 exit $status
 RUN
 chmod +x "$dir/run"
+if [ -n "${SOAK:-}" ]; then touch "$dir/soak"; fi

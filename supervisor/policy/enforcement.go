@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -94,11 +95,11 @@ func Grouped(by map[string]Mechanism) bool {
 func unenforced(name string, host Host) error {
 	err := fault.Errorf(fault.Unsupported, "the %s limit cannot be enforced: %s", name, whyNot(name, host))
 	err.Field = "limits.best_effort"
-	hint := "boxctl doctor says what to do about it"
+	hint := fmt.Sprintf("as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
 	if name == LimitWorkspace && host.QuotaHint != "" {
-		hint = host.QuotaHint
+		hint = host.QuotaHint + "; or " + hint
 	}
-	return err.WithHint(hint+"; or as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
+	return err.WithHint("%s", hint)
 }
 
 func whyNot(name string, host Host) string {

@@ -291,7 +291,7 @@ func (b *bench) startDaemon(ctx context.Context, name string, ahead int) (*clien
 	}
 	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
 	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nahead = %d\n"+
-		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\"]\n", socket, filepath.Join(dir, "state"), ahead)
+		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n", socket, filepath.Join(dir, "state"), ahead)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ lock = "$dir/ids"
 [mounts]
 allow = ["$dir/project"]
 [limits]
-best_effort = ["memory", "cpu", "pids"]
+best_effort = ["memory", "cpu", "pids", "workspace"]
 TOML
 export BOXD_SOCKET=$dir/boxd.sock
 
@@ -74,8 +74,8 @@ daemon=$!
 for _ in $(seq 100); do boxctl status >/dev/null 2>&1 && break; sleep 0.1; done
 show boxctl doctor
 echo
-echo 'This version of boxd sets no control-group limits yet: memory, cpu and pids are best effort here,'
-echo 'and boxd would refuse to start boxes had this configuration not said that this is acceptable.'
+echo 'Where a line above says best effort, boxd would refuse to start boxes'
+echo 'had this configuration not said that this is acceptable.'
 
 cd "$dir/project"
 title '1. A Python script reads a CSV file of this directory and writes a report'

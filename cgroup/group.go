@@ -83,11 +83,11 @@ func (g Group) Apply(settings []Setting) error {
 	return nil
 }
 
-// readSize holds every file that is read here: the longest are io.stat, a line of some 100 bytes for
-// every device, and cgroup.procs of a group that may hold a few hundred processes.
-const readSize = 16 << 10
+// readSize holds nearly every file that is read here: the longest are io.stat, a line of some 100 bytes for
+// every device, and cgroup.procs.
+const readSize = 4 << 10
 
-// Read returns the beginning of a file of the group.
+// Read returns a file of the group.
 func (g Group) Read(file string) ([]byte, error) {
 	fd, err := unix.Openat(g.FD, file, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -95,11 +95,18 @@ func (g Group) Read(file string) ([]byte, error) {
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, readSize)
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return nil, err
+	for n := 0; ; { // the kernel gives no more than a page at a time
+		got, err := unix.Read(fd, buf[n:])
+		if err != nil {
+			return nil, err
+		}
+		if n += got; got == 0 {
+			return bytes.TrimSpace(buf[:n]), nil
+		}
+		if n == len(buf) {
+			buf = append(buf, make([]byte, n)...)
+		}
 	}
-	return bytes.TrimSpace(buf[:n]), nil
 }
 
 // Number returns the number in a file of one; "max" is the largest.
@@ -224,7 +231,7 @@ func ioOf(text []byte) (read, written uint64) {
 }
 
 // Processes returns the ids of the processes in the group itself, in the numbering of the reader's pid
-// namespace, as many as Read returns.
+// namespace.
 func (g Group) Processes() ([]int, error) {
 	text, err := g.Read("cgroup.procs")
 	var pids []int

@@ -57,11 +57,17 @@ const MaxGroups = 1024
 // Setting is a text to be written to a file of a group.
 type Setting struct{ File, Text string }
 
+// maxDepth is that of a program's group below the box's.
+const maxDepth = "2"
+
+// LiftIO returns what to write where there has been a limit on a device and is none any more.
+func LiftIO(device string) Setting { return Setting{"io.max", device + " rbps=max wbps=max"} }
+
 const unlimited = "max"
 
 // Programs returns what to write into the group that holds all programs of a box. device is the
 // "major:minor" that IORead and IOWrite are about, "" if there is none. Every file a limit can be in is
-// there, so that a limit that is no more is lifted.
+// there, so that a limit that is no more is lifted, but io.max where there is none: see LiftIO.
 func (l *Limits) Programs(device string) []Setting {
 	swap := strconv.FormatUint(l.Swap, 10)
 	if l.Memory == 0 {
@@ -75,7 +81,7 @@ func (l *Limits) Programs(device string) []Setting {
 		{"cpu.max", orMax(l.CPU) + " " + strconv.Itoa(CPUPeriod)},
 		{"pids.max", orMax(l.Pids)},
 	}
-	if device != "" {
+	if device != "" && l.IORead+l.IOWrite > 0 {
 		list = append(list, Setting{"io.max", device + " rbps=" + orMax(l.IORead) + " wbps=" + orMax(l.IOWrite)})
 	}
 	return list
@@ -96,7 +102,7 @@ func (l *Limits) Box() []Setting {
 // Scope returns what of Box is written where the service manager keeps the limits of the box's own group:
 // what it has no property for.
 func (l *Limits) Scope() []Setting {
-	return []Setting{{"cgroup.max.descendants", strconv.Itoa(MaxGroups)}}
+	return []Setting{{"cgroup.max.descendants", strconv.Itoa(MaxGroups)}, {"cgroup.max.depth", maxDepth}}
 }
 
 // Cap returns the bytes of memory and the processes that the box as a whole may have; zero is no limit.

@@ -46,8 +46,10 @@ func (v *Supervisor) Update(ctx context.Context, s *Session, req *policy.Request
 		return errors.Join(err, v.limit(ctx, s, &next, &now))
 	}
 	v.wakeReaper()
-	v.log.Info("session changed", "session", s.ID, "owner", s.Owner.Name)
-	return nil
+	if err = s.await(ctx); err != nil { // it has ended, and its record may have been removed before
+		v.removeRecord(s)
+	}
+	return err
 }
 
 // limit changes what the kernel keeps. What it does not keep cannot be changed while programs run that

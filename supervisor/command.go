@@ -29,7 +29,8 @@ func (v *Supervisor) command(s *Session, req *ExecRequest) (*isolation.Command, 
 	if err := v.validateExec(req); err != nil {
 		return nil, nil, nil, err
 	}
-	timeout, clamped, err := s.profile.ExecTimeout(s.Settings.Profile, req.Timeout)
+	settings := s.settings()
+	timeout, clamped, err := s.profile.ExecTimeout(settings.Profile, req.Timeout)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -55,7 +56,6 @@ func (v *Supervisor) command(s *Session, req *ExecRequest) (*isolation.Command, 
 	case len(req.Stdin) > 0:
 		cmd.Stdin = isolation.StdinFile
 	}
-	settings := s.settings()
 	if cmd.Limits, err = req.Limits.Groups(&settings, s.enforced); err != nil {
 		return nil, nil, nil, err
 	}

@@ -53,6 +53,12 @@ func (v *Supervisor) reserve(who Principal, id string) error {
 	}
 	keep := v.cfg.Host
 	free, err := machine.FreeDisk(dir)
+	if err == nil && dir != v.state { // the store has room only as long as the disk below it has
+		var below quantity.Size
+		if below, err = machine.FreeDisk(v.state); below < free {
+			free = below
+		}
+	}
 	if err == nil && free < keep.KeepFreeDisk {
 		err = shortOf("disk", free, keep.KeepFreeDisk)
 	}

@@ -264,7 +264,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		return err
 	}
 	v.wakeReaper()
-	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.Settings.Profile, "took", time.Since(begin))
+	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.settings().Profile, "took", time.Since(begin))
 	return move
 }
 

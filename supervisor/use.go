@@ -106,9 +106,6 @@ func (s *Session) Usage() *usage.Box {
 	if info.Group == "" || info.State != StateReady {
 		return nil
 	}
-	b, err := usage.Read(filepath.Join(info.Group, "work"))
-	if err != nil {
-		return nil // it is ending
-	}
+	b, _ := usage.Read(filepath.Join(info.Group, "work")) // nil of one that is ending
 	return b
 }

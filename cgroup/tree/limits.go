@@ -5,8 +5,8 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -30,6 +30,9 @@ func (e *InUseError) Error() string {
 func (b *Box) SetLimits(limits *cgroup.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.removed {
+		return unix.ESRCH
+	}
 	if err := b.fits(limits); err != nil {
 		return err
 	}
@@ -43,7 +46,11 @@ func (b *Box) SetLimits(limits *cgroup.Limits) error {
 
 func (b *Box) write(limits *cgroup.Limits) error {
 	// A cap on all of the box that is lower than the programs' is no harm for a moment.
-	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(limits.Programs(b.ioDevice())))
+	programs := limits.Programs(b.ioDevice())
+	if device := b.ioDevice(); device != "" && b.limits.IORead+b.limits.IOWrite > 0 && limits.IORead+limits.IOWrite == 0 {
+		programs = append(programs, cgroup.LiftIO(device))
+	}
+	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs))
 }
 
 // box returns what to write into the box's own group.
@@ -90,18 +97,16 @@ func diskOf(dir string) string {
 		return ""
 	}
 	number := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
-	// A link into the devices: …/block/vda/vda1 for a partition, …/block/vda for a disk.
 	device, err := filepath.EvalSymlinks("/sys/dev/block/" + number)
+	if err != nil {
+		return "" // no disk: tmpfs, overlay, btrfs
+	}
+	if _, err := os.Stat(filepath.Join(device, "partition")); err != nil {
+		return number
+	}
+	whole, err := os.ReadFile(filepath.Join(filepath.Dir(device), "dev")) // a partition lies in its disk
 	if err != nil {
 		return ""
 	}
-	parts := strings.Split(device, "/")
-	if i := slices.Index(parts, "block"); i >= 0 && len(parts) > i+2 {
-		var whole unix.Stat_t
-		if unix.Stat("/dev/"+parts[i+1], &whole) != nil {
-			return ""
-		}
-		return fmt.Sprintf("%d:%d", unix.Major(whole.Rdev), unix.Minor(whole.Rdev))
-	}
-	return number
+	return strings.TrimSpace(string(whole))
 }

@@ -47,9 +47,9 @@ type Tree struct {
 }
 
 // Open takes the group of a path over, with the disk that holds state as the one whose use is limited.
-// Boxes of a keeper that has died are removed. Every limit is tried: an error says which cannot be had,
+// With sweep, boxes of a keeper that has died are removed. Every limit is tried: an error says which cannot be had,
 // and nothing has changed then.
-func Open(path, state string) (*Tree, error) {
+func Open(path, state string, sweep bool) (*Tree, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return nil, fmt.Errorf("control group %s: %w", path, err)
@@ -62,14 +62,14 @@ func Open(path, state string) (*Tree, error) {
 		return nil, fmt.Errorf("control group %s: %w", path, err)
 	}
 	t := &Tree{path: path, root: root, device: diskOf(state)}
-	if err := t.prepare(); err != nil {
+	if err := t.prepare(sweep); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("control group %s: %w", path, err)
 	}
 	return t, nil
 }
 
-func (t *Tree) prepare() error {
+func (t *Tree) prepare(sweep bool) error {
 	if err := unix.Flock(t.root.FD, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("in use by another boxd: %w", err)
 	}
@@ -91,8 +91,10 @@ func (t *Tree) prepare() error {
 		}
 		return err
 	}
-	if err := t.sweep(); err != nil {
-		return err
+	if sweep {
+		if err := t.sweep(); err != nil {
+			return err
+		}
 	}
 	return t.try()
 }
@@ -105,13 +107,22 @@ func (t *Tree) enable(g cgroup.Group) error {
 // Close lets go of the tree; the groups stay.
 func (t *Tree) Close() { t.root.Close() }
 
-// Controllers are those that boxes have.
-func (t *Tree) Controllers() []string { return t.controllers }
+// Controllers are those by which boxes can be limited: io only where there is a disk to limit.
+func (t *Tree) Controllers() []string {
+	if t.device != "" {
+		return t.controllers
+	}
+	return slices.DeleteFunc(slices.Clone(t.controllers), func(c string) bool { return c == optional })
+}
 
-// Alive reports whether the tree is still there: its anchor may have been stopped.
-func (t *Tree) Alive() bool {
+// Gone reports whether the tree is no more: its anchor may have been stopped. An error is about something
+// else.
+func (t *Tree) Gone() (bool, error) {
 	_, err := t.root.Read("cgroup.events")
-	return err == nil
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+		return true, nil
+	}
+	return false, err
 }
 
 // try makes the groups of a box, reads every limit back, and removes them.
@@ -193,7 +204,7 @@ func removeBelow(parent, g cgroup.Group, path, name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, e := range list {
+	for _, e := range list { // three levels at most: cgroup.max.depth
 		if !e.IsDir() {
 			continue
 		}
@@ -224,8 +235,9 @@ type Box struct {
 	group, work cgroup.Group
 	scope       bool // group is a scope's, and the service manager's
 
-	mu     sync.Mutex // guards the field below, and is held while limits change
-	limits cgroup.Limits
+	mu      sync.Mutex // guards the fields below, and is held while limits change
+	limits  cgroup.Limits
+	removed bool // the descriptors are not ours any more
 }
 
 // Make makes the groups of a box. root is the host id of in-box root, which work will belong to.
@@ -251,7 +263,13 @@ func (b *Box) make() error {
 		return err
 	}
 	defer home.Close()
-	if b.group, err = home.Make(b.name); err != nil {
+	b.group, err = home.Make(b.name)
+	if errors.Is(err, fs.ErrExist) { // the box is dead, and something kept its groups from going
+		if err = removeAll(home, filepath.Join(b.t.path, b.owner), b.name); err == nil {
+			b.group, err = home.Make(b.name)
+		}
+	}
+	if err != nil {
 		_ = b.t.root.Remove(b.owner) // unless it has others
 		return fmt.Errorf("make %s: %w", b.name, err)
 	}
@@ -330,6 +348,12 @@ func (b *Box) Enter(pid int) error {
 
 // Remove removes the groups of a box that is dead.
 func (b *Box) Remove() error {
+	b.mu.Lock() // no limits change meanwhile, through descriptors that may be another's by then
+	defer b.mu.Unlock()
+	if b.removed {
+		return nil
+	}
+	b.removed = true
 	if b.scope {
 		return b.removeFromScope()
 	}

@@ -3,14 +3,19 @@
 package client
 
 import (
+	"time"
+
 	"github.com/boxd-dev/boxd/isolation"
 )
+
+// freezePatience is what PID 1 gets to answer. It may be at work on other things first.
+const freezePatience = 30 * time.Second
 
 // Freeze stops all programs of the box where they are, or lets them go on, and returns when that is so.
 // In a frozen box no program can be started; those that are there can be killed. The error is a
 // *isolation.StepError if it cannot be done, or ErrBoxLost.
 //
-// It ends by itself: PID 1 waits for the kernel a few seconds at most.
+// PID 1 waits for the kernel a few seconds at most; one that does not answer is given up.
 func (b *Box) Freeze(on bool) error {
 	b.freezing.Lock()
 	defer b.freezing.Unlock()
@@ -21,6 +26,9 @@ func (b *Box) Freeze(on bool) error {
 	case err := <-b.frozen:
 		return err
 	case <-b.done:
+		return ErrBoxLost
+	case <-time.After(freezePatience):
+		b.conn.Close() // it does not do its work
 		return ErrBoxLost
 	}
 }

@@ -43,12 +43,35 @@ func (s *server) kill(p *program) (killed uint32) {
 		killed, p.stuck = s.killTagged(p.tag)
 		return killed
 	}
-	before, _ := p.group.Processes() // an estimate: they may go on forking
+	// Who is frozen forks no more, and dies all the same.
+	if p.group.Write("cgroup.freeze", "1") == nil {
+		_, _ = p.group.Await("frozen", 1, standStill)
+	}
+	before, _ := p.group.Processes()
 	if err := p.group.Kill(); err != nil {
 		s.evaded = true
 	}
 	s.killHeadless(p)
 	return uint32(len(before))
+}
+
+// standStill is how long what is to be killed may take to be frozen first.
+const standStill = 100 * time.Millisecond
+
+// judge looks at what does not die. Who sleeps in the kernel can do nothing any more; anybody else costs the
+// box.
+func (s *server) judge(p *program) {
+	s.killHeadless(p)
+	left, err := p.group.Processes()
+	s.evaded = s.evaded || err != nil
+	for _, pid := range left {
+		one := process{pid: pid}
+		alive, err := s.examine(&one, strconv.Itoa(pid))
+		if err == nil && alive && one.state != 'D' {
+			s.evaded = true
+		}
+	}
+	p.stuck = true
 }
 
 // killHeadless kills those that cgroup.kill has passed over: it signals first threads alone
@@ -72,8 +95,7 @@ func (s *server) killHeadless(p *program) {
 }
 
 // dyingPatience bounds the wait for killed processes of a control group. Other programs of the box do not
-// wait meanwhile. What takes longer is in an uninterruptible sleep of the kernel, and is reported as if it
-// were dead: it runs no instruction of its own any more.
+// wait meanwhile. What takes longer is judged.
 const (
 	dyingPatience = 30 * time.Second
 	dyingAtOnce   = 2 * time.Millisecond

@@ -4,7 +4,6 @@ package inside
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/lookup"
 )
 
 // program is one running program and everything it has started.
@@ -187,7 +187,7 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 
 // start looks the program up, runs it and puts it into the loop.
 func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
-	path, err := lookup(cmd.Argv[0], cmd.Env)
+	path, err := lookup.Program(cmd.Argv[0], cmd.Env)
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
 	}
@@ -224,49 +224,6 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	}
 	s.watchStreams(p)
 	return nil
-}
-
-// lookup finds a program as execvp(3) would, as the box user. ENOENT: nothing of that name;
-// EACCES: something, but not executable. What is named by a path execve judges.
-func lookup(name string, env []string) (string, error) {
-	if strings.Contains(name, "/") {
-		return name, nil
-	}
-	found := error(unix.ENOENT)
-	for dir := range strings.SplitSeq(pathOf(env), ":") {
-		if dir == "" {
-			continue // the current directory, by POSIX; never a good idea
-		}
-		path := dir + "/" + name
-		err := executable(path)
-		if err == nil {
-			return path, nil
-		}
-		if errors.Is(err, unix.EACCES) {
-			found = err
-		}
-	}
-	return "", found
-}
-
-func pathOf(env []string) string {
-	for _, kv := range slices.Backward(env) {
-		if p, ok := strings.CutPrefix(kv, "PATH="); ok {
-			return p
-		}
-	}
-	return "/usr/bin:/bin"
-}
-
-func executable(path string) error {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return unix.EACCES
-	}
-	return unix.Faccessat2(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
 // end kills a program and everything it has started; finish follows when it is gone.

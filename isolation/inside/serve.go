@@ -194,7 +194,7 @@ func (s *server) expire() {
 		switch {
 		case p.deadline == 0 || p.deadline > now || s.evaded:
 		case p.exit != nil: // it does not die
-			p.stuck = true
+			s.judge(p)
 			s.report(p)
 		default:
 			s.end(p, isolation.ReasonTimedOut)

@@ -20,8 +20,9 @@ import (
 // groups is the keeper's part of the control groups. It is opened when it is first needed and again when
 // it has gone: the anchor that holds it may start later than the keeper, and may be stopped.
 type groups struct {
-	mu   sync.Mutex // guards the field below
-	tree *tree.Tree
+	mu    sync.Mutex // guards the fields below
+	tree  *tree.Tree
+	swept bool // what an earlier keeper has left is gone
 }
 
 // open returns the tree of the boxes.
@@ -31,18 +32,25 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	if k.cfg.Group == "" {
 		return nil, errors.New("no control group is configured (cgroups.parent)")
 	}
-	if g.tree != nil && g.tree.Alive() {
-		return g.tree, nil
+	if g.tree != nil {
+		gone, err := g.tree.Gone()
+		if err != nil {
+			return nil, err
+		}
+		if !gone {
+			return g.tree, nil
+		}
+		// Its boxes are dead, but not all may have been removed yet: what they hold of it stays open.
+		g.tree = nil
 	}
-	g.closeLocked()
-	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir)
+	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir, !g.swept)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &noAnchorError{k.cfg.Group, err}
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.tree = t
+	g.tree, g.swept = t, true
 	return t, nil
 }
 
@@ -105,6 +113,9 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 		var err error
 		undo, err = k.work.SetQuota(req.Key, req.Work)
 		if used, ok := errors.AsType[*disk.UsedError](err); ok {
+			if used.Usage.Inodes > used.Want.Inodes {
+				return inUse("workspace_inodes", used.Want.Inodes, used.Usage.Inodes)
+			}
 			return inUse("workspace_quota", used.Want.Bytes, used.Usage.Bytes)
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
@@ -24,8 +25,10 @@ type launching struct {
 	box     *box
 	watched bool // the box's end releases the box
 	sources []source
-	ids     *idRange    // taken, and nobody else's yet
-	asked   *conceiving // the zygote is at work on embryo
+	ids     *idRange     // taken, and nobody else's yet
+	init    cgroup.Group // that PID 1 is cloned into; -1: none
+	dropped bool         // dropEmbryo has run
+	asked   *conceiving  // the zygote is at work on embryo
 	embryo  *embryo
 	mounts  []isolation.SetupMount
 	trees   []int
@@ -67,7 +70,7 @@ func (k *Keeper) launch(spec *isolation.Spec) *launching {
 }
 
 func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
-	l := &launching{k: k, spec: spec}
+	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: noGroup}}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -82,6 +85,9 @@ func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
 		for _, f := range slices.Backward(l.undo) {
 			f()
 		}
+	}
+	if l.init.FD != noGroup {
+		l.init.Close() // nobody asks the zygote again
 	}
 	return l
 }
@@ -158,7 +164,7 @@ func (l *launching) askZygote() (string, error) {
 		if err != nil {
 			return "init", err
 		}
-		defer in.Close()
+		l.init = in
 		group = in.FD
 	}
 	ids := *l.ids
@@ -173,6 +179,10 @@ func (l *launching) askZygote() (string, error) {
 
 // dropEmbryo ends what takeEmbryo has brought, however far it has come.
 func (l *launching) dropEmbryo() {
+	if l.dropped {
+		return
+	}
+	l.dropped = true
 	if l.asked != nil {
 		var err error
 		if l.embryo, err = l.asked.await(); err != nil {
@@ -206,6 +216,7 @@ func (l *launching) makeGroups() (string, error) {
 	l.box.groups = b
 	l.k.mu.Unlock()
 	l.undo = append(l.undo, func() {
+		l.dropEmbryo()  // which may be on its way into them
 		if !l.watched { // or its end has done it
 			l.box.removeGroups(l.k.cfg.Log)
 		}

@@ -117,11 +117,26 @@ func (d *Driver) stopLeft(ctx context.Context) {
 func (d *Driver) stopScope(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
+	// Our box is dead. Who lives in a scope of that name is another boxd's; and one whose last process is just
+	// going ends by itself.
+	if living, err := populated(filepath.Join(cgroup.Mount, systemd.Slice, name)); err == nil && living {
+		return nil
+	}
 	if err := d.scopes.Stop(ctx, name); err != nil {
 		return err
 	}
 	// systemd gives up on a group that the keeper tidies at the same moment, and then nobody knows of it.
 	return removeGroup(filepath.Join(cgroup.Mount, systemd.Slice, name))
+}
+
+// populated reports whether a group has a living process.
+func populated(path string) (bool, error) {
+	g, err := cgroup.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer g.Close()
+	return g.Populated()
 }
 
 // removeGroup removes a group, and those below it, that has no process.

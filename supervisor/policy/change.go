@@ -37,6 +37,9 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	if m.err != nil {
 		return s, m.err
 	}
+	if err := s.quotaFor(req); err != nil {
+		return s, err
+	}
 	if req.Labels != nil {
 		if err := validateLabels(req.Labels); err != nil {
 			return s, err

@@ -136,9 +136,8 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
 		return s, nil, err
 	}
-	if !s.ManagedWork() && req.WorkspaceQuota != nil && *req.WorkspaceQuota > 0 {
-		return s, nil, fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
-			WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
+	if err := s.quotaFor(req); err != nil {
+		return s, nil, err
 	}
 	if err := validateLabels(req.Labels); err != nil {
 		return s, nil, err
@@ -150,6 +149,15 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		return s, nil, err
 	}
 	return s, &p, s.supported()
+}
+
+// quotaFor refuses a quota of a workspace that is the host's.
+func (s *Settings) quotaFor(req *Request) error {
+	if s.ManagedWork() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
+		return nil
+	}
+	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
+		WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
 }
 
 // ManagedWork reports whether /workspace is boxd's own directory and not one of the host.

@@ -57,7 +57,7 @@ func TestWhatTheKernelTellsOfAGroup(t *testing.T) {
 	if read != 11 || written != 20 {
 		t.Errorf("read %d, written %d", read, written)
 	}
-	if now() <= 0 || now() > 1000*365*24*time.Hour {
+	if now() <= 0 || now() > 100*365*24*time.Hour {
 		t.Errorf("it is %v", now())
 	}
 }

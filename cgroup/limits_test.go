@@ -17,8 +17,13 @@ func TestLimitsAreTheTextsOfTheKernel(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ got, want []Setting }{
 		"all programs": {full.Programs("8:0"), []Setting{
-			{"memory.max", "67108864"}, {"memory.high", "50331648"}, {"memory.swap.max", "1048576"}, {"memory.oom.group", "1"},
-			{"cpu.max", "150000 100000"}, {"pids.max", "77"}, {"io.max", "8:0 rbps=10485760 wbps=5242880"},
+			{"memory.max", "67108864"},
+			{"memory.high", "50331648"},
+			{"memory.swap.max", "1048576"},
+			{"memory.oom.group", "1"},
+			{"cpu.max", "150000 100000"},
+			{"pids.max", "77"},
+			{"io.max", "8:0 rbps=10485760 wbps=5242880"},
 		}},
 		"without a device": {new(Limits{Memory: 1, IORead: 1}).Programs(""), []Setting{
 			{"memory.max", "1"}, {"memory.high", "max"}, {"memory.swap.max", "0"}, {"memory.oom.group", "0"}, {"cpu.max", "max 100000"}, {"pids.max", "max"},
@@ -29,12 +34,20 @@ func TestLimitsAreTheTextsOfTheKernel(t *testing.T) {
 		"one way of io":  {[]Setting{new(Limits{IORead: 7}).Programs("8:0")[6]}, []Setting{{"io.max", "8:0 rbps=7 wbps=max"}}},
 		"no io any more": {[]Setting{LiftIO("8:0")}, []Setting{{"io.max", "8:0 rbps=max wbps=max"}}},
 		"the box": {full.Box(), []Setting{
-			{"memory.max", "201326592"}, {"pids.max", "141"}, {"cpu.weight", "50"}, {"io.weight", "default 60"},
-			{"cgroup.max.descendants", "1024"}, {"cgroup.max.depth", "2"},
+			{"memory.max", "201326592"},
+			{"pids.max", "141"},
+			{"cpu.weight", "50"},
+			{"io.weight", "default 60"},
+			{"cgroup.max.descendants", "1024"},
+			{"cgroup.max.depth", "2"},
 		}},
 		"a box without limits": {new(Limits{}).Box(), []Setting{
-			{"memory.max", "max"}, {"pids.max", "max"}, {"cpu.weight", "100"}, {"io.weight", "default 100"},
-			{"cgroup.max.descendants", "1024"}, {"cgroup.max.depth", "2"},
+			{"memory.max", "max"},
+			{"pids.max", "max"},
+			{"cpu.weight", "100"},
+			{"io.weight", "default 100"},
+			{"cgroup.max.descendants", "1024"},
+			{"cgroup.max.depth", "2"},
 		}},
 		"one program":               {new(Limits{Memory: 5, Pids: 6, CPU: 7000, OOM: OOMProgram}).Program(), []Setting{{"memory.max", "5"}, {"pids.max", "6"}, {"cpu.max", "7000 100000"}, {"memory.oom.group", "1"}}},
 		"a program without its own": {new(Limits{OOM: OOMProcess}).Program(), nil},

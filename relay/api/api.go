@@ -155,6 +155,11 @@ type SessionList struct {
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.
 type ExecRequest struct {
+	// ID makes it a process of that id, which outlives its client until its timeout: a request of the same
+	// id joins it or gets its result, and it never runs twice.
+	ID string `json:"id,omitempty"`
+	// Detach answers 202 with the Process at once instead of waiting. It needs an ID.
+	Detach   bool               `json:"detach,omitempty"`
 	Argv     []string           `json:"argv,omitempty" max:"16384"`
 	Command  *string            `json:"command,omitempty"`  // for the shell
 	Code     *string            `json:"code,omitempty"`     // in Language

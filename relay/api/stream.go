@@ -23,6 +23,17 @@ const (
 	ChannelControl byte = 3
 )
 
+// The stream of a process, GET /v1/sessions/{id}/processes/{p}/stream, has other first messages:
+//
+//	control {"attach": …} ──────────────────►
+//	            ◄───────────────────────────── control {"attached": …}, then output from there
+//	control {"resize": …} ──────────────────►  also in a stream of an execution with a terminal
+//	            ◄───────────────────────────── control {"gap": …}: output that is not kept any more
+//	            ◄───────────────────────────── control {"writer_lost": true}: another writes now
+//
+// Closing it leaves the process alone. Output is counted by stream from the first byte the process has
+// ever written, so a client that has been cut off goes on at the bytes it has; and so is input.
+
 // Bounds of a stream, in bytes.
 const (
 	StdinWindow = 256 << 10
@@ -32,8 +43,10 @@ const (
 
 // ClientControl is a control message from the client; one field is set.
 type ClientControl struct {
-	Start  *StreamStart `json:"start,omitempty"`
-	Signal string       `json:"signal,omitempty"`
+	Start  *StreamStart  `json:"start,omitempty"`
+	Attach *StreamAttach `json:"attach,omitempty"`
+	Signal string        `json:"signal,omitempty"`
+	Resize *Terminal     `json:"resize,omitempty"`
 }
 
 // StreamStart is the first message. Session is for /v1/exec/stream, which makes one for the purpose.
@@ -41,18 +54,58 @@ type StreamStart struct {
 	Session *SessionRequest `json:"session,omitempty"`
 	Exec    ExecRequest     `json:"exec"`
 	Stdin   bool            `json:"stdin,omitempty"` // frames of standard input will follow
+	// Terminal gives the program a terminal instead of pipes. Its output is all stdout.
+	Terminal *Terminal `json:"terminal,omitempty"`
+}
+
+// StreamAttach is the first message to a process.
+type StreamAttach struct {
+	// Stdout and Stderr are where output begins: the bytes the client has of each. Both left out, it
+	// begins with what comes from now on.
+	Stdout *int64 `json:"stdout,omitempty"`
+	Stderr *int64 `json:"stderr,omitempty"`
+	Replay bool   `json:"replay,omitempty"` // begin with the oldest that is kept
+	// Write asks to be the one client that sends standard input; TakeOver, to be it instead of another.
+	Write    bool `json:"write,omitempty"`
+	TakeOver bool `json:"take_over,omitempty"`
+	// Stdin is how many bytes of standard input the client has sent before, in earlier streams, so that
+	// boxd knows which of the bytes that follow it has already. Left out, they are all new.
+	Stdin *int64 `json:"stdin,omitempty"`
+	// Lossless makes the program wait for this client, as long as it is there and takes anything.
+	Lossless bool `json:"lossless,omitempty"`
+	// Lines makes every message of stdout one whole line without its end, and adds that to every message
+	// of stdin: the stdio transport of MCP.
+	Lines bool `json:"lines,omitempty"`
 }
 
 // ServerControl is a control message from boxd; one field is set.
 type ServerControl struct {
-	Started    *StreamStarted `json:"started,omitempty"`
-	StdinTaken uint64         `json:"stdin_taken,omitempty"`
-	Exit       *ExecResult    `json:"exit,omitempty"`
-	Error      *Problem       `json:"error,omitempty"`
+	Started    *StreamStarted  `json:"started,omitempty"`
+	StdinTaken uint64          `json:"stdin_taken,omitempty"`
+	Attached   *StreamAttached `json:"attached,omitempty"`
+	Gap        *StreamGap      `json:"gap,omitempty"`
+	WriterLost bool            `json:"writer_lost,omitempty"`
+	Exit       *ExecResult     `json:"exit,omitempty"`
+	Error      *Problem        `json:"error,omitempty"`
 }
 
 // StreamStarted says that the program runs.
 type StreamStarted struct {
 	Session string  `json:"session"`
 	Clamped []Clamp `json:"clamped,omitempty"`
+}
+
+// StreamAttached says what a stream of a process begins with.
+type StreamAttached struct {
+	Process Process `json:"process"`
+	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come
+	Stderr  int64   `json:"stderr"`
+	Stdin   int64   `json:"stdin"` // bytes of standard input the process has ever been given
+	Writer  bool    `json:"writer"`
+}
+
+// StreamGap says that output is missing: the next byte of the stream is behind it.
+type StreamGap struct {
+	Stream string `json:"stream"` // "stdout" or "stderr"
+	Bytes  int64  `json:"bytes"`
 }

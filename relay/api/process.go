@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// ProcessRequest asks for a process: the body of PUT /v1/sessions/{id}/processes/{p}. Exactly one of
+// Argv, Command and Code is given.
+type ProcessRequest struct {
+	Argv     []string           `json:"argv,omitempty" max:"16384"`
+	Command  *string            `json:"command,omitempty"` // for the shell
+	Code     *string            `json:"code,omitempty"`    // in Language
+	Language string             `json:"language,omitempty"`
+	Env      map[string]string  `json:"env,omitempty" max:"256"`
+	Cwd      string             `json:"cwd,omitempty"`     // made if missing; default /workspace
+	Timeout  *quantity.Duration `json:"timeout,omitempty"` // of each start; left out: none
+	CPUs     *float64           `json:"cpus,omitempty"`
+	Memory   *quantity.Size     `json:"memory,omitempty"`
+	Pids     *int               `json:"pids,omitempty"`
+	// Terminal gives it a terminal instead of pipes.
+	Terminal *Terminal `json:"terminal,omitempty"`
+	// Stdin gives it a standard input that clients of its stream write to.
+	Stdin   bool     `json:"stdin,omitempty"`
+	Restart *Restart `json:"restart,omitempty"` // left out: no
+	Ready   *Ready   `json:"ready,omitempty"`   // left out: ready when it runs
+	Stop    *Stop    `json:"stop,omitempty"`    // left out: SIGTERM, 10s
+	// Lease is how long it lives without a client: it is stopped when nobody has been attached to its
+	// stream, nor renewed it, for so long. Left out: for ever.
+	Lease *quantity.Duration `json:"lease,omitempty"`
+	// Output is how much of the end of each stream is kept, at least; left out: 1 MiB.
+	Output *quantity.Size    `json:"output,omitempty"`
+	Labels map[string]string `json:"labels,omitempty" max:"32"`
+}
+
+// Terminal is the size of a terminal in characters.
+type Terminal struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Restart says what follows the end of a process's program.
+type Restart struct {
+	Policy string `json:"policy"` // "no", "on-failure" (any end but exit code 0 and a stop) or "always"
+	// Delay before the first restart; it doubles up to MaxDelay with each that follows, and begins anew
+	// when the program has run for Window. Left out: 100ms and 30s.
+	Delay    *quantity.Duration `json:"delay,omitempty"`
+	MaxDelay *quantity.Duration `json:"max_delay,omitempty"`
+	// Limit restarts within Window are a crash loop, after which it is not started again. Left out: 5
+	// within 1m; 0 is no limit.
+	Limit  *int               `json:"limit,omitempty"`
+	Window *quantity.Duration `json:"window,omitempty"`
+}
+
+// Ready says when a process is ready: one of Line, Port and Command.
+type Ready struct {
+	Line    *string  `json:"line,omitempty"`                // a regular expression (RE2) that a line of its output matches
+	Port    *int     `json:"port,omitempty"`                // a TCP port of the box's loopback accepts connections
+	Command []string `json:"command,omitempty" max:"16384"` // exits with 0; tried every second
+	// Timeout ends a program that is not ready by then; left out: 1m.
+	Timeout *quantity.Duration `json:"timeout,omitempty"`
+}
+
+// Stop says how a process is asked to end.
+type Stop struct {
+	Signal string             `json:"signal,omitempty"` // to its process group; left out: SIGTERM
+	Grace  *quantity.Duration `json:"grace,omitempty"`  // before it is killed; left out: 10s
+}
+
+// Process describes a process. An execution with an id is one too.
+type Process struct {
+	ID      string `json:"id"`
+	Session string `json:"session"`
+	// State is "starting", "running", "waiting" (for its next start), "stopping" or "ended".
+	State   string   `json:"state"`
+	Ready   bool     `json:"ready"`
+	PID     uint32   `json:"pid,omitempty"` // in the box
+	Starts  int      `json:"starts"`        // of its program, ever
+	Argv    []string `json:"argv"`
+	Cwd     string   `json:"cwd"`
+	Env     []string `json:"env"` // names only
+	Stdin   bool     `json:"stdin"`
+	Readers int      `json:"readers"` // clients of its stream
+	Writer  bool     `json:"writer"`  // one of them may write to it
+
+	Terminal *Terminal          `json:"terminal,omitempty"`
+	Timeout  *quantity.Duration `json:"timeout,omitempty"`
+	Restart  Restart            `json:"restart"`
+	Stop     Stop               `json:"stop"`
+	Lease    *quantity.Duration `json:"lease,omitempty"`
+	Labels   map[string]string  `json:"labels,omitempty"`
+
+	Output    [2]StreamState `json:"output"` // of stdout and stderr
+	StartedAt time.Time      `json:"started_at"`
+	EndedAt   *time.Time     `json:"ended_at,omitempty"`
+	NextStart *time.Time     `json:"next_start,omitempty"` // in state waiting
+	ExpiresAt *time.Time     `json:"expires_at,omitempty"` // when its lease ends
+	// Reason is why it ended, if that was not its program's own doing: "stopped", "lease", "crash loop",
+	// "not ready", "shutdown".
+	Reason  string  `json:"reason,omitempty"`
+	Clamped []Clamp `json:"clamped,omitempty"`
+	// Result is that of the last start that has ended. Output is in it when the process itself has ended.
+	Result *ExecResult `json:"result,omitempty"`
+}
+
+// StreamState says how far a stream has come and how far back it can be read.
+type StreamState struct {
+	Bytes int64 `json:"bytes"` // ever written
+	From  int64 `json:"from"`  // the oldest of the last ones that are all kept
+}
+
+// ProcessList is the answer of GET /v1/sessions/{id}/processes.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+}
+
+// SignalRequest is the body of POST /v1/sessions/{id}/processes/{p}/signal.
+type SignalRequest struct {
+	Signal string `json:"signal"` // "SIGHUP"
+}
+
+// LogLine is one line of GET …/logs with format=ndjson or sse: a piece of a stream as it was written.
+type LogLine struct {
+	Stream string    `json:"stream"` // "stdout" or "stderr"
+	Offset int64     `json:"offset"` // of its first byte in the stream
+	Time   time.Time `json:"time"`   // about when it was written
+	Data   string    `json:"data,omitempty"`
+	Base64 bool      `json:"base64,omitempty"` // Data is, as it is not UTF-8
+	Gap    int64     `json:"gap,omitempty"`    // this many bytes are not kept any more; without Data
+}

@@ -102,7 +102,11 @@ func (s *server) adopt() {
 		if p.over {
 			k.Exited = p.exit
 		}
-		s.send(&isolation.BoxReply{ID: id, Program: &k}, append([]int{p.private}, p.handOver(true)...)...)
+		files := p.handOver(true)
+		if p.private >= 0 {
+			files = append([]int{p.private}, files...)
+		}
+		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
 	s.send(&isolation.BoxReply{Adopted: &isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, Kept: s.kept}})
 }

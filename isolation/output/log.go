@@ -296,6 +296,12 @@ func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
 	return at, next, nil
 }
 
+// ReadAt reads bytes of a stream that are known to be kept.
+func (l *Log) ReadAt(stream int, b []byte, off int64) error {
+	_, err := readAt(l.rings[stream], b, off)
+	return err
+}
+
 // entries reads some entries, and returns how many there were.
 func (l *Log) entries(index int64, to []entry) (int, error) {
 	var buf [2 * entrySize]byte

@@ -25,7 +25,8 @@ import (
 //	            ◄──────────────────────── Exited{id, exit} + kept output not handed over before
 //	            ◄──────────────────────── Quiet, when the processes of an Exit with Kept are gone
 //
-// Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped.
+// Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped, then the
+// socket on which PID 1 is connected to again, if Adoptable.
 // Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile.
 // Files of Started: the writing end of standard input, if it is StdinPipe, then the memfds of
 // standard output and error, then an eventfd that is written whenever one of them has grown.
@@ -62,12 +63,13 @@ const MaxBoxReply = 4 << 10
 
 // Setup is what a fresh PID 1 needs to know. The trees of Mounts travel beside it, in order.
 type Setup struct {
-	Hostname string
-	Scratch  Scratch
-	Rlimits  []Rlimit
-	Mounts   []SetupMount
-	Grouped  bool   // every program gets a control group
-	Filter   []byte // seccomp program, as in isolation/seccomp
+	Hostname  string
+	Scratch   Scratch
+	Rlimits   []Rlimit
+	Mounts    []SetupMount
+	Grouped   bool   // every program gets a control group
+	Adoptable bool   // a later boxd can connect
+	Filter    []byte // seccomp program, as in isolation/seccomp
 }
 
 // SetupMount is where a mount tree goes.
@@ -256,6 +258,7 @@ func (e *encoder) setup(s *Setup) {
 		e.bool(s.Mounts[i].Writable)
 	}
 	e.bool(s.Grouped)
+	e.bool(s.Adoptable)
 	e.str(string(s.Filter))
 }
 
@@ -264,7 +267,7 @@ func (d *decoder) setup() *Setup {
 	for range d.count(5) {
 		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
 	}
-	s.Grouped = d.bool()
+	s.Grouped, s.Adoptable = d.bool(), d.bool()
 	s.Filter = []byte(d.str())
 	return s
 }

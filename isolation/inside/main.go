@@ -64,11 +64,14 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 		return stepError(isolation.StepReceive, "setup", err)
 	}
 	req, err := isolation.DecodeBoxRequest(body)
-	b.group = -1
+	b.group, b.listener = -1, -1
+	if err == nil && req.Setup != nil && req.Setup.Adoptable && len(files) > 0 {
+		b.listener, files = files[len(files)-1], files[:len(files)-1]
+	}
 	if err == nil && req.Setup != nil && req.Setup.Grouped && len(files) > 0 {
 		b.group, files = files[len(files)-1], files[:len(files)-1]
 	}
-	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) {
+	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) || req.Setup.Adoptable != (b.listener >= 0) {
 		return stepError(isolation.StepReceive, "setup", syscall.EPROTO)
 	}
 	b.setup, b.trees = req.Setup, files

@@ -17,12 +17,13 @@ import (
 // as in-box root with every capability there, in a copy of the image's template mount tree whose
 // mounts are locked (mount_namespaces(7)): what is read-only in the template stays so.
 type box struct {
-	setup *isolation.Setup
-	trees []int // detached mounts, one for each of setup.Mounts
-	group int   // control group for the programs' groups, -1 if there is none
-	root  int   // "/", for openat2
-	proc  int   // the box's own procfs
-	work  int   // the scratch tmpfs, source of every writable directory
+	setup    *isolation.Setup
+	trees    []int // detached mounts, one for each of setup.Mounts
+	group    int   // control group for the programs' groups, -1 if there is none
+	listener int   // socket on which a later boxd connects, -1 if there is none
+	root     int   // "/", for openat2
+	proc     int   // the box's own procfs
+	work     int   // the scratch tmpfs, source of every writable directory
 }
 
 type step struct {

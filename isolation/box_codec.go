@@ -31,7 +31,7 @@ func (m *BoxRequest) Encode() []byte {
 		e.times(m.Times)
 		return e.b
 	case m.Adopt != 0:
-		e := message(msgAdopt)
+		e := message(msgTakeOver)
 		e.u32(m.Adopt)
 		return e.b
 	case m.Freeze != nil:
@@ -76,7 +76,7 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 		m.ID, m.CloseInput = d.u32(), true
 	case msgForget:
 		m.ID, m.Forget = d.u32(), true
-	case msgAdopt:
+	case msgTakeOver:
 		m.Adopt = d.u32()
 		d.bad = d.bad || m.Adopt == 0
 	case msgFreeze:

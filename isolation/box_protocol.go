@@ -66,7 +66,7 @@ const (
 	msgTimes
 	msgCloseInput
 	msgForget
-	msgAdopt
+	msgTakeOver
 	msgProgram
 	msgAdopted
 )

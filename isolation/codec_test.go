@@ -31,12 +31,20 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 1<<32 - 1, Check: true},
 		{Req: 4, Look: true},
 		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits(), Work: Quota{1, 2}}},
+		{Req: 6, Leave: true},
+		{Req: 7, Quit: true},
+		{Req: 8, List: &List{After: spec.Key}},
+		{Req: 9, List: &List{}},
+		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
 	}
 }
 
 func keeperReplies() []*KeeperReply {
 	return []*KeeperReply{
-		{Hello: KeeperVersion},
+		{Hello: &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
+		{Hello: &Greeting{Version: KeeperVersion}},
+		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
+		{Req: 10, Listed: &Listed{}},
 		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
 		{Req: 7, Host: &Host{Controllers: []string{"cpu", "memory"}}},
 		{Req: 8, Host: &Host{NoGroups: "none", Workspaces: "/w", Quota: "store", NoQuota: "no", QuotaHint: "do"}},
@@ -132,7 +140,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
 	check(t, seen, append(requests[:3:3], requests[4:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgFailed}, {msgSetup, msgAdopted}} {
+	for _, span := range [][2]uint8{{msgHello, msgAdopt}, {msgSetup, msgAdopted}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -193,7 +201,7 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		"negative timeout":        spawn(func(c *Command) { c.Timeout = -1 }),
 		"signal 0":                (&BoxRequest{ID: 1}).Encode(),
 		"signal 65":               (&BoxRequest{ID: 1, Signal: 65}).Encode(),
-		"adopted by version 0":    {msgAdopt, 0, 0, 0, 0},
+		"adopted by version 0":    {msgTakeOver, 0, 0, 0, 0},
 		"negative grace":          (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
 		"stdin that nobody keeps": spawn(func(c *Command) { c.Stdin = StdinPipe }),
 		"a terminal for nobody":   spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
@@ -220,6 +228,36 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 			t.Errorf("%x is read as %+v, which is %x", data, m, m.Encode())
 		}
 	})
+}
+
+// A keeper of any version can be told from one's own, and sent away.
+func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
+	t.Parallel()
+	want := &Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=2"}, Programs: "x"}
+	for _, tc := range []struct {
+		got    Greeting
+		differ string
+	}{
+		{*want, ""},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 5, not 4"},
+		{Greeting{Version: 3}, "it speaks version 3, not 4"},
+		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
+		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
+		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},
+	} {
+		reply, err := DecodeKeeperReply((&KeeperReply{Hello: &tc.got}).Encode())
+		if err != nil || !cmp.Equal(reply.Hello, &tc.got) {
+			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
+			continue
+		}
+		if differ := reply.Hello.Differs(want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
+			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
+		}
+	}
+	external := &Greeting{Version: KeeperVersion, Flags: want.Flags}
+	if differ := want.Differs(external); differ != "" {
+		t.Errorf("the program of a keeper of its own unit: %s", differ)
+	}
 }
 
 func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), DecodeKeeperRequest) }

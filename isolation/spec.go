@@ -35,8 +35,9 @@ const (
 
 // Bounds of a Spec.
 const (
-	// MaxMounts leaves room for the workspace and the message in one message of 253 descriptors.
-	MaxMounts   = 250
+	// MaxMounts leaves room for the workspace, the control group, the listening socket and the message in one
+	// message of 253 descriptors.
+	MaxMounts   = 249
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256

@@ -38,8 +38,16 @@ type daemonConfig struct {
 	Socket      string `toml:"socket"`
 	SocketGroup string `toml:"socket_group"`
 	StateDir    string `toml:"state_dir"`
+	RuntimeDir  string `toml:"runtime_dir"`
+	Keeper      string `toml:"keeper"`
 	Ahead       int    `toml:"ahead"`
 }
+
+// Who starts the keeper.
+const (
+	keeperOwn      = "own"      // boxd, where none lives
+	keeperExternal = "external" // somebody else, as its own unit
+)
 
 type idConfig struct {
 	Base  uint32 `toml:"base"`
@@ -131,7 +139,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
@@ -314,10 +322,13 @@ func distance(a, b string) int {
 
 func (c *config) validate(path string) error {
 	var errs []error
-	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "ids.lock": c.IDs.Lock} {
+	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "daemon.runtime_dir": c.Daemon.RuntimeDir, "ids.lock": c.IDs.Lock} {
 		if !isolation.CleanAbsolute(value) {
 			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
 		}
+	}
+	if !slices.Contains([]string{keeperOwn, keeperExternal}, c.Daemon.Keeper) {
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q and %q", c.Daemon.Keeper, keeperOwn, keeperExternal))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))

@@ -97,6 +97,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"driver in capitals", "[cgroups]\ndriver = \"Systemd\"\n", []string{"cgroups.driver", "Systemd"}},
 		{"no driver", "[cgroups]\ndriver = \"\"\n", []string{"cgroups.driver"}},
 		{"scopes and no parent", "[cgroups]\ndriver = \"systemd\"\nparent = \"\"\n", []string{"cgroups.driver", "cgroups.parent"}},
+		{"relative runtime directory", "[daemon]\nruntime_dir = \"run\"\n", []string{"daemon.runtime_dir", "absolute"}},
+		{"unknown keeper", "[daemon]\nkeeper = \"none\"\n", []string{"daemon.keeper", "external"}},
 		{"relative path", "[daemon]\nstate_dir = \"state\"\n", []string{"daemon.state_dir", "absolute"}},
 		{"language", "[languages.python]\ninline = [\"python3\"]\nfile = [\"python3\", \"{file}\"]\n", []string{"languages.python", "{code}"}},
 		{"rule", "[mounts]\nallow = [{path = \"/srv\"}]\n", []string{"owner"}},

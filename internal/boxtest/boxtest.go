@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -173,7 +174,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		log: filepath.Join(dir, "log"), t: t,
 	}
 	text := strings.Join(configuration, "\n")
-	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\n", d.Socket)
+	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nruntime_dir = %q\n", d.Socket, filepath.Join(dir, "run"))
 	if dir, ok := strings.CutPrefix(text, "state_dir = "); ok { // elsewhere
 		_, _ = fmt.Sscanf(dir, "%q", &d.State)
 	} else {
@@ -330,6 +331,20 @@ func (d *Daemon) Warm() {
 
 // PID is the process id of boxd.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Keeper is the process id of the keeper, which may be an earlier boxd's child.
+func (d *Daemon) Keeper() int {
+	d.t.Helper()
+	text, err := os.ReadFile(filepath.Join(d.Dir, "run", "keeper", "lock"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return pid
+}
 
 // Log returns what boxd and its keeper have logged.
 func (d *Daemon) Log() string {

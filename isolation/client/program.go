@@ -5,6 +5,7 @@ package client
 import (
 	"context"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,7 @@ type Program struct {
 	started  chan struct{} // closed when it is durable and runs, or has ended
 	exited   chan struct{} // closed when it has ended
 	missed   error         // its files did not arrive; the receiver's
+	closing  sync.Once
 
 	// Set before started is closed.
 	pid     uint32
@@ -194,7 +196,9 @@ func (p *Program) tell(req *isolation.BoxRequest) error {
 
 // Close releases the descriptors of a program that has ended, or that is left to the next boxd. Nobody may be
 // reading or writing.
-func (p *Program) Close() {
+func (p *Program) Close() { p.closing.Do(p.close) }
+
+func (p *Program) close() {
 	if p.input != nil {
 		p.input.close()
 	}

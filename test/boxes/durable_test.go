@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,12 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// bareBox starts a box with nothing above it but a keeper.
-func bareBox(t *testing.T) *client.Box {
+// bareKeeper is a keeper with nothing above it.
+type bareKeeper struct {
+	*client.Keeper
+	cfg client.KeeperConfig
+}
+
+func startKeeper(t *testing.T) *bareKeeper {
 	t.Helper()
 	boxtest.RequireRoot(t)
 	dir, bin := boxtest.TempDir(t), boxtest.Programs(t)
@@ -29,20 +37,41 @@ func bareBox(t *testing.T) *client.Box {
 		t.Fatal(err)
 	}
 	base, count := boxtest.IDs(t)
-	k, err := client.StartKeeper(t.Context(), client.KeeperConfig{
-		Program: filepath.Join(bin, "boxkeeper"), BoxInit: filepath.Join(bin, "boxinit"), StateDir: state,
-		IDBase: base, IDCount: count, IDLock: filepath.Join(dir, "ids"), Stderr: os.Stderr,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := &bareKeeper{cfg: client.KeeperConfig{
+		KeeperConfig: isolation.KeeperConfig{
+			RunDir: dir, StateDir: state, BoxInit: filepath.Join(bin, "boxinit"), IDBase: base, IDCount: count, IDLock: filepath.Join(dir, "ids"),
+		},
+		Program: filepath.Join(bin, "boxkeeper"), Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler),
+	}}
+	k.connect(t)
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	return k
+}
+
+func (k *bareKeeper) connect(t *testing.T) {
+	t.Helper()
+	var err error
+	if k.Keeper, err = client.StartKeeper(t.Context(), k.cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const bareKey = "d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0"
+
+// bareBox starts a box with nothing above it but a keeper.
+func bareBox(t *testing.T) *client.Box {
+	t.Helper()
+	return startKeeper(t).launch(t)
+}
+
+func (k *bareKeeper) launch(t *testing.T) *client.Box {
+	t.Helper()
 	box, err := k.Launch(t.Context(), &isolation.Spec{
-		Key: strings.Repeat("d0", isolation.KeyLen/2), Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true,
+		Key: bareKey, Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -289,5 +318,156 @@ func TestAProgramGoesOnWithAnothersOutput(t *testing.T) {
 	}
 	if text := until(t, second, "three"); text != "one\ntwo three\n" {
 		t.Errorf("%q", text)
+	}
+}
+
+// change makes another boxd of this process: what the first one had is gone, as if it had died.
+func (k *bareKeeper) change(t *testing.T, box *client.Box, programs ...*client.Program) (*client.Box, *client.Adopted) {
+	t.Helper()
+	for _, p := range programs {
+		p.Close()
+	}
+	box.Close()
+	k.Detach()
+	k.connect(t)
+	keys, err := k.List(t.Context())
+	if err != nil || len(keys) != 1 || keys[0] != bareKey {
+		t.Fatalf("living are %q, %v", keys, err)
+	}
+	next, found, err := k.Adopt(t.Context(), bareKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Close)
+	if next.PID != box.PID || next.IDBase != box.IDBase || next.Group != box.Group {
+		t.Errorf("%+v was %+v", next.Launched, box.Launched)
+	}
+	return next, found
+}
+
+func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
+	k := startKeeper(t)
+	box := k.launch(t)
+	if err := box.SetTimes(isolation.Times{Grace: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	ended := durable(t, box, "echo bye; exit 5", nil)
+	wait(t, ended)
+	secret, err := fdpass.BytesFile("private", []byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cat := durable(t, box, "while read x; do echo \"<$x>\"; done; exit 4", func(c *isolation.Command, f *client.Files) {
+		c.Stdin, f.Private = isolation.StdinPipe, os.NewFile(uintptr(secret), "private")
+		t.Cleanup(func() { f.Private.Close() })
+	})
+	tty := durable(t, box, "stty -echo; while read x; do echo \"[$x]\"; done", withTerminal)
+	meanwhile := durable(t, box, "sleep 0.2; seq 1000; exit 6", nil)
+	hasty, err := box.Start(&isolation.Command{Argv: []string{"sleep", "100"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: isolation.Workspace, ScriptArg: -1, Timeout: 2 * time.Minute}, client.Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := ""
+	for round := range 5 {
+		for _, p := range []*client.Program{cat, tty} {
+			if _, err := p.Input().Write(t.Context(), fmt.Appendf(nil, "line %d\n", round)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sent += fmt.Sprintf("line %d\n", round)
+		until(t, cat, fmt.Sprintf("<line %d>", round))
+		until(t, tty, fmt.Sprintf("[line %d]", round))
+		next, found := k.change(t, box, ended, cat, tty, meanwhile)
+		box = next
+		if len(found.Programs) != 4 || found.Frozen {
+			t.Fatalf("%d programs, frozen %v", len(found.Programs), found.Frozen)
+		}
+		ids := []uint32{ended.ID(), cat.ID(), tty.ID(), meanwhile.ID()}
+		for i, p := range found.Programs {
+			t.Cleanup(p.Close)
+			if p.ID() != ids[i] {
+				t.Errorf("program %d is %d", ids[i], p.ID())
+			}
+		}
+		ended, cat, tty, meanwhile = found.Programs[0], found.Programs[1], found.Programs[2], found.Programs[3]
+		if exit := wait(t, ended); exit.Code != 5 {
+			t.Errorf("%+v", exit)
+		}
+		if head, _, err := ended.Kept(0); err != nil || string(head) != "bye\n" {
+			t.Errorf("%q, %v", head, err)
+		}
+		if cat.Input().Taken() != int64(len(sent)) {
+			t.Errorf("%d bytes of input, not %d", cat.Input().Taken(), len(sent))
+		}
+		private, err := io.ReadAll(io.NewSectionReader(cat.Private(), 0, 100))
+		if err != nil || string(private) != "secret" || tty.Private() != nil {
+			t.Errorf("%q, %v", private, err)
+		}
+		cat.Private().Close()
+	}
+	if exit := wait(t, meanwhile); exit.Code != 6 || exit.Streams[0].Total != 3893 {
+		t.Errorf("%+v", exit)
+	}
+	if _, err := hasty.Wait(t.Context()); err == nil {
+		t.Error("a program that nobody could find again lives on")
+	}
+	if err := cat.Input().CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, cat); exit.Code != 4 {
+		t.Errorf("%+v", exit)
+	}
+	// A new program gets a number that none has had.
+	p := durable(t, box, "exit 2", nil)
+	if exit := wait(t, p); p.ID() <= meanwhile.ID() || exit.Code != 2 {
+		t.Errorf("%d, %+v", p.ID(), exit)
+	}
+}
+
+func TestABoxThatNobodyWantsEnds(t *testing.T) {
+	for name, times := range map[string]isolation.Times{
+		"never told": {},
+		"grace":      {Grace: 300 * time.Millisecond},
+		"end":        {Grace: time.Hour, End: 300 * time.Millisecond},
+		"idle":       {Parked: true, Idle: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := startKeeper(t)
+			box := k.launch(t)
+			if err := box.SetTimes(times); err != nil {
+				t.Fatal(err)
+			}
+			if name != "idle" {
+				durable(t, box, "sleep 100", nil)
+			}
+			box.Close()
+			boxtest.Eventually(t, "it has ended", func() bool {
+				keys, err := k.List(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(keys) == 0
+			})
+		})
+	}
+}
+
+func TestAParkedBoxLives(t *testing.T) {
+	k := startKeeper(t)
+	box := k.launch(t)
+	p := durable(t, box, "read x; exit 9", withStdin)
+	if err := box.SetTimes(isolation.Times{Parked: true, Idle: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	box.Close()
+	time.Sleep(500 * time.Millisecond) // it is not idle, and has no other end
+	_, found := k.change(t, box, p)
+	p = found.Programs[0]
+	t.Cleanup(p.Close)
+	if err := p.Input().CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Code != 9 {
+		t.Errorf("%+v", exit)
 	}
 }

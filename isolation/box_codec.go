@@ -231,6 +231,7 @@ func (e *encoder) command(c *Command) {
 	}
 	e.u32(uint32(size.Rows)<<16 | uint32(size.Cols))
 	e.u32(c.Continue)
+	e.bool(c.Direct)
 }
 
 func (d *decoder) command() *Command {
@@ -244,9 +245,10 @@ func (d *decoder) command() *Command {
 		c.Terminal = &Terminal{Rows: uint16(size >> 16), Cols: uint16(size)}
 		d.bad = d.bad || c.Terminal.Rows == 0 || c.Terminal.Cols == 0 || !c.Durable || c.Stdin != StdinPipe
 	}
-	c.Continue = d.u32()
+	c.Continue, c.Direct = d.u32(), d.bool()
 	d.bad = d.bad || len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 ||
-		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0)
+		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct) ||
+		c.Direct && (c.Stdin != StdinNull || c.Continue != 0)
 	return c
 }
 

@@ -68,6 +68,7 @@ func boxRequests() []*BoxRequest {
 			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
 			Durable: true, Terminal: &Terminal{Rows: 24, Cols: 80}, Continue: 7,
 		}},
+		{ID: 8, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Direct: true}},
 		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
 		{ID: 3, Signal: 15},
 		{ID: 4, Kill: true},
@@ -132,13 +133,13 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	seen := map[byte]bool{}
 	// The long command once is enough: cutting it at every byte is quadratic.
 	requests := boxRequests()
-	long := requests[3]
+	long := requests[4]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
 		t.Errorf("a long command: %v", err)
 	}
 	check(t, seen, keeperRequests(), (*KeeperRequest).Encode, DecodeKeeperRequest)
 	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
-	check(t, seen, append(requests[:3:3], requests[4:]...), (*BoxRequest).Encode, DecodeBoxRequest)
+	check(t, seen, append(requests[:4:4], requests[5:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
 	for _, span := range [][2]uint8{{msgHello, msgAdopt}, {msgSetup, msgAdopted}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
@@ -194,19 +195,20 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		return (&BoxRequest{ID: 1, Spawn: &c}).Encode()
 	}
 	for name, data := range map[string][]byte{
-		"no arguments":            spawn(func(c *Command) { c.Argv = nil }),
-		"script is not argument":  spawn(func(c *Command) { c.ScriptArg = 1 }),
-		"script before the first": spawn(func(c *Command) { c.ScriptArg = -2 }),
-		"unknown stdin":           spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
-		"negative timeout":        spawn(func(c *Command) { c.Timeout = -1 }),
-		"signal 0":                (&BoxRequest{ID: 1}).Encode(),
-		"signal 65":               (&BoxRequest{ID: 1, Signal: 65}).Encode(),
-		"adopted by version 0":    {msgTakeOver, 0, 0, 0, 0},
-		"negative grace":          (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
-		"stdin that nobody keeps": spawn(func(c *Command) { c.Stdin = StdinPipe }),
-		"a terminal for nobody":   spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
-		"a terminal of no width":  spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
-		"more arguments than fit": {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
+		"no arguments":              spawn(func(c *Command) { c.Argv = nil }),
+		"script is not argument":    spawn(func(c *Command) { c.ScriptArg = 1 }),
+		"script before the first":   spawn(func(c *Command) { c.ScriptArg = -2 }),
+		"unknown stdin":             spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
+		"negative timeout":          spawn(func(c *Command) { c.Timeout = -1 }),
+		"signal 0":                  (&BoxRequest{ID: 1}).Encode(),
+		"signal 65":                 (&BoxRequest{ID: 1, Signal: 65}).Encode(),
+		"adopted by version 0":      {msgTakeOver, 0, 0, 0, 0},
+		"negative grace":            (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
+		"stdin that nobody keeps":   spawn(func(c *Command) { c.Stdin = StdinPipe }),
+		"a terminal for nobody":     spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
+		"direct input that is kept": spawn(func(c *Command) { c.Durable, c.Direct, c.Stdin = true, true, StdinPipe }),
+		"a terminal of no width":    spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
+		"more arguments than fit":   {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
 	} {
 		if m, err := DecodeBoxRequest(data); err == nil {
 			t.Errorf("%s: accepted as %+v", name, m)

@@ -170,6 +170,37 @@ func TestDurableProgramIsTalkedTo(t *testing.T) {
 	}
 }
 
+func TestDirectProgramIsItsCallersAlone(t *testing.T) {
+	box := bareBox(t)
+	p := durable(t, box, "cat; echo the end >&2; exit 8", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
+	far := p.Far()
+	if len(far) != 3 || p.Far() != nil || p.Input() != nil {
+		t.Fatal(far)
+	}
+	if _, err := far[0].WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	far[0].Close()
+	for i, want := range []string{"hello", "the end\n"} {
+		got, err := io.ReadAll(far[1+i])
+		far[1+i].Close()
+		if err != nil || string(got) != want {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if exit := wait(t, p); exit.Code != 8 || exit.Streams[0].Total != 0 {
+		t.Errorf("%+v", exit)
+	}
+	// Who lets go of the ends is as gone as any reader.
+	p = durable(t, box, "exec yes", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
+	for _, f := range p.Far() {
+		f.Close()
+	}
+	if exit := wait(t, p); exit.Reason != isolation.ReasonSignaled || exit.Signal != int(unix.SIGPIPE) {
+		t.Errorf("%+v", exit)
+	}
+}
+
 func TestTerminalOfABox(t *testing.T) {
 	box := bareBox(t)
 	p := durable(t, box, "tty; stty size; trap 'stty size; echo resized' WINCH; echo ready; while :; do read x && echo \"got $x\"; done", withTerminal)

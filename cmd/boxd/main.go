@@ -94,7 +94,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
+	defer func() { //nolint:contextcheck // boxes end after ctx
 		if err := keeper.Close(); err != nil {
 			log.Warn("keeper", "error", err)
 		}

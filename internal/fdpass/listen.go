@@ -74,7 +74,7 @@ func NewListener(fd int) (*Listener, error) {
 	return &Listener{f, raw}, nil
 }
 
-// Accept waits for a connection. The descriptor is the caller's.
+// Accept waits for a connection. The descriptor is the caller's. os.ErrClosed: the Listener is closed.
 func (l *Listener) Accept() (int, error) {
 	var conn int
 	var aerr error
@@ -87,10 +87,10 @@ func (l *Listener) Accept() (int, error) {
 		}
 	})
 	if err != nil {
-		return -1, err
+		return -1, ended(err)
 	}
 	return conn, os.NewSyscallError("accept", aerr)
 }
 
 // Close ends a wait in Accept. What waits to be accepted is reset.
-func (l *Listener) Close() error { return l.file.Close() }
+func (l *Listener) Close() { l.file.Close() }

@@ -74,7 +74,9 @@ func (k *Keeper) keep(ctx context.Context, l *link) {
 	defer close(k.done)
 	for l != nil {
 		l.receive()
-		if !k.lose() {
+		more := k.lose()
+		close(l.over)
+		if !more {
 			return
 		}
 		k.cfg.Log.Warn("the keeper is gone; boxes live on, and another keeper is looked for")
@@ -158,6 +160,7 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 		if !errors.Is(err, ErrKeeperGone) || n == again {
 			return a, err
 		}
+		<-l.over // or it would be the current one still
 	}
 }
 
@@ -231,6 +234,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	}
 	a, err := l.do(ctx, isolation.KeeperRequest{Launch: spec}, spec.Key)
 	if errors.Is(err, ErrKeeperGone) {
+		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
 		return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
 	}

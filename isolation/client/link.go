@@ -24,6 +24,7 @@ import (
 // link is a connection to a keeper that has been greeted.
 type link struct {
 	conn *fdpass.Conn
+	over chan struct{} // closed when it has been lost, and the Keeper knows
 
 	mu      sync.Mutex // guards the fields below
 	next    uint32
@@ -94,7 +95,7 @@ func (k *Keeper) attempt(ctx context.Context) (*link, error) {
 		}
 		return nil, err
 	}
-	l := &link{conn: conn, waiting: map[uint32]*call{}}
+	l := &link{conn: conn, over: make(chan struct{}), waiting: map[uint32]*call{}}
 	if err := k.greet(ctx, conn); err != nil {
 		conn.Close()
 		return nil, err

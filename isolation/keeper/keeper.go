@@ -7,7 +7,6 @@
 package keeper
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log"
@@ -170,7 +169,7 @@ func (k *Keeper) idle() bool {
 func startReaper() (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
-	ctx, cancel := context.WithCancel(context.Background())
+	end := make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
 		for {
@@ -179,13 +178,13 @@ func startReaper() (stop func()) {
 			}
 			select {
 			case <-signals:
-			case <-ctx.Done():
+			case <-end:
 				return
 			}
 		}
 	})
 	return func() {
-		cancel()
+		close(end)
 		done.Wait()
 		signal.Stop(signals)
 	}

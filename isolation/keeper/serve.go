@@ -155,7 +155,7 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.Keep
 		case req.Leave || req.Quit:
 			return *req
 		}
-		requests.Go(func() { k.answer(conn, req) })
+		requests.Go(func() { k.answer(conn, req) }) //nolint:contextcheck // what has begun is finished or undone
 	}
 }
 

@@ -59,7 +59,7 @@ func OpenPlace(run string) (*Place, error) {
 		case <-again.C:
 		}
 	}
-	if err := lock.Truncate(0); err == nil {
+	if err = lock.Truncate(0); err == nil {
 		_, err = lock.WriteString(strconv.Itoa(os.Getpid()) + "\n")
 	}
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -279,8 +279,8 @@ func (st *stream) control(ctx context.Context, msg api.ServerControl) {
 // input carries standard input from the connection to the program, so that a program that does not
 // read holds up neither signals nor the notice that the client is gone. The window bounds it.
 type input struct {
-	asked    bool     // the client said that there would be input
-	pipe     *os.File // nil: there is no program to read it
+	asked    bool           // the client said that there would be input
+	pipe     io.WriteCloser // nil: there is no program to read it
 	queue    chan []byte
 	done     chan struct{}
 	received uint64        // bytes from the client; add's
@@ -290,7 +290,7 @@ type input struct {
 // inputQueue bounds the messages under way, as the window bounds their bytes.
 const inputQueue = 1024
 
-func newInput(asked bool, pipe *os.File) *input {
+func newInput(asked bool, pipe io.WriteCloser) *input {
 	return &input{asked: asked, pipe: pipe, queue: make(chan []byte, inputQueue), done: make(chan struct{})}
 }
 

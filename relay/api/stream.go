@@ -39,6 +39,7 @@ const (
 	StdinWindow = 256 << 10
 	MaxFrame    = 64<<10 + 1 // of stdin; outputs keep to it too
 	MaxStart    = 16 << 20   // of the first message
+	MaxLine     = 16 << 20   // of a line without its end, where messages are lines
 )
 
 // ClientControl is a control message from the client; one field is set.

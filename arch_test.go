@@ -61,7 +61,9 @@ func mayImport() map[string]string {
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",
-		"relay":        "relay/api supervisor supervisor/policy isolation internal/fault internal/quantity",
+		"relay/wire":   "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
+		"relay/stream": "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
+		"relay":        "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation isolation/keeper cgroup/tree",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package wire
 
 import (
 	"encoding/json"
@@ -23,7 +23,7 @@ func TestRequestsAreReadExactly(t *testing.T) {
 		"cpus":0.5,"pids":null,"mounts":[{"source":"/a","target":"/data","mode":"ro"},{"source":"/b","target":"/mnt","owner":7}],
 		"env":{"A":"\ufffd","":"x"},"labels":{}},
 		"exec":{"argv":["sh","-c","echo \"$1\""],"cwd":"/tmp","timeout":2,"stdin":"é","output_limit":"1KiB"}} `
-	if err := decode([]byte(body), &got); err != nil {
+	if err := Decode([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := api.OneShotRequest{
@@ -97,7 +97,7 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var v api.OneShotRequest
-			err := decode([]byte(tc.body), &v)
+			err := Decode([]byte(tc.body), &v)
 			f, ok := errors.AsType[*fault.Error](err)
 			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.says)
@@ -117,7 +117,7 @@ func TestNoErrorShowsWhatMayBeASecret(t *testing.T) {
 		`{"exec":{"env":{"TOKEN":"s3cret","TOKEN":""}}}`,
 	} {
 		var v api.OneShotRequest
-		if err := decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if err := Decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -131,7 +131,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"session":{"env":{"a":"b","a":null}}}{`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var ours, theirs api.OneShotRequest
-		if decode(data, &ours) != nil {
+		if Decode(data, &ours) != nil {
 			return
 		}
 		if err := json.Unmarshal(data, &theirs); err != nil {

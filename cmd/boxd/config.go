@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -35,18 +36,26 @@ type config struct {
 }
 
 type daemonConfig struct {
-	Socket      string `toml:"socket"`
-	SocketGroup string `toml:"socket_group"`
-	StateDir    string `toml:"state_dir"`
-	RuntimeDir  string `toml:"runtime_dir"`
-	Keeper      string `toml:"keeper"`
-	Ahead       int    `toml:"ahead"`
+	Socket      string            `toml:"socket"`
+	SocketGroup string            `toml:"socket_group"`
+	StateDir    string            `toml:"state_dir"`
+	RuntimeDir  string            `toml:"runtime_dir"`
+	Keeper      string            `toml:"keeper"`
+	AdoptGrace  quantity.Duration `toml:"adopt_grace"`
+	OnStop      string            `toml:"on_stop"`
+	Ahead       int               `toml:"ahead"`
 }
 
 // Who starts the keeper.
 const (
 	keeperOwn      = "own"      // boxd, where none lives
 	keeperExternal = "external" // somebody else, as its own unit
+)
+
+// What becomes of boxes when boxd is stopped.
+const (
+	onStopKeep = "keep"
+	onStopEnd  = "end"
 )
 
 type idConfig struct {
@@ -139,7 +148,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, Ahead: 1},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
@@ -329,6 +338,9 @@ func (c *config) validate(path string) error {
 	}
 	if !slices.Contains([]string{keeperOwn, keeperExternal}, c.Daemon.Keeper) {
 		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q and %q", c.Daemon.Keeper, keeperOwn, keeperExternal))
+	}
+	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))

@@ -97,6 +97,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"driver in capitals", "[cgroups]\ndriver = \"Systemd\"\n", []string{"cgroups.driver", "Systemd"}},
 		{"no driver", "[cgroups]\ndriver = \"\"\n", []string{"cgroups.driver"}},
 		{"scopes and no parent", "[cgroups]\ndriver = \"systemd\"\nparent = \"\"\n", []string{"cgroups.driver", "cgroups.parent"}},
+		{"unknown stop", "[daemon]\non_stop = \"no\"\n", []string{"daemon.on_stop", "keep"}},
 		{"relative runtime directory", "[daemon]\nruntime_dir = \"run\"\n", []string{"daemon.runtime_dir", "absolute"}},
 		{"unknown keeper", "[daemon]\nkeeper = \"none\"\n", []string{"daemon.keeper", "external"}},
 		{"relative path", "[daemon]\nstate_dir = \"state\"\n", []string{"daemon.state_dir", "absolute"}},

@@ -94,8 +94,11 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	keep := cfg.Daemon.OnStop == onStopKeep
 	defer func() { //nolint:contextcheck // boxes end after ctx
-		if err := keeper.Close(); err != nil {
+		if keep {
+			keeper.Detach()
+		} else if err := keeper.Close(); err != nil {
 			log.Warn("keeper", "error", err)
 		}
 	}()

@@ -153,6 +153,10 @@ type Daemon struct {
 	ids idRange
 }
 
+// Lasting makes boxes outlive boxd where it is killed; they end where it is stopped. Without it they end
+// either way.
+const Lasting = "# lasting\n"
+
 // BestEffort lets sessions go without the limits that only control groups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
@@ -179,6 +183,10 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		_, _ = fmt.Sscanf(dir, "%q", &d.State)
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
+	}
+	daemon += "on_stop = \"end\"\n"
+	if !strings.Contains(text, Lasting) && !strings.Contains(text, "adopt_grace") {
+		daemon += "adopt_grace = \"0s\"\n"
 	}
 	text = daemon + text
 	d.makeGroup()
@@ -344,6 +352,17 @@ func (d *Daemon) Keeper() int {
 		d.t.Fatal(err)
 	}
 	return pid
+}
+
+// Zygotes are the process ids of the keeper's zygotes.
+func (d *Daemon) Zygotes() (pids []int) {
+	d.t.Helper()
+	for _, pid := range Children(d.t, d.Keeper()) {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(text), "\x00zygote") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // Log returns what boxd and its keeper have logged.

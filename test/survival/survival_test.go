@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -35,9 +34,6 @@ func kills() int {
 	}
 	return 200
 }
-
-// lasting is a configuration in which boxes outlive boxd.
-const lasting = "[lasting]"
 
 func start(t *testing.T) *boxtest.Daemon {
 	t.Helper()
@@ -255,8 +251,6 @@ func (l *load) make(n int) {
 }
 
 func (l *load) run() {
-	lease := quantity.Duration(0)
-	_ = lease
 	l.work.Go(l.count)
 	l.work.Go(func() { l.echo("pipe", &api.ProcessRequest{Command: new(echoScript), Stdin: true}, &l.echoed) })
 	l.work.Go(func() {

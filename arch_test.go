@@ -60,7 +60,7 @@ func mayImport() map[string]string {
 		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine supervisor/process cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
-		"relay/client": "relay/api",
+		"relay/client": "relay/api internal/quantity",
 		"relay/wire":   "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
 		"relay/stream": "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
 		"relay":        "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",

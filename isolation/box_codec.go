@@ -232,6 +232,7 @@ func (e *encoder) command(c *Command) {
 	e.u32(uint32(size.Rows)<<16 | uint32(size.Cols))
 	e.u32(c.Continue)
 	e.bool(c.Direct)
+	e.bool(c.Wait)
 }
 
 func (d *decoder) command() *Command {
@@ -245,9 +246,9 @@ func (d *decoder) command() *Command {
 		c.Terminal = &Terminal{Rows: uint16(size >> 16), Cols: uint16(size)}
 		d.bad = d.bad || c.Terminal.Rows == 0 || c.Terminal.Cols == 0 || !c.Durable || c.Stdin != StdinPipe
 	}
-	c.Continue, c.Direct = d.u32(), d.bool()
+	c.Continue, c.Direct, c.Wait = d.u32(), d.bool(), d.bool()
 	d.bad = d.bad || len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 ||
-		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct) ||
+		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct || c.Wait) ||
 		c.Direct && (c.Stdin != StdinNull || c.Continue != 0)
 	return c
 }

@@ -68,7 +68,7 @@ func boxRequests() []*BoxRequest {
 			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
 			Durable: true, Terminal: &Terminal{Rows: 24, Cols: 80}, Continue: 7,
 		}},
-		{ID: 8, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Direct: true}},
+		{ID: 8, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Direct: true, Wait: true}},
 		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
 		{ID: 3, Signal: 15},
 		{ID: 4, Kill: true},

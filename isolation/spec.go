@@ -238,6 +238,8 @@ type Command struct {
 	// Direct hands the far ends of a durable program's standard input, output and error over, for somebody
 	// who wants them for himself: nothing of what goes through them is kept. Stdin is StdinNull then.
 	Direct bool
+	// Wait makes a durable program wait for its readers from the start, until a Pace says something else.
+	Wait bool
 	// Continue is a durable program that has ended, whose output this durable one goes on with. 0: none.
 	Continue uint32
 }

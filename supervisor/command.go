@@ -37,7 +37,7 @@ func (v *Supervisor) command(s *Session, req *ExecRequest, managed bool) (*isola
 	cmd := &isolation.Command{
 		Env: withEnv(s.env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: s.profile.Leftovers == policy.LeftoversKeep,
-		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe,
+		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}
 	if cmd.Dir == "" {
 		cmd.Dir = isolation.Workspace

@@ -21,6 +21,7 @@ import (
 // slot is the place of a process in its session: whoever makes it starts the process, all others wait.
 type slot struct {
 	request map[string]string
+	managed bool          // it counts as a process, any other as an execution
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
@@ -38,7 +39,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := v.reserveProcess(s, spec)
+	entry, mine, err := v.reserveProcess(s, spec, req.Managed)
 	if err != nil {
 		return nil, false, err
 	}
@@ -68,7 +69,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot, mine bool, err error) {
+func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec, managed bool) (entry *slot, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -80,15 +81,21 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 		}
 		return entry, false, nil
 	}
-	if s.lives >= v.cfg.Processes.Max {
+	if !managed {
+		if err := s.roomLocked(v.cfg.Exec.MaxPerSession); err != nil {
+			return nil, false, err
+		}
+	} else if s.lives >= v.cfg.Processes.Max {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them")
 	}
 	if err := s.beginLocked(time.Now()); err != nil {
 		return nil, false, err
 	}
-	s.lives++
-	entry = &slot{request: spec.Request, known: make(chan struct{})}
+	if managed {
+		s.lives++
+	}
+	entry = &slot{request: spec.Request, managed: managed, known: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -104,7 +111,7 @@ func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) 
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = gone(s.ID)
 		}
-		v.processEnded(s)
+		v.processEnded(s, entry)
 		v.dropProcess(s, entry)
 		return
 	}
@@ -126,15 +133,17 @@ func (v *Supervisor) home(s *Session) process.Home {
 func (v *Supervisor) drive(s *Session, entry *slot) {
 	v.work.Go(func() {
 		entry.process.Drive()
-		v.processEnded(s)
+		v.processEnded(s, entry)
 		v.retire(s, entry)
 	})
 }
 
 // processEnded lets go of a session.
-func (v *Supervisor) processEnded(s *Session) {
+func (v *Supervisor) processEnded(s *Session, entry *slot) {
 	s.mu.Lock()
-	s.lives--
+	if entry.managed {
+		s.lives--
+	}
 	s.mu.Unlock()
 	v.finish(s)
 }
@@ -289,6 +298,7 @@ type ProcessRequest struct {
 	Ready     *process.Ready
 	Stop      *process.Stop
 	Lease     *time.Duration
+	Wait      bool           // the program waits for its first lossless reader
 	Output    *quantity.Size // how much of the end of each stream is kept
 	Labels    map[string]string
 }

@@ -43,7 +43,7 @@ func (v *Supervisor) processSpec(s *Session, req *ProcessRequest) (*process.Spec
 	if err != nil {
 		return nil, err
 	}
-	cmd.Durable = true
+	cmd.Durable, cmd.Wait = true, req.Wait
 	if req.Managed {
 		keep := defaultOutput
 		if req.Output != nil {

@@ -53,7 +53,7 @@ type program struct {
 func newProgram(id uint32, cmd *isolation.Command) *program {
 	return &program{
 		id: id, pidfd: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
-		keep: cmd.KeepRunning, durable: cmd.Durable, group: cgroup.Group{FD: -1},
+		keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
 	}
 }
 

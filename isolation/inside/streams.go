@@ -39,6 +39,12 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		if err := s.openRings(p, cmd); err != nil {
 			return io, stepError(isolation.StepStdio, "rings", err)
 		}
+		for i := range p.streams {
+			if ring := &p.streams[i].ring; cmd.Wait {
+				p.pace.Taken[i] = uint64(ring.Size())
+				ring.Hold(ring.Size())
+			}
+		}
 	}
 	if cmd.Terminal != nil {
 		slave, err := s.openTerminal(p, cmd.Terminal)
@@ -197,6 +203,10 @@ func (s *server) setPace(p *program, pace *isolation.Pace) {
 	for i := range p.streams {
 		st := &p.streams[i]
 		p.pace.Taken[i] = min(p.pace.Taken[i], uint64(st.ring.Size()))
+		st.ring.Hold(-1)
+		if p.pace.Wait {
+			st.ring.Hold(int64(p.pace.Taken[i]))
+		}
 		if st.paused && !p.ahead(st) {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
 			if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {

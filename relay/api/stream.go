@@ -2,6 +2,8 @@
 
 package api
 
+import "github.com/boxd-dev/boxd/internal/quantity"
+
 // A stream is a WebSocket of binary messages. The first byte of each names its channel:
 //
 //	client                                     boxd
@@ -57,6 +59,9 @@ type StreamStart struct {
 	Stdin   bool            `json:"stdin,omitempty"` // frames of standard input will follow
 	// Terminal gives the program a terminal instead of pipes. Its output is all stdout.
 	Terminal *Terminal `json:"terminal,omitempty"`
+	// Lease is how long a program with an id lives on without a client: with 0s it ends when its client goes.
+	// Left out, only its timeout ends it.
+	Lease *quantity.Duration `json:"lease,omitempty"`
 }
 
 // StreamAttach is the first message to a process.

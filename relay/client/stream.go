@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -40,7 +41,8 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 		return nil, err
 	}
 	start := &api.StreamStart{Exec: *req, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal}
-	if start.Exec.ID == "" {
+	if start.Exec.ID == "" { // nobody else knows it
+		start.Lease = new(quantity.Duration(0))
 		start.Exec.ID = strings.ToLower(rand.Text())
 	}
 	again, err := c.processPath(id, start.Exec.ID, "/stream", nil)

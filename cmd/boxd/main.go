@@ -158,6 +158,14 @@ func lockRun(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runtime directory: %w", err)
 	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid()) {
+		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
+	}
+	if err != nil { // who can write there could be the keeper
+		f.Close()
+		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)

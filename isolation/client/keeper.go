@@ -19,9 +19,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ErrKeeperGone means that the keeper has ended, and that another one could not be had in time. Boxes live on
-// without one; none can be started or cleaned up.
+// ErrKeeperGone means that the keeper has ended while it was at work on a request that cannot be made again,
+// or that there will be none any more.
 var ErrKeeperGone = errors.New("the keeper is gone")
+
+// ErrNoKeeper means that there is no keeper at present. Boxes live on without one; none can be started or
+// cleaned up until there is one again.
+var ErrNoKeeper = errors.New("there is no keeper at present")
 
 // KeeperConfig says which keeper is wanted, and how to start it.
 type KeeperConfig struct {
@@ -121,7 +125,7 @@ func (k *Keeper) lose() bool {
 	return !k.closing
 }
 
-// current returns the link, and waits for one for a while.
+// current returns the link, and waits for one for a while: ErrNoKeeper, or ErrKeeperGone after Close.
 func (k *Keeper) current(ctx context.Context) (*link, error) {
 	k.mu.Lock()
 	l, linked := k.link, k.linked
@@ -139,11 +143,12 @@ func (k *Keeper) current(ctx context.Context) (*link, error) {
 			return k.link, nil
 		}
 	case <-k.done:
+		return nil, ErrKeeperGone
 	case <-timer.C:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return nil, ErrKeeperGone
+	return nil, ErrNoKeeper
 }
 
 // again is how often a request is made that may be made more than once.
@@ -157,8 +162,11 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 			return answer{}, err
 		}
 		a, err := l.do(ctx, req, "")
-		if !errors.Is(err, ErrKeeperGone) || n == again {
+		if !errors.Is(err, ErrKeeperGone) {
 			return a, err
+		}
+		if n == again {
+			return answer{}, ErrNoKeeper
 		}
 		<-l.over // or it would be the current one still
 	}

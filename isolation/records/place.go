@@ -29,6 +29,9 @@ const leavePatience = 40 * time.Second
 
 // OpenPlace makes the place in a run directory the caller's, and waits until an earlier keeper has left it.
 func OpenPlace(run string) (*Place, error) {
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
 	dir, err := OpenPrivate(run, isolation.KeeperDir)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)

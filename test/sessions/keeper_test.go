@@ -231,6 +231,19 @@ func (tr *troupe) enter() *client.Keeper {
 	return k
 }
 
+// update puts another file in the place of the keeper's program.
+func (tr *troupe) update() {
+	tr.t.Helper()
+	data, err := os.ReadFile(tr.cfg.Program)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.cfg.Program = filepath.Join(filepath.Dir(tr.cfg.RunDir), "boxkeeper")
+	if err := os.WriteFile(tr.cfg.Program, data, 0o700); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
 func (tr *troupe) said() string {
 	text, err := os.ReadFile(tr.log.Name())
 	if err != nil {
@@ -310,8 +323,15 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	k.Detach()
 	tr.cfg.Ahead = 2 // another configuration
 	k = tr.enter()
-	if third := tr.pid(); third == second || lives(second) {
-		t.Errorf("the keeper is %d still", third)
+	third := tr.pid()
+	if third == second || lives(second) {
+		t.Errorf("the keeper is %d still, whatever the configuration", third)
+	}
+	k.Detach()
+	tr.update()
+	k = tr.enter()
+	if fourth := tr.pid(); fourth == third || lives(third) {
+		t.Errorf("the keeper is %d still, after an update", fourth)
 	}
 	tr.wantList(k, "a", "b", "c")
 	for _, box := range []*client.Box{a, b, c} {

@@ -31,6 +31,7 @@ func mayImport() map[string]string {
 		"internal/mountfd":  "",
 		"internal/durable":  "",
 		"internal/quantity": "",
+		"internal/tty":      "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
 		"cgroup":       "",
 		"cgroup/tree":  "cgroup",
@@ -54,14 +55,15 @@ func mayImport() map[string]string {
 		"supervisor/driver":  "systemd isolation isolation/client cgroup internal/fault",
 		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
-		"relay/api":    "internal/quantity",
-		"relay/client": "relay/api",
-		"relay":        "relay/api supervisor supervisor/policy isolation internal/fault internal/quantity",
+		"relay/api":         "internal/quantity",
+		"relay/client":      "relay/api",
+		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
+		"relay":             "relay/api supervisor supervisor/policy isolation internal/fault internal/quantity",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation/keeper cgroup/tree internal/fdpass",
 		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
-		"cmd/boxctl":    "relay/api relay/client internal/quantity",
+		"cmd/boxctl":    "relay/api relay/client relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest": "relay/api relay/client",
 		"test/bench":       "relay/api relay/client",

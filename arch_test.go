@@ -31,6 +31,7 @@ func mayImport() map[string]string {
 		"internal/mountfd":  "",
 		"internal/durable":  "",
 		"internal/quantity": "",
+		"internal/tty":      "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
 		"cgroup":       "",
 		"cgroup/tree":  "cgroup",
@@ -62,16 +63,17 @@ func mayImport() map[string]string {
 		"supervisor/records": "supervisor/policy isolation internal/durable",
 		"supervisor":         "supervisor/driver supervisor/command supervisor/doctor supervisor/process supervisor/policy supervisor/records supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		// ways in
-		"relay/api":    "internal/quantity",
-		"relay/client": "relay/api internal/quantity",
-		"relay/wire":   "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
-		"relay/stream": "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
-		"relay":        "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
+		"relay/api":         "internal/quantity",
+		"relay/client":      "relay/api internal/quantity",
+		"relay/wire":        "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
+		"relay/stream":      "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
+		"relay":             "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
+		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
-		"cmd/boxctl":    "relay/api relay/client internal/quantity",
+		"cmd/boxctl":    "relay/api relay/client relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest": "relay/api relay/client",
 		"test/bench":       "relay/api relay/client",

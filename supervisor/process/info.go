@@ -77,4 +77,3 @@ func (p *Process) Info() Info {
 	}
 	return info
 }
-

@@ -111,7 +111,7 @@ func TestEveryListOfARequestHasItsMost(t *testing.T) {
 			}
 		}
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[api.OneShotRequest](), reflect.TypeFor[api.ClientControl]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[api.OneShotRequest](), reflect.TypeFor[api.ClientControl](), reflect.TypeFor[api.ProcessRequest]()} {
 		walk(typ)
 	}
 	if found < 10 {

@@ -51,8 +51,9 @@ func mayImport() map[string]string {
 		// what exists and who may
 		"supervisor/machine": "internal/quantity",
 		"supervisor/policy":  "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",
+		"supervisor/process": "supervisor/policy isolation isolation/client isolation/output internal/fault internal/fdpass internal/quantity",
 		"supervisor/driver":  "systemd isolation isolation/client cgroup internal/fault",
-		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine supervisor/process cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",

@@ -2,10 +2,11 @@
 
 package isolation
 
-import (
-	"strconv"
-	"time"
-)
+import "strconv"
+
+// BoxVersion is the version of this conversation. PID 1 of a box speaks one all its life; boxd speaks
+// those of all boxes it may find, of which this is the first.
+const BoxVersion = 1
 
 // The conversation with PID 1 of a box, over one SEQPACKET socket. The keeper says the first word and
 // hands its end to boxd, so nothing privileged is in the path of an exec.
@@ -14,27 +15,38 @@ import (
 //	Setup{…} + mount trees ────────────►  make the box, drop privileges
 //	─── the socket changes hands ───
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
+//	Times{…} ──────────────────────────►  how long to live without boxd
 //	Spawn{id, command} + files ────────►  start a program
-//	            ◄──────────────────────── Started{id, pid} + files    if the output is followed
+//	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, and that is its end
 //	Signal{id, signal} ────────────────►  to the program and what it started
 //	Kill{id} ──────────────────────────►  end the program and what it started
+//	CloseInput{id} ────────────────────►  boxd has closed its end of standard input: so does PID 1
+//	Pace{id, wait, offsets} ───────────►  how far readers have come, that the program has to wait for
 //	Freeze{on} ────────────────────────►  stop all programs where they are, or let them go on
 //	            ◄──────────────────────── Frozen{errno}, when that is so
-//	Taken{id, stream, offset} ─────────►  output before offset is no longer needed
 //	            ◄──────────────────────── Exited{id, exit} + kept output not handed over before
+//	Forget{id} ────────────────────────►  of a durable program that has ended: drop what is kept
 //	            ◄──────────────────────── Quiet, when the processes of an Exit with Kept are gone
 //
-// Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped.
-// Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile.
-// Files of Started: the writing end of standard input, if it is StdinPipe, then the memfds of
-// standard output and error, then an eventfd that is written whenever one of them has grown.
+// Another boxd, after the first has gone, connects to the socket that came last with Setup, and begins:
+//
+//	Adopt{version} ────────────────────►
+//	            ◄──────────────────────── Program{id, …} + files, for each durable one
+//	            ◄──────────────────────── Adopted{version, …}
+//
+// Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped, then a
+// listening socket, if Adoptable.
+// Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile, then for a
+// durable program one that PID 1 only keeps for the next boxd.
+// Files of Started: with StdinPipe the writing end of standard input or the terminal, and the memfd with what
+// has been written there, see client.Input; then, unless the program continues another, the memfds of standard
+// output and error and of their journal, see isolation/output, and an eventfd that is written whenever one
+// of them has grown.
+// Files of Program: the one that PID 1 has only kept, then all those of Started.
 // Files of Exited: the memfds of the streams named in Attached, in order.
 //
-// A stream's memfd holds its bytes at their own offsets, so its size is the number of bytes written
-// so far: the sequence number of the next one. What is no longer kept is a hole.
-//
-// When boxd's end closes, the box ends.
+// When boxd's end closes, PID 1 ends all programs that are not durable, and the box as Times say.
 
 // Types of the messages with boxinit.
 const (
@@ -46,11 +58,17 @@ const (
 	msgSpawnFailed
 	msgSignal
 	msgKill
-	msgTaken
+	msgPace
 	msgExited
 	msgQuiet
 	msgFreeze
 	msgFrozen
+	msgTimes
+	msgCloseInput
+	msgForget
+	msgAdopt
+	msgProgram
+	msgAdopted
 )
 
 // ProgramGroup is the name of the control group of a program. It is never used again: in a group that has
@@ -66,8 +84,10 @@ type Setup struct {
 	Scratch  Scratch
 	Rlimits  []Rlimit
 	Mounts   []SetupMount
-	Grouped  bool   // every program gets a control group
-	Filter   []byte // seccomp program, as in isolation/seccomp
+	Grouped  bool // every program gets a control group
+	// Adoptable boxes have a socket by which another boxd finds them.
+	Adoptable bool
+	Filter    []byte // seccomp program, as in isolation/seccomp
 }
 
 // SetupMount is where a mount tree goes.
@@ -84,16 +104,22 @@ type BoxRequest struct {
 	Signal int
 	Kill   bool
 	Freeze *Freeze
-	Taken  *Taken
+	Pace   *Pace
+	Times  *Times
+
+	CloseInput bool
+	Forget     bool
+	Adopt      uint32 // version of the asker
 }
 
 // Freeze asks that no program of the box runs, or that they do again.
 type Freeze struct{ On bool }
 
-// Taken says that output of a followed stream has been taken over.
-type Taken struct {
-	Stream uint8 // 0 standard output, 1 standard error
-	Offset uint64
+// Pace says whether a durable program waits for its readers, when it is as far ahead of them as Output.Tail,
+// and how far they have come.
+type Pace struct {
+	Wait  bool
+	Taken [2]uint64
 }
 
 // BoxReply is a message from PID 1.
@@ -107,239 +133,23 @@ type BoxReply struct {
 	Quiet    bool    // no process is left but PID 1
 	Frozen   bool    // what Freeze asked for is so; with Failed, it is not
 	Failed   *StepError
+	Program  *Kept
+	Adopted  *Adopted
 }
 
-// Encode returns the message's bytes.
-func (m *BoxRequest) Encode() []byte {
-	switch {
-	case m.Setup != nil:
-		e := message(msgSetup)
-		e.setup(m.Setup)
-		return e.b
-	case m.Spawn != nil:
-		e := message(msgSpawn)
-		e.u32(m.ID)
-		e.command(m.Spawn)
-		return e.b
-	case m.Taken != nil:
-		e := message(msgTaken)
-		e.u32(m.ID)
-		e.u8(m.Taken.Stream)
-		e.u64(m.Taken.Offset)
-		return e.b
-	case m.Freeze != nil:
-		e := message(msgFreeze)
-		e.bool(m.Freeze.On)
-		return e.b
-	case m.Kill:
-		e := message(msgKill)
-		e.u32(m.ID)
-		return e.b
-	}
-	e := message(msgSignal)
-	e.u32(m.ID)
-	e.u8(uint8(m.Signal))
-	return e.b
+// Kept is a durable program that PID 1 has for the next boxd. Exited is set if it has ended.
+type Kept struct {
+	PID      uint32
+	Input    bool // the files of standard input are there
+	Terminal bool
+	Output   Output
+	Exited   *Exit
 }
 
-// DecodeBoxRequest reads a message to PID 1.
-func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
-	d := &decoder{b: b}
-	m := &BoxRequest{}
-	switch d.u8() {
-	case msgSetup:
-		m.Setup = d.setup()
-	case msgSpawn:
-		m.ID = d.u32()
-		m.Spawn = d.command()
-	case msgTaken:
-		m.ID = d.u32()
-		m.Taken = &Taken{Stream: d.u8(), Offset: d.u64()}
-		d.bad = d.bad || m.Taken.Stream > 1
-	case msgFreeze:
-		m.Freeze = &Freeze{On: d.bool()}
-	case msgKill:
-		m.ID, m.Kill = d.u32(), true
-	case msgSignal:
-		m.ID, m.Signal = d.u32(), int(d.u8())
-		d.bad = d.bad || m.Signal == 0 || m.Signal > 64
-	default:
-		d.bad = true
-	}
-	if err := d.done(); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// Encode returns the message's bytes.
-func (m *BoxReply) Encode() []byte {
-	switch {
-	case m.Ready:
-		return message(msgReady).b
-	case m.Quiet:
-		return message(msgQuiet).b
-	case m.Frozen:
-		e := message(msgFrozen)
-		e.bool(m.Failed != nil)
-		if m.Failed != nil {
-			e.stepError(m.Failed)
-		}
-		return e.b
-	case m.Failed != nil && m.ID == 0:
-		e := message(msgSetupFailed)
-		e.stepError(m.Failed)
-		return e.b
-	case m.Failed != nil:
-		e := message(msgSpawnFailed)
-		e.u32(m.ID)
-		e.stepError(m.Failed)
-		return e.b
-	case m.Started:
-		e := message(msgStarted)
-		e.u32(m.ID)
-		e.u32(m.PID)
-		return e.b
-	}
-	e := message(msgExited)
-	e.u32(m.ID)
-	e.exit(m.Exited)
-	for _, a := range m.Attached {
-		e.bool(a)
-	}
-	return e.b
-}
-
-// DecodeBoxReply reads a message from PID 1, which is not trusted: every number is checked.
-func DecodeBoxReply(b []byte) (*BoxReply, error) {
-	d := &decoder{b: b}
-	m := &BoxReply{}
-	switch d.u8() {
-	case msgReady:
-		m.Ready = true
-	case msgQuiet:
-		m.Quiet = true
-	case msgFrozen:
-		m.Frozen = true
-		if d.bool() {
-			m.Failed = d.stepError()
-		}
-	case msgSetupFailed:
-		m.Failed = d.stepError()
-	case msgSpawnFailed:
-		m.ID = d.u32()
-		m.Failed = d.stepError()
-		d.bad = d.bad || m.ID == 0
-	case msgStarted:
-		m.ID, m.PID, m.Started = d.u32(), d.u32(), true
-	case msgExited:
-		m.ID = d.u32()
-		m.Exited = d.exit()
-		m.Attached = [2]bool{d.bool(), d.bool()}
-	default:
-		d.bad = true
-	}
-	if err := d.done(); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-func (e *encoder) setup(s *Setup) {
-	e.str(s.Hostname)
-	e.u64(s.Scratch.Bytes)
-	e.u64(s.Scratch.Inodes)
-	e.rlimits(s.Rlimits)
-	e.u32(uint32(len(s.Mounts)))
-	for i := range s.Mounts {
-		e.str(s.Mounts[i].Target)
-		e.bool(s.Mounts[i].Writable)
-	}
-	e.bool(s.Grouped)
-	e.str(string(s.Filter))
-}
-
-func (d *decoder) setup() *Setup {
-	s := &Setup{Hostname: d.str(), Scratch: Scratch{Bytes: d.u64(), Inodes: d.u64()}, Rlimits: d.rlimits()}
-	for range d.count(5) {
-		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
-	}
-	s.Grouped = d.bool()
-	s.Filter = []byte(d.str())
-	return s
-}
-
-func (e *encoder) command(c *Command) {
-	e.strs(c.Argv)
-	e.strs(c.Env)
-	e.str(c.Dir)
-	e.u32(uint32(int32(c.ScriptArg)))
-	e.str(c.ScriptSuffix)
-	e.u8(uint8(c.Stdin))
-	e.i64(int64(c.Timeout))
-	e.bool(c.KeepRunning)
-	e.u64(c.Output.Head)
-	e.u64(c.Output.Tail)
-	e.bool(c.Output.Follow)
-	e.limits(&c.Limits)
-}
-
-func (d *decoder) command() *Command {
-	c := &Command{
-		Argv: d.strs(), Env: d.strs(), Dir: d.str(),
-		ScriptArg: int(int32(d.u32())), ScriptSuffix: d.str(),
-		Stdin: Stdin(d.u8()), Timeout: time.Duration(d.i64()), KeepRunning: d.bool(),
-		Output: Output{Head: d.u64(), Tail: d.u64(), Follow: d.bool()}, Limits: d.limits(),
-	}
-	if len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 {
-		d.bad = true
-	}
-	return c
-}
-
-func (e *encoder) exit(x *Exit) {
-	e.u8(uint8(x.Reason))
-	e.u8(uint8(x.Code))
-	e.u8(uint8(x.Signal))
-	e.i64(int64(x.Duration))
-	e.i64(int64(x.UserTime))
-	e.i64(int64(x.SystemTime))
-	e.u64(x.MaxRSS)
-	e.u32(x.Leftovers)
-	e.bool(x.Kept)
-	e.bool(x.Grouped)
-	e.use(&x.Use)
-	for _, disk := range x.Disks {
-		e.u64(disk.Used)
-		e.u64(disk.Limit)
-		e.u64(disk.Files)
-		e.u64(disk.FilesLimit)
-	}
-	for _, s := range x.Streams {
-		e.u64(s.Total)
-		e.u64(s.CutFrom)
-		e.u64(s.CutTo)
-	}
-}
-
-func (d *decoder) exit() *Exit {
-	x := &Exit{
-		Reason: Reason(d.u8()), Code: int(d.u8()), Signal: int(d.u8()),
-		Duration: time.Duration(d.i64()), UserTime: time.Duration(d.i64()), SystemTime: time.Duration(d.i64()),
-		MaxRSS: d.u64(), Leftovers: d.u32(), Kept: d.bool(), Grouped: d.bool(), Use: d.use(),
-	}
-	for i := range x.Disks {
-		x.Disks[i] = Disk{d.u64(), d.u64(), d.u64(), d.u64()}
-	}
-	for i := range x.Streams {
-		s := StreamEnd{Total: d.u64(), CutFrom: d.u64(), CutTo: d.u64()}
-		if s.CutFrom > s.CutTo || s.CutTo > s.Total {
-			d.bad = true
-		}
-		x.Streams[i] = s
-	}
-	if x.Reason > ReasonOOM || x.Duration < 0 || x.UserTime < 0 || x.SystemTime < 0 || x.Use.User < 0 || x.Use.System < 0 {
-		d.bad = true
-	}
-	return x
+// Adopted is the last word on the adoption of a box.
+type Adopted struct {
+	Version uint32 // of the conversation
+	Next    uint32 // no program has had this id or a greater one
+	Frozen  bool
+	Kept    bool // processes go on without their program
 }

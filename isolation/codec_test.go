@@ -52,19 +52,24 @@ func boxRequests() []*BoxRequest {
 	return []*BoxRequest{
 		{Setup: &Setup{
 			Hostname: "box", Scratch: Scratch{1 << 20, 64}, Rlimits: []Rlimit{{1, 2, 3}, {4, 5, 6}},
-			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Grouped: true, Filter: []byte{1, 0, 255},
+			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Grouped: true, Adoptable: true, Filter: []byte{1, 0, 255},
 		}},
 		{Setup: &Setup{Filter: []byte{}}},
 		{ID: 1, Spawn: &Command{
 			Argv: []string{"sh", "", "{file}"}, Env: []string{"A=1", "B="}, Dir: Workspace, ScriptArg: 2, ScriptSuffix: ".sh",
-			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2, Follow: true}, Limits: limits(),
+			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
+			Durable: true, Terminal: &Terminal{Rows: 24, Cols: 80}, Continue: 7,
 		}},
 		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
 		{ID: 3, Signal: 15},
 		{ID: 4, Kill: true},
 		{Freeze: &Freeze{On: true}},
 		{Freeze: &Freeze{}},
-		{ID: 5, Taken: &Taken{Stream: 1, Offset: 1 << 40}},
+		{ID: 5, Pace: &Pace{Wait: true, Taken: [2]uint64{1 << 40, 3}}},
+		{Times: &Times{Grace: time.Minute, Parked: true, Idle: time.Hour, End: time.Second}},
+		{ID: 6, CloseInput: true},
+		{ID: 7, Forget: true},
+		{Adopt: 1},
 	}
 }
 
@@ -83,6 +88,9 @@ func boxReplies() []*BoxReply {
 		{Quiet: true},
 		{Frozen: true},
 		{Frozen: true, Failed: failed()},
+		{ID: 5, Program: &Kept{PID: 3, Input: true, Terminal: true, Output: Output{Head: 1, Tail: 2}}},
+		{ID: 6, Program: &Kept{Exited: &Exit{Code: 3}}},
+		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, Kept: true}},
 	}
 }
 
@@ -124,7 +132,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
 	check(t, seen, append(requests[:3:3], requests[4:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgFailed}, {msgSetup, msgExited}} {
+	for _, span := range [][2]uint8{{msgHello, msgFailed}, {msgSetup, msgAdopted}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -185,7 +193,11 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		"negative timeout":        spawn(func(c *Command) { c.Timeout = -1 }),
 		"signal 0":                (&BoxRequest{ID: 1}).Encode(),
 		"signal 65":               (&BoxRequest{ID: 1, Signal: 65}).Encode(),
-		"third stream":            (&BoxRequest{ID: 1, Taken: &Taken{Stream: 2}}).Encode(),
+		"adopted by version 0":    {msgAdopt, 0, 0, 0, 0},
+		"negative grace":          (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
+		"stdin that nobody keeps": spawn(func(c *Command) { c.Stdin = StdinPipe }),
+		"a terminal for nobody":   spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
+		"a terminal of no width":  spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
 		"more arguments than fit": {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
 	} {
 		if m, err := DecodeBoxRequest(data); err == nil {

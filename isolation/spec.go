@@ -229,7 +229,17 @@ type Command struct {
 	KeepRunning  bool          // leave alone what the command started and did not end
 	Limits       cgroup.Limits // of this program, in a box with control groups
 	Output       Output
+	// Durable makes PID 1 keep the program's standard input, output and end until they are forgotten,
+	// whatever becomes of boxd; its output is handed over as it grows.
+	Durable bool
+	// Terminal gives a durable program a terminal: its output is then one stream, and Stdin is StdinPipe.
+	Terminal *Terminal
+	// Continue is a durable program that has ended, whose output this durable one goes on with. 0: none.
+	Continue uint32
 }
+
+// Terminal is the size of a terminal in characters; neither is zero.
+type Terminal struct{ Rows, Cols uint16 }
 
 // Stdin says where a program reads from.
 type Stdin uint8
@@ -238,17 +248,19 @@ type Stdin uint8
 const (
 	StdinNull Stdin = iota // end of file at once
 	StdinFile              // a file that travels beside the message
-	StdinPipe              // a pipe whose writing end the starter gets
+	StdinPipe              // of a durable program: what boxd writes, see Started in box_protocol.go
 )
 
-// Output says what is kept of each of the two streams.
-type Output struct {
-	// Head and Tail are how many bytes of the beginning and of the end are kept when the stream is
-	// longer than both; what is between is dropped and counted. The program never waits.
-	Head, Tail uint64
-	// Follow hands the streams over as they grow. Then nothing is dropped: the program waits when
-	// Tail bytes have not been taken yet, as it would for any slow pipe.
-	Follow bool
+// Output says what is kept of each of the two streams: the first Head bytes and the last Tail. What is
+// between is dropped and counted. The program never waits, unless a Pace says so.
+type Output struct{ Head, Tail uint64 }
+
+// Times say how long a box lives without boxd. A box that has never been told ends when boxd does.
+type Times struct {
+	Grace  time.Duration // after boxd has gone without a word; 0: it ends at once
+	Parked bool          // boxd goes with a word: Grace does not count
+	Idle   time.Duration // after the last program has ended; 0: for ever
+	End    time.Duration // from now; 0: none
 }
 
 // Reason is why a program is no longer running.

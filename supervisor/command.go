@@ -25,19 +25,19 @@ const headShare = 0.6
 const followWindow = quantity.MiB
 
 // command turns a request into what PID 1 is told, and the script that goes with it.
-func (v *Supervisor) command(s *Session, req *ExecRequest) (*isolation.Command, []byte, []policy.Clamp, error) {
+func (v *Supervisor) command(s *Session, req *ExecRequest, managed bool) (*isolation.Command, []byte, []policy.Clamp, error) {
 	if err := v.validateExec(req); err != nil {
 		return nil, nil, nil, err
 	}
 	settings := s.settings()
-	timeout, clamped, err := s.profile.ExecTimeout(settings.Profile, req.Timeout)
+	timeout, clamped, err := s.timeout(settings.Profile, req.Timeout, managed)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	cmd := &isolation.Command{
 		Env: withEnv(s.env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: s.profile.Leftovers == policy.LeftoversKeep,
-		Output:      isolation.Output{Follow: req.Follow, Tail: uint64(followWindow)},
+		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe,
 	}
 	if cmd.Dir == "" {
 		cmd.Dir = isolation.Workspace

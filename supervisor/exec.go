@@ -5,18 +5,17 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
+	"io"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.
@@ -38,57 +37,6 @@ type ExecRequest struct {
 	StdinPipe bool
 }
 
-// Status is how an execution ended.
-type Status string
-
-// The statuses; the set is closed.
-const (
-	StatusExited      Status = "exited"
-	StatusSignaled    Status = "signaled"
-	StatusTimedOut    Status = "timed_out"
-	StatusOOMKilled   Status = "oom_killed"
-	StatusCanceled    Status = "canceled"
-	StatusLost        Status = "lost"
-	StatusStartFailed Status = "start_failed"
-)
-
-// Result is what an execution came to.
-type Result struct {
-	Status   Status
-	ExitCode int    // for StatusExited
-	Signal   string // "SIGKILL", whenever a signal ended it
-	Streams  [2]Stream
-	Duration time.Duration
-	UserTime time.Duration
-	SysTime  time.Duration
-	MaxRSS   quantity.Size
-	// Grouped says that the command had a control group: then the times are of all its processes, and
-	// the four fields below are known.
-	Grouped    bool
-	MemoryPeak quantity.Size
-	PidsPeak   int
-	Read       quantity.Size // from devices
-	Written    quantity.Size // to devices
-	Full       []Full
-	OOM        *OOM // nil: none of its processes was killed for want of memory
-	// Leftovers is how many processes the command had left running; they have been killed.
-	Leftovers int
-	Timeout   time.Duration
-	Clamped   []policy.Clamp
-	Failed    *isolation.StepError // for StatusStartFailed
-}
-
-// OOM tells of processes that the kernel has killed for want of memory.
-type OOM struct {
-	Kills   int           // processes
-	Limit   quantity.Size // that was reached
-	Own     bool          // the limit was the execution's own, not the session's
-	Victims []string      // names of the processes the kernel chose, as far as its log still knows
-}
-
-// killPatience is what PID 1 gets to report an end that was due; after that the box counts as lost.
-const killPatience = 45 * time.Second
-
 // Execution is a program under way.
 type Execution struct {
 	v       *Supervisor
@@ -96,8 +44,11 @@ type Execution struct {
 	program *client.Program
 	timeout time.Duration
 	clamped []policy.Clamp
-	memory  quantity.Size // the execution's own limit; 0: none
-	pids    int           // the limit that is nearer, its own or its session's
+	limits  cgroup.Limits
+	output  isolation.Output
+	follow  bool
+	stdin   *process.Pipe // nil: none
+	opened  sync.Once
 	done    sync.Once
 	late    *time.Timer // ends the session
 	due     time.Time   // when late fires, unless hurry has done its work
@@ -117,7 +68,7 @@ func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*R
 // Start starts a program in a session, once that has started itself. The caller must call Close, which
 // ends the program if it still runs.
 func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*Execution, error) {
-	cmd, script, clamped, err := v.command(s, req)
+	cmd, script, clamped, err := v.command(s, req, false)
 	if err != nil {
 		return nil, err
 	}
@@ -146,12 +97,9 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()
-	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, memory: quantity.Size(cmd.Limits.Memory), pids: int(cmd.Limits.Pids)}
-	if e.pids == 0 {
-		e.pids = s.settings().Pids
-	}
-	e.due = time.Now().Add(e.timeout + killPatience)
-	e.late = time.AfterFunc(e.timeout+killPatience, e.lose)
+	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	e.due = time.Now().Add(e.timeout + process.KillPatience)
+	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
 }
 
@@ -182,8 +130,16 @@ func (e *Execution) Exited() <-chan struct{} { return e.program.Exited() }
 // Clamped lists what was given less of than asked for.
 func (e *Execution) Clamped() []policy.Clamp { return e.clamped }
 
-// Stdin is the program's standard input if StdinPipe was asked for. Closing it is its end of file.
-func (e *Execution) Stdin() *os.File { return e.program.Stdin() }
+// Stdin is the standard input of a program that has started, if StdinPipe was asked for, otherwise nil.
+// Closing it is its end of file.
+func (e *Execution) Stdin() io.WriteCloser {
+	in := e.program.Input()
+	if in == nil {
+		return nil
+	}
+	e.opened.Do(func() { e.stdin = process.NewPipe(in) })
+	return e.stdin
+}
 
 // Signal sends a signal to the program's process group.
 func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(sig) }
@@ -191,21 +147,17 @@ func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(s
 // Kill ends the program and everything it started; Wait tells when that is done.
 func (e *Execution) Kill() error {
 	e.hurry.Do(func() {
-		if time.Until(e.due) > killPatience && e.late.Stop() {
-			e.late.Reset(killPatience)
+		if time.Until(e.due) > process.KillPatience && e.late.Stop() {
+			e.late.Reset(process.KillPatience)
 		}
 	})
 	return e.program.Kill()
 }
 
-// Follow hands the output to emit as it comes, until there is no more; stream 0 is standard output,
-// 1 standard error. The program waits while emit does.
+// Follow hands the output of a program that has started to emit as it comes, until there is no more; stream
+// 0 is standard output, 1 standard error. The program waits while emit does.
 func (e *Execution) Follow(ctx context.Context, emit func(stream int, data []byte) error) error {
-	err := e.program.Follow(ctx, emit)
-	if errors.As(err, new(*isolation.StepError)) || errors.Is(err, client.ErrBoxLost) {
-		return nil // Wait tells
-	}
-	return err
+	return process.Follow(ctx, e.program, e.output, emit)
 }
 
 // Wait waits for the end of the program. If ctx ends first the program is killed, and the result
@@ -215,7 +167,19 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 	for done := ctx.Done(); ; {
 		select {
 		case <-e.program.Exited():
-			return e.result(ctx, canceled)
+			exit, err := e.program.Wait(context.WithoutCancel(ctx)) // does not wait
+			if step, ok := errors.AsType[*isolation.StepError](err); ok {
+				if err := limitHit(e.session, step); err != nil {
+					return nil, err
+				}
+			}
+			o := outcome{
+				session: e.session, exit: exit, err: err, group: e.program.Group(), timeout: e.timeout, clamped: e.clamped, limits: &e.limits, canceled: canceled,
+			}
+			if !e.follow {
+				o.kept = e.program.Kept
+			}
+			return o.result()
 		case <-done:
 			done, canceled = nil, true
 			_ = e.Kill() // if the box is gone, Exited tells
@@ -233,6 +197,12 @@ func (e *Execution) Close() {
 			<-e.program.Exited()
 		}
 		e.late.Stop()
+		if e.stdin != nil {
+			e.stdin.Abandon()
+		}
+		if e.follow {
+			_ = e.program.Forget() // without a box there is nothing to forget
+		}
 		e.program.Close()
 		e.v.finish(e.session)
 	})
@@ -247,42 +217,4 @@ func (v *Supervisor) finish(s *Session) {
 	if early {
 		v.wakeReaper()
 	}
-}
-
-func (e *Execution) result(ctx context.Context, canceled bool) (*Result, error) {
-	r := &Result{Timeout: e.timeout, Clamped: e.clamped}
-	exit, err := e.program.Wait(context.WithoutCancel(ctx)) // has ended: does not wait
-	if step, ok := errors.AsType[*isolation.StepError](err); ok {
-		if err := e.limitHit(step); err != nil {
-			return nil, err
-		}
-		r.Status, r.Failed = StatusStartFailed, step
-		return r, nil
-	}
-	if err != nil {
-		r.Status = StatusLost
-		if reason := e.session.endReason(); canceled || reason != "" && reason != EndLost {
-			r.Status = StatusCanceled
-		}
-		return r, nil
-	}
-	r.Status = map[isolation.Reason]Status{
-		isolation.ReasonExited: StatusExited, isolation.ReasonSignaled: StatusSignaled,
-		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled, isolation.ReasonOOM: StatusOOMKilled,
-	}[exit.Reason]
-	r.ExitCode = exit.Code
-	if exit.Signal != 0 {
-		r.Signal = unix.SignalName(syscall.Signal(exit.Signal))
-	}
-	r.Duration, r.UserTime, r.SysTime = exit.Duration, exit.UserTime, exit.SystemTime
-	r.MaxRSS, r.Leftovers = quantity.Size(exit.MaxRSS), int(exit.Leftovers)
-	e.addUse(r, exit)
-	for i := range r.Streams {
-		head, tail, err := e.program.Kept(i)
-		if err != nil {
-			return nil, fmt.Errorf("session %q: %w", e.session.ID, err)
-		}
-		r.Streams[i] = newStream(head, tail, exit.Streams[i])
-	}
-	return r, nil
 }

@@ -44,11 +44,14 @@ type Session struct {
 	state    State
 	box      *client.Box
 	lastUsed time.Time
-	running  int // executions under way
+	running  int // executions under way, and processes
+	lives    int // processes among them
 	execs    int // executions ever
 	frozen   bool
 	reason   EndReason
-	err      error // why the start failed
+
+	processes map[string]*slot
+	err       error // why the start failed
 }
 
 // Info is a consistent picture of a session.
@@ -125,20 +128,25 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != StateReady {
-		return nil, gone(s.ID)
-	}
-	if s.frozen {
-		return nil, frozenError(s.ID)
-	}
-	if s.running >= limit {
+	if s.running-s.lives >= limit && s.state == StateReady && !s.frozen {
 		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
 			WithHint("wait for one of them to end")
+	}
+	return s.box, s.beginLocked(now)
+}
+
+// beginLocked is begin for whoever counts for himself.
+func (s *Session) beginLocked(now time.Time) error {
+	if s.state != StateReady {
+		return gone(s.ID)
+	}
+	if s.frozen {
+		return frozenError(s.ID)
 	}
 	s.running++
 	s.execs++
 	s.lastUsed = now
-	return s.box, nil
+	return nil
 }
 
 func frozenError(id string) error {

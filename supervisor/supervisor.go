@@ -369,6 +369,7 @@ func (v *Supervisor) release(s *Session) {
 		break
 	}
 	s.box.Close()
+	v.dropProcesses(s)
 	<-forgotten
 	v.mu.Lock()
 	delete(v.sessions, s.Key)

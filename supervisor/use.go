@@ -17,8 +17,9 @@ import (
 )
 
 // addUse adds what the control group of an execution has told.
-func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
-	if by := e.session.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
+func (o *outcome) addUse(r *Result) {
+	exit := o.exit
+	if by := o.session.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
 		r.addFull(policy.LimitWorkspace, exit.Disks[0])
 	}
 	r.addFull(policy.LimitTmp, exit.Disks[1])
@@ -30,17 +31,21 @@ func (e *Execution) addUse(r *Result, exit *isolation.Exit) {
 	r.UserTime, r.SysTime = u.User, u.System
 	r.MemoryPeak = quantity.Size(u.MemoryPeak)
 	// The kernel counts attempts that it has then refused as well (kernel/cgroup/pids.c, pids_try_charge).
-	r.PidsPeak = min(int(u.PidsPeak), e.pids)
+	pids := int(o.limits.Pids)
+	if pids == 0 {
+		pids = o.session.settings().Pids
+	}
+	r.PidsPeak = min(int(u.PidsPeak), pids)
 	r.Read, r.Written = quantity.Size(u.Read), quantity.Size(u.Write)
 	if u.OOMKills == 0 {
 		return
 	}
-	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: e.memory, Own: true}
-	if e.memory == 0 {
-		r.OOM.Limit, r.OOM.Own = e.session.settings().Memory, false
+	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(o.limits.Memory), Own: true}
+	if r.OOM.Limit == 0 {
+		r.OOM.Limit, r.OOM.Own = o.session.settings().Memory, false
 	}
-	if info := e.session.Info(); info.Group != "" {
-		r.OOM.Victims = usage.Victims(cgroup.Mount, filepath.Join(info.Group, "work", e.program.Group()))
+	if info := o.session.Info(); info.Group != "" {
+		r.OOM.Victims = usage.Victims(cgroup.Mount, filepath.Join(info.Group, "work", o.group))
 	}
 }
 
@@ -69,8 +74,7 @@ func (r *Result) addFull(kind string, d isolation.Disk) {
 }
 
 // limitHit is the refusal of a program that could not be started because the session has as much as it may.
-func (e *Execution) limitHit(step *isolation.StepError) error {
-	s := e.session
+func limitHit(s *Session, step *isolation.StepError) error {
 	switch {
 	case step.Step == isolation.StepFreeze:
 		return frozenError(s.ID)

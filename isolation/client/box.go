@@ -30,6 +30,10 @@ type Box struct {
 	freezing sync.Mutex // held while a Freeze is under way
 	frozen   chan error // its answer
 
+	adopting bool                   // guarded by mu
+	found    []*Program             // the receiver's, until adopted has its word
+	adopted  chan isolation.Adopted // what a box that is adopted says last
+
 	mu       sync.Mutex // guards the fields below
 	next     uint32
 	programs map[uint32]*Program
@@ -47,7 +51,7 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		return nil, err
 	}
 	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), programs: map[uint32]*Program{}}
+	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}}
 	go b.receive()
 	return b, nil
 }
@@ -111,16 +115,27 @@ func (b *Box) Close() {
 
 // Files are what travels with a command into the box. They stay the caller's.
 type Files struct {
-	Script *os.File // with Command.ScriptArg >= 0
-	Stdin  *os.File // with isolation.StdinFile
+	Script  *os.File // with Command.ScriptArg >= 0
+	Stdin   *os.File // with isolation.StdinFile
+	Private *os.File // of a durable program: PID 1 keeps it for the next boxd
+	// Old is a program of the same box that has ended, whose output the durable one goes on with. From then
+	// on the old one has none.
+	Old *Program
 }
 
 // Start starts a program. It returns when the command is on its way; a program that could not be
-// started says so in Wait, and in Started if its output is followed.
+// started says so in Wait, and in Started if it is durable.
 func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
-	p := &Program{box: b, output: cmd.Output, started: make(chan struct{}), exited: make(chan struct{})}
+	p := b.newProgram(cmd)
+	if old := files.Old; old != nil {
+		next := *cmd
+		next.Continue = old.id
+		cmd = &next
+		p.log, p.event, p.old = old.log, old.event, old
+		old.log, old.event = nil, nil
+	}
 	var fds []int
-	for _, f := range []*os.File{files.Script, files.Stdin} {
+	for _, f := range []*os.File{files.Script, files.Stdin, files.Private} {
 		if f != nil {
 			fds = append(fds, int(f.Fd()))
 		}
@@ -128,6 +143,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	b.mu.Lock()
 	if b.gone {
 		b.mu.Unlock()
+		p.giveBack()
 		return nil, ErrBoxLost
 	}
 	b.next++
@@ -139,6 +155,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		b.mu.Lock()
 		delete(b.programs, p.id)
 		b.mu.Unlock()
+		p.giveBack()
 		if errors.Is(err, fdpass.ErrTooLarge) {
 			return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "size", Errno: unix.E2BIG}
 		}
@@ -217,8 +234,13 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 
 // deliver hands a message to the program it is about. On an error the files are still the caller's.
 func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
-	if reply.Frozen {
+	switch {
+	case reply.Frozen:
 		return b.deliverFrozen(reply, files)
+	case reply.Program != nil:
+		return b.deliverKept(reply, files)
+	case reply.Adopted != nil:
+		return b.deliverAdopted(reply, files)
 	}
 	if reply.Ready || reply.Failed != nil && reply.ID == 0 {
 		var failed error
@@ -259,7 +281,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	case p == nil:
 		return isolation.ErrMalformed // nothing of that number was started, or it has ended already
 	case reply.Started:
-		return p.start(reply, files)
+		return p.start(reply.PID, p.stdin, files)
 	case reply.Failed != nil && len(files) == 0:
 		p.end(nil, reply.Failed)
 		return nil

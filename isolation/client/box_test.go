@@ -3,8 +3,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -102,10 +104,10 @@ func eventfd(t *testing.T) int {
 	return fd
 }
 
-// begin starts a program, kept with two bytes of head and tail or followed.
-func begin(t *testing.T, box *Box, peer *pid1, follow bool) *Program {
+// begin starts a program, that keeps two bytes of head and tail.
+func begin(t *testing.T, box *Box, peer *pid1, durable bool) *Program {
 	t.Helper()
-	p, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Output: isolation.Output{Head: 2, Tail: 2, Follow: follow}}, Files{})
+	p, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Output: isolation.Output{Head: 2, Tail: 2}, Durable: durable}, Files{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,11 +148,11 @@ func TestOutputOfAnEndedProgram(t *testing.T) {
 func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
 	t.Parallel()
 	box, peer := standin(t)
-	for _, follow := range []bool{false, true} {
-		p := begin(t, box, peer, follow)
+	for _, durable := range []bool{false, true} {
+		p := begin(t, box, peer, durable)
 		peer.say(&isolation.BoxReply{ID: p.id, Failed: &isolation.StepError{Step: isolation.StepLookup, Item: "x", Errno: unix.ENOENT}})
 		_, werr := p.Wait(t.Context())
-		for _, err := range []error{werr, p.Started(t.Context()), p.Follow(t.Context(), nil)} {
+		for _, err := range []error{werr, p.Started(t.Context())} {
 			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepLookup || !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%v", err)
 			}
@@ -212,11 +214,14 @@ func TestNonsenseFromPID1EndsTheBox(t *testing.T) {
 	}
 }
 
-func TestNonsenseAboutAFollowedProgramEndsTheBox(t *testing.T) {
+func TestNonsenseAboutADurableProgramEndsTheBox(t *testing.T) {
 	for name, files := range map[string]func() []int{
-		"no files":           func() []int { return nil },
-		"rings that block":   func() []int { return []int{eventfd(t), eventfd(t), eventfd(t)} },
-		"more than one pipe": func() []int { return []int{eventfd(t), eventfd(t), memory(t, ""), memory(t, ""), eventfd(t)} },
+		"no files":              func() []int { return nil },
+		"rings that block":      func() []int { return []int{eventfd(t), eventfd(t), memory(t, ""), eventfd(t)} },
+		"a journal that blocks": func() []int { return []int{memory(t, ""), memory(t, ""), eventfd(t), eventfd(t)} },
+		"input that was not asked for": func() []int {
+			return []int{eventfd(t), memory(t, ""), memory(t, ""), memory(t, ""), memory(t, ""), eventfd(t)}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := openFiles(t)
@@ -248,67 +253,142 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-func TestFollowHandsOverEverythingOnceAndAllThatIsLeftOfALostBox(t *testing.T) {
-	t.Parallel()
-	box, peer := standin(t)
-	p := begin(t, box, peer, true)
-	out, errOut, event := memory(t, "one "), memory(t, ""), eventfd(t)
-	defer fdpass.CloseAll([]int{out, errOut, event})
-	peer.send(&isolation.BoxReply{ID: p.id, Started: true, PID: 7}, out, errOut, event)
-	if err := p.Started(t.Context()); err != nil {
-		t.Fatal(err)
+// durable starts a durable program and returns the files that PID 1 writes to.
+func durable(t *testing.T, box *Box, peer *pid1) (p *Program, out, event int) {
+	t.Helper()
+	p = begin(t, box, peer, true)
+	fds := []int{memory(t, "one "), memory(t, ""), memory(t, ""), eventfd(t)}
+	t.Cleanup(func() { fdpass.CloseAll(fds) })
+	peer.send(&isolation.BoxReply{ID: p.id, Started: true, PID: 7}, fds...)
+	if err := p.Started(t.Context()); err != nil || p.PID() != 7 {
+		t.Fatal(p.PID(), err)
 	}
-	var got [2]strings.Builder
-	grow := func(fd int, text string) {
-		if _, err := unix.Write(fd, []byte(text)); err != nil {
-			t.Error(err)
-		}
-		_, _ = unix.Write(event, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	}
-	err := p.Follow(t.Context(), func(stream int, data []byte) error {
-		got[stream].Write(data)
-		switch got[0].String() + "|" + got[1].String() {
-		case "one |":
-			grow(out, "two ")
-		case "one two |":
-			if req := peer.hear(); req.Taken == nil || req.Taken.Offset != 4 {
-				t.Errorf("PID 1 hears %+v", req)
-			}
-			grow(errOut, "three ")
-		case "one two |three ":
-			grow(out, "four")
-			peer.conn.Close() // PID 1 dies with output that nobody has seen
-		}
-		return nil
-	})
-	if !errors.Is(err, ErrBoxLost) || got[0].String() != "one two four" || got[1].String() != "three " {
-		t.Errorf("%v, %q, %q", err, got[0].String(), got[1].String())
-	}
-	p.Close()
+	return p, fds[0], fds[3]
 }
 
-func TestFollowEndsWithItsContext(t *testing.T) {
+func TestReadersAreToldOfNewsAndOfTheEnd(t *testing.T) {
 	t.Parallel()
 	box, peer := standin(t)
-	p := begin(t, box, peer, true)
-	fds := []int{memory(t, ""), memory(t, ""), eventfd(t)}
-	defer fdpass.CloseAll(fds)
-	peer.send(&isolation.BoxReply{ID: p.id, Started: true}, fds...)
-	if err := p.Started(t.Context()); err != nil {
+	p, out, event := durable(t, box, peer)
+	defer p.Close()
+	news := p.Output().Changed()
+	if _, err := unix.Write(out, []byte("two ")); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.Follow(ctx, func(int, []byte) error { return nil }) }()
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	_, _ = unix.Write(event, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	<-news
+	news = p.Output().Changed()
+	if err := p.Pace(&[2]int64{4, 0}); err != nil {
+		t.Fatal(err)
+	}
+	if req := peer.hear(); req.Pace == nil || *req.Pace != (isolation.Pace{Wait: true, Taken: [2]uint64{4, 0}}) {
+		t.Errorf("PID 1 hears %+v", req)
+	}
+	peer.conn.Close() // PID 1 dies with output that nobody has seen
+	<-news
+	if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
 		t.Errorf("%v", err)
 	}
-	peer.say(exited(p.id))
-	if _, err := p.Wait(t.Context()); err != nil {
+	c, err := p.Output().NewReader([2]int64{}, false).Next(make([]byte, 100))
+	if err != nil || string(c.Data) != "one two " {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestAProgramGoesOnWithTheOutputOfAnother(t *testing.T) {
+	t.Parallel()
+	box, peer := standin(t)
+	first, _, _ := durable(t, box, peer)
+	log := first.Output()
+	peer.say(exited(first.id))
+	if _, err := first.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cmd := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true}
+	for _, works := range []bool{false, true} {
+		second, err := box.Start(cmd, Files{Old: first})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req := peer.hear(); req.Spawn == nil || req.Spawn.Continue != first.id {
+			t.Fatalf("PID 1 hears %+v", req)
+		}
+		if !works {
+			peer.say(&isolation.BoxReply{ID: second.id, Failed: &isolation.StepError{Errno: unix.ENOENT}})
+			if err := second.Started(t.Context()); err == nil || first.Output() != log {
+				t.Errorf("%v", err)
+			}
+			second.Close()
+			continue
+		}
+		peer.say(&isolation.BoxReply{ID: second.id, Started: true, PID: 8})
+		if err := second.Started(t.Context()); err != nil || second.Output() != log || first.Output() != nil {
+			t.Errorf("%v", err)
+		}
+		first.Close()
+		peer.say(exited(second.id))
+		if _, err := second.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		second.Close()
+	}
+}
+
+func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
+	t.Parallel()
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	box, _ := standin(t)
+	p := box.newProgram(&isolation.Command{})
+	file := memory(t, "")
+	again := duplicate(t, file)
+	pipe := duplicate(t, ends[1])
+	in := newInput(p, ends[1], file)
+	data := []byte(strings.Repeat("0123456789", 20_000)) // three pipes full
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	n, err := in.Write(ctx, data)
+	if !errors.Is(err, context.Canceled) || n == 0 || in.Taken() != int64(n) {
+		t.Fatalf("%d, %v, %d", n, err, in.Taken())
+	}
+	in.close()
+	// Another boxd goes on with what is left in the file, and with the rest.
+	in = newInput(p, pipe, again)
+	if in.Taken() != int64(n) {
+		t.Errorf("%d of %d", in.Taken(), n)
+	}
+	got := make(chan []byte)
+	r := os.NewFile(uintptr(duplicate(t, ends[0])), "pipe")
+	go func() {
+		all, _ := io.ReadAll(r)
+		r.Close()
+		got <- all
+	}()
+	if m, err := in.Write(t.Context(), data[n:]); err != nil || m != len(data)-n || in.Taken() != int64(len(data)) {
+		t.Errorf("%d, %v", m, err)
+	}
+	if err := in.CloseWrite(); err != nil {
 		t.Error(err)
 	}
-	p.Close()
+	if all := <-got; !bytes.Equal(all, data) {
+		t.Errorf("%d bytes have come, not %d", len(all), len(data))
+	}
+	if _, err := in.Write(t.Context(), data); !errors.Is(err, ErrInputClosed) {
+		t.Errorf("%v", err)
+	}
+	in.close()
+}
+
+func duplicate(t *testing.T, fd int) int {
+	t.Helper()
+	d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // A PID 1 that says nothing is given up: the clock of this test is its own.

@@ -10,81 +10,87 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
 // Program is one program started in a box.
 type Program struct {
-	box     *Box
-	id      uint32
-	output  isolation.Output
-	started chan struct{} // closed when it runs and is followed, or has ended
-	exited  chan struct{} // closed when it has ended
-	missed  error         // its files did not arrive; the receiver's
+	box      *Box
+	id       uint32
+	output   isolation.Output
+	durable  bool
+	terminal bool
+	stdin    bool          // it has a standard input that boxd writes to
+	old      *Program      // that it continues
+	started  chan struct{} // closed when it is durable and runs, or has ended
+	exited   chan struct{} // closed when it has ended
+	missed   error         // its files did not arrive; the receiver's
 
 	// Set before started is closed.
-	pid   uint32
-	stdin *os.File
-	event *os.File
-	rings [2]*ring
+	pid     uint32
+	input   *Input
+	log     *output.Log
+	event   *os.File // wakes log; nil once the program has ended
+	private *os.File // of an adopted program: what Files.Private was
 	// Set before exited is closed.
-	exit *isolation.Exit
-	err  error
+	rings [2]int // of a program that is not durable; -1 if it has written nothing
+	exit  *isolation.Exit
+	err   error
 }
 
-// start takes the files of a followed program.
-func (p *Program) start(reply *isolation.BoxReply, files []int) error {
+func (b *Box) newProgram(cmd *isolation.Command) *Program {
+	return &Program{
+		box: b, output: cmd.Output, durable: cmd.Durable, terminal: cmd.Terminal != nil, stdin: cmd.Stdin == isolation.StdinPipe, rings: [2]int{-1, -1},
+		started: make(chan struct{}), exited: make(chan struct{}),
+	}
+}
+
+// start takes the files of a durable program. input tells whether those of standard input are among them.
+func (p *Program) start(pid uint32, input bool, files []int) error {
 	select {
 	case <-p.started:
 		return isolation.ErrMalformed
 	default:
 	}
-	if !p.output.Follow || len(files) < 3 || len(files) > 4 {
+	want := 0
+	if input {
+		want = 2
+	}
+	if p.log == nil { // or it continues another
+		want += 4
+	}
+	if !p.durable || len(files) != want {
 		return isolation.ErrMalformed
 	}
-	rings := files[len(files)-3:]
-	for _, fd := range rings[:2] {
-		if !isMemory(fd) {
+	// All of them are looked at before any is taken: on an error they stay the caller's.
+	var in []int
+	if input {
+		in, files = files[:2], files[2:]
+	}
+	if in != nil && (!output.IsMemory(in[1]) || unix.SetNonblock(in[0], true) != nil) {
+		return isolation.ErrMalformed
+	}
+	if p.log == nil {
+		log, err := output.NewLog(files[0], files[1], files[2])
+		if err != nil || unix.SetNonblock(files[3], true) != nil {
 			return isolation.ErrMalformed
 		}
+		p.log, p.event = log, os.NewFile(uintptr(files[3]), "event")
+		go watch(p.event, p.log) // ends with Close
 	}
-	for _, fd := range files {
-		_ = unix.SetNonblock(fd, true)
+	if in != nil {
+		p.input = newInput(p, in[0], in[1])
 	}
-	if len(files) == 4 {
-		p.stdin = os.NewFile(uintptr(files[0]), "stdin")
-	}
-	p.rings = [2]*ring{newRing(rings[0]), newRing(rings[1])}
-	p.event = os.NewFile(uintptr(rings[2]), "event")
-	p.pid = reply.PID
+	p.pid = pid
 	close(p.started)
 	return nil
 }
 
-// attach takes the output of a program that was not followed, and checks that no more is claimed to
-// be kept than was asked for.
-func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
-	n := 0
-	for i, attached := range reply.Attached {
-		end := reply.Exited.Streams[i]
-		if attached {
-			if p.output.Follow || n >= len(files) || !isMemory(files[n]) || end.Total-(end.CutTo-end.CutFrom) > p.output.Head+p.output.Tail {
-				return isolation.ErrMalformed
-			}
-			n++
-		} else if !p.output.Follow && end.Total > 0 {
-			return isolation.ErrMalformed
-		}
+// giveBack leaves the output of the program it should have continued to that one.
+func (p *Program) giveBack() {
+	if p.old != nil {
+		p.old.log, p.old.event, p.log, p.event = p.log, p.event, nil, nil
 	}
-	if n != len(files) {
-		return isolation.ErrMalformed
-	}
-	for i, attached := range reply.Attached {
-		if attached {
-			p.rings[i] = newRing(files[0])
-			files = files[1:]
-		}
-	}
-	return nil
 }
 
 func (p *Program) end(exit *isolation.Exit, err error) {
@@ -92,17 +98,24 @@ func (p *Program) end(exit *isolation.Exit, err error) {
 	select {
 	case <-p.started:
 	default:
+		p.giveBack()
 		close(p.started)
 	}
+	log := p.log // another may go on with it as soon as this one has ended
 	close(p.exited)
-	if p.event != nil { // wake a follower: there may be nothing more to read
-		one := [8]byte{1}
-		_, _ = p.event.Write(one[:])
+	if log != nil {
+		log.Wake() // there may be nothing more to read
 	}
 }
 
-// Started waits until a followed program runs. It returns the error of one that could not start,
-// and nothing special for one that has already ended.
+// ID is the number of the program in its box; none has it twice.
+func (p *Program) ID() uint32 { return p.id }
+
+// PID is the process id of a durable program in its box. It is valid after Started.
+func (p *Program) PID() uint32 { return p.pid }
+
+// Started waits until a durable program runs. It returns the error of one that could not start, and nothing
+// special for one that has already ended.
 func (p *Program) Started(ctx context.Context) error {
 	select {
 	case <-p.started:
@@ -131,9 +144,13 @@ func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
 	}
 }
 
-// Stdin is the writing end of the program's standard input, nil if that is no pipe. Closing it is
-// the program's end of file. It is valid after Started.
-func (p *Program) Stdin() *os.File { return p.stdin }
+// Input is the standard input of a durable program, nil if that is no pipe or terminal. It is valid after
+// Started.
+func (p *Program) Input() *Input { return p.input }
+
+// Private is what Files.Private was when an adopted program was started, nil if there was none. It is the
+// caller's.
+func (p *Program) Private() *os.File { return p.private }
 
 // Group is the name of the program's control group in the box's, if that has any.
 func (p *Program) Group() string { return isolation.ProgramGroup(p.id) }
@@ -143,8 +160,30 @@ func (p *Program) Signal(sig syscall.Signal) error {
 	return p.tell(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})
 }
 
+// Resize gives the program's terminal another size. Without a terminal it does nothing.
+func (p *Program) Resize(rows, cols uint16) error {
+	if !p.terminal || p.input == nil {
+		return nil
+	}
+	return p.input.resize(rows, cols)
+}
+
 // Kill ends the program and everything it started. Wait tells when that is done.
 func (p *Program) Kill() error { return p.tell(&isolation.BoxRequest{ID: p.id, Kill: true}) }
+
+// Pace makes a durable program wait when it is Output.Tail bytes of a stream ahead of taken. With nil it
+// never waits.
+func (p *Program) Pace(taken *[2]int64) error {
+	pace := isolation.Pace{}
+	if taken != nil {
+		pace = isolation.Pace{Wait: true, Taken: [2]uint64{uint64(taken[0]), uint64(taken[1])}}
+	}
+	return p.tell(&isolation.BoxRequest{ID: p.id, Pace: &pace})
+}
+
+// Forget makes PID 1 drop what it keeps of a durable program that has ended. What this boxd has of it stays
+// until Close.
+func (p *Program) Forget() error { return p.tell(&isolation.BoxRequest{ID: p.id, Forget: true}) }
 
 func (p *Program) tell(req *isolation.BoxRequest) error {
 	if err := p.box.send(req); err != nil {
@@ -153,24 +192,21 @@ func (p *Program) tell(req *isolation.BoxRequest) error {
 	return nil
 }
 
-// Close releases the descriptors of a program that has ended.
+// Close releases the descriptors of a program that has ended, or that is left to the next boxd. Nobody may be
+// reading or writing.
 func (p *Program) Close() {
-	if p.stdin != nil {
-		p.stdin.Close()
+	if p.input != nil {
+		p.input.close()
 	}
 	if p.event != nil {
 		p.event.Close()
 	}
-	for _, r := range p.rings {
-		if r != nil {
-			unix.Close(r.fd)
+	if p.log != nil {
+		p.log.Close()
+	}
+	for _, fd := range p.rings {
+		if fd >= 0 {
+			unix.Close(fd)
 		}
 	}
-}
-
-// isMemory reports whether fd is a memory file: reading from it cannot block or have effects.
-// Only those know seals (fcntl(2), F_GET_SEALS).
-func isMemory(fd int) bool {
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	return err == nil
 }

@@ -18,7 +18,7 @@ import (
 // box has none, by a tag.
 func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if s.groups.FD < 0 {
-		if p.tag = s.takeTag(); p.tag == 0 {
+		if p.tag = s.ground.Tag(s.tags); p.tag == 0 {
 			return stepError(isolation.StepCommand, "tag", unix.EAGAIN)
 		}
 		return nil
@@ -35,12 +35,22 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	return nil
 }
 
+// tags are those that programs have.
+func (s *server) tags() (tags []uint32) {
+	for _, p := range s.programs {
+		tags = append(tags, p.tag)
+	}
+	return tags
+}
+
 // kill ends a program and everything it has started, and returns how many processes were found. Without
 // control groups they are dead then, or p is stuck; with them isEmpty tells.
 func (s *server) kill(p *program) (killed uint32) {
 	p.killed = true
 	if p.group.FD < 0 {
-		killed, p.stuck = s.killTagged(p.tag)
+		var all bool
+		killed, p.stuck, all = s.ground.Kill(p.tag)
+		s.evaded = s.evaded || !all
 		return killed
 	}
 	// Who is frozen forks no more, and dies all the same.
@@ -65,9 +75,8 @@ func (s *server) judge(p *program) {
 	left, err := p.group.Processes()
 	s.evaded = s.evaded || err != nil
 	for _, pid := range left {
-		one := process{pid: pid}
-		alive, err := s.examine(&one, strconv.Itoa(pid))
-		if err == nil && alive && one.state != 'D' {
+		alive, state, err := s.ground.Alive(pid)
+		if err == nil && alive && state != 'D' {
 			s.evaded = true
 		}
 	}

@@ -64,11 +64,20 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 		return stepError(isolation.StepReceive, "setup", err)
 	}
 	req, err := isolation.DecodeBoxRequest(body)
-	b.group = -1
-	if err == nil && req.Setup != nil && req.Setup.Grouped && len(files) > 0 {
-		b.group, files = files[len(files)-1], files[:len(files)-1]
+	b.group, b.listener = -1, -1
+	last := func(wanted bool) int {
+		if !wanted || len(files) == 0 {
+			return -1
+		}
+		fd := files[len(files)-1]
+		files = files[:len(files)-1]
+		return fd
 	}
-	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) {
+	if err == nil && req.Setup != nil {
+		b.listener = last(req.Setup.Adoptable)
+		b.group = last(req.Setup.Grouped)
+	}
+	if err != nil || req.Setup == nil || len(files) != len(req.Setup.Mounts) || req.Setup.Grouped != (b.group >= 0) || req.Setup.Adoptable != (b.listener >= 0) {
 		return stepError(isolation.StepReceive, "setup", syscall.EPROTO)
 	}
 	b.setup, b.trees = req.Setup, files

@@ -15,9 +15,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/lookup"
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// program is one running program and everything it has started.
+// program is one running program and everything it has started. A durable one stays until it is forgotten.
 type program struct {
 	id       uint32
 	pid      int
@@ -30,30 +31,47 @@ type program struct {
 	deadline time.Duration // 0: none
 	reason   isolation.Reason
 	keep     bool
-	exit     *isolation.Exit // it has ended, and what it has left is dying
+	exit     *isolation.Exit // it has ended, and what it has left is dying, or is dead if over
 	killed   bool            // by us
 	stuck    bool            // something of it does not die: its tag stays used
 	script   string          // path of its script file, "" if none
 	streams  [2]stream
-	event    int // eventfd of a follower, -1 if none
+
+	// Of a durable program.
+	durable  bool
+	terminal bool
+	over     bool // nothing is left but what it has written, and exit
+	input    input
+	journal  output.Journal
+	event    int // eventfd of the readers, -1 if none
+	pace     isolation.Pace
+	private  int      // boxd's, for the next boxd; -1 if none
+	before   *program // whose output it goes on with, until it has started
+}
+
+func newProgram(id uint32, cmd *isolation.Command) *program {
+	return &program{
+		id: id, pidfd: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
+		keep: cmd.KeepRunning, durable: cmd.Durable, group: cgroup.Group{FD: -1},
+	}
 }
 
 // spawn starts a program. It owns the files. There is no step between this thread and the program:
 // the child inherits the thread's filter, its missing capabilities and its directory, and becomes
 // the box user on the way (syscall.ForkExec, by vfork).
 func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolation.StepError {
-	defer fdpass.CloseAll(files)
+	script, stdin, private, ok := attachments(cmd, files)
+	defer func() { fdpass.CloseAll(files) }()
 	if id == 0 || s.programs[id] != nil {
 		return stepError(isolation.StepCommand, "id", unix.EEXIST)
 	}
-	script, stdin, ok := attachments(cmd, files)
 	if !ok {
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
 	if s.frozen { // it would be stopped halfway, and PID 1 with it
 		return stepError(isolation.StepFreeze, "", unix.EBUSY)
 	}
-	p := &program{id: id, pidfd: -1, event: -1, keep: cmd.KeepRunning, group: cgroup.Group{FD: -1}}
+	p := newProgram(id, cmd)
 	// With the rights of the box user, whose the pipes are then too: /dev/stdout can be opened.
 	restore := asBoxUser()
 	defer restore()
@@ -66,43 +84,50 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 			return stepError(isolation.StepScript, p.script, err)
 		}
 	}
-	pipes, err := s.openStdio(p, cmd, stdin)
+	io, err := s.openStdio(p, cmd, stdin)
 	if err == nil {
-		err = s.start(p, cmd, pipes)
+		err = s.start(p, cmd, io)
 	}
-	for _, fd := range pipes.child {
-		if fd != s.null && fd != stdin {
+	for i, fd := range io {
+		if fd != s.null && fd != stdin && (i == 0 || fd != io[0]) {
 			unix.Close(fd)
 		}
 	}
 	if err != nil {
-		s.abandon(p, pipes)
+		s.abandon(p)
 		return asStepError(err)
 	}
-	if cmd.Output.Follow {
-		out := []int{p.streams[0].ring.fd, p.streams[1].ring.fd, p.event}
-		if pipes.stdin >= 0 {
-			out = append([]int{pipes.stdin}, out...)
-		}
-		s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, out...)
+	s.last = max(s.last, id)
+	if !p.durable {
+		return nil
 	}
-	if pipes.stdin >= 0 {
-		unix.Close(pipes.stdin) // only boxd holds it, so that closing it is the end of file
+	if private >= 0 {
+		p.private, files = private, files[:len(files)-1] // the last of them
+	}
+	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
+	if old := p.before; old != nil {
+		p.before = nil
+		old.disown()
+		s.forget(old)
 	}
 	return nil
 }
 
 // attachments sorts the files of a Spawn; -1 means none.
-func attachments(cmd *isolation.Command, files []int) (script, stdin int, ok bool) {
-	script, stdin = -1, -1
-	if cmd.ScriptArg >= 0 && len(files) > 0 {
-		script, files = files[0], files[1:]
+func attachments(cmd *isolation.Command, files []int) (script, stdin, private int, ok bool) {
+	script, stdin, private = -1, -1, -1
+	next := func(wanted bool) int {
+		if !wanted || len(files) == 0 {
+			return -1
+		}
+		fd := files[0]
+		files = files[1:]
+		return fd
 	}
-	if cmd.Stdin == isolation.StdinFile && len(files) > 0 {
-		stdin, files = files[0], files[1:]
-	}
+	script, stdin = next(cmd.ScriptArg >= 0), next(cmd.Stdin == isolation.StdinFile)
+	private = next(cmd.Durable)
 	ok = len(files) == 0 && (script >= 0) == (cmd.ScriptArg >= 0) && (stdin >= 0) == (cmd.Stdin == isolation.StdinFile)
-	return script, stdin, ok
+	return script, stdin, private, ok
 }
 
 // enter makes dir the working directory of this thread. Only plain open is used from here on: openat2
@@ -186,7 +211,7 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 }
 
 // start looks the program up, runs it and puts it into the loop.
-func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
+func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := lookup.Program(cmd.Argv[0], cmd.Env)
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
@@ -196,6 +221,7 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	}
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
+		Setctty:    p.terminal, // its standard input
 		PidFD:      &p.pidfd,
 		Credential: &syscall.Credential{Uid: isolation.BoxUID, Gid: isolation.BoxGID, Groups: []uint32{isolation.BoxGID}},
 	}
@@ -207,7 +233,7 @@ func (s *server) start(p *program, cmd *isolation.Command, pipes stdio) error {
 	p.started = monotonic()
 	p.pid, err = syscall.ForkExec(path, cmd.Argv, &syscall.ProcAttr{
 		Env:   cmd.Env,
-		Files: []uintptr{uintptr(pipes.child[0]), uintptr(pipes.child[1]), uintptr(pipes.child[2])},
+		Files: []uintptr{uintptr(io[0]), uintptr(io[1]), uintptr(io[2])},
 		Sys:   attr,
 	})
 	if err != nil {
@@ -272,7 +298,7 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	s.report(p)
 }
 
-// report says that a program has ended, and forgets it.
+// report says that a program has ended, and forgets it if it is not durable.
 func (s *server) report(p *program) {
 	exit := p.exit
 	if p.group.FD >= 0 {
@@ -286,15 +312,20 @@ func (s *server) report(p *program) {
 	var files []int
 	for i := range p.streams {
 		st := &p.streams[i]
-		s.drain(st)
-		exit.Streams[i] = st.ring.end()
-		if st.ring.fd >= 0 && p.event < 0 {
+		s.drain(p, st)
+		exit.Streams[i].Total = uint64(st.ring.Size())
+		exit.Streams[i].CutFrom, exit.Streams[i].CutTo = st.ring.Cut()
+		if st.ring.FD >= 0 && !p.durable {
 			reply.Attached[i] = true
-			files = append(files, st.ring.fd)
+			files = append(files, st.ring.FD)
 		}
 	}
+	s.release(p)
 	s.send(&reply, files...)
-	s.forget(p)
+	p.tellReaders()
+	if p.over = true; !p.durable {
+		s.forget(p)
+	}
 }
 
 // othersAlive reports whether a program that has ended may have left processes. Without a control group
@@ -310,38 +341,67 @@ func (s *server) othersAlive(p *program) bool {
 }
 
 // abandon undoes a start that failed halfway.
-func (s *server) abandon(p *program, pipes stdio) {
-	if pipes.stdin >= 0 {
-		unix.Close(pipes.stdin)
+func (s *server) abandon(p *program) {
+	if p.before != nil {
+		p.disown()
 	}
+	s.release(p)
 	s.forget(p)
 }
 
-// forget releases everything a program held.
-func (s *server) forget(p *program) {
+// disown leaves a program's output to another.
+func (p *program) disown() {
 	for i := range p.streams {
-		s.closeStream(&p.streams[i])
+		p.streams[i].ring.FD = -1
+	}
+	p.journal.FD, p.event = -1, -1
+}
+
+// release gives back what only a running program needs.
+func (s *server) release(p *program) {
+	for i := range p.streams {
+		s.closePipe(&p.streams[i])
+	}
+	if p.input.pipe >= 0 {
+		unix.Close(p.input.pipe)
+		p.input.pipe = -1
 	}
 	switch {
 	case p.pidfd >= 0:
 		s.unwatch(p.pidfd, p.token)
+		p.pidfd = -1
 	case p.events > 0:
 		s.unwatch(p.events, p.token)
-	}
-	if p.event >= 0 {
-		unix.Close(p.event)
+		p.events = 0
 	}
 	if p.script != "" {
 		restore := asBoxUser()
 		_ = unix.Unlink(p.script) // the program may have removed it
 		restore()
+		p.script = ""
 	}
 	s.dropGroup(p)
-	delete(s.programs, p.id)
 	if s.byPID[p.pid] == p {
 		delete(s.byPID, p.pid)
 	}
 	if p.tag != 0 && !p.keep && !p.stuck {
-		s.tags.free(p.tag)
+		s.ground.Free(p.tag)
+		p.tag = 0
 	}
+	p.deadline = 0
+	s.life.idleSince = monotonic()
+}
+
+// forget drops what is kept of a program that has been released. Copies of its output may live on with boxd.
+func (s *server) forget(p *program) {
+	for i := range p.streams {
+		p.streams[i].ring.Close()
+	}
+	p.journal.Close()
+	for _, fd := range []int{p.event, p.private, p.input.memory} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	delete(s.programs, p.id)
 }

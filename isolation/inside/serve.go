@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/hunt"
 )
 
 // server is PID 1 once the box is made: one thread, one epoll loop.
@@ -21,12 +22,19 @@ type server struct {
 	null       int // /dev/null, the standard input of programs that get none
 	epoll      int
 	buf        *fdpass.Buffer
+	scratch    []byte // for what cannot be spliced; nil before it is needed
+
+	control  int // boxd's connection, -1 while there is none
+	token    int32
+	listener int // where another boxd connects, -1 if none can
+	life     life
 
 	programs map[uint32]*program // by the id the caller chose
+	last     uint32              // the greatest of these ids, ever
 	byPID    map[int]*program
-	watches  map[int32]watch // by token, the data of an epoll event; a token is never used twice
-	token    int32
-	tags     tags
+	watches  map[int32]watch // by token, the data of an epoll event
+	tokens   int32           // a token is never used twice
+	ground   hunt.Ground
 	groups   cgroup.Group // where the programs' groups are; -1 if the box has none
 	full     []string     // groups of ended programs, with processes still in them
 	frozen   bool
@@ -37,8 +45,9 @@ type server struct {
 
 // watch says what an epoll event is about.
 type watch struct {
-	program *program // nil: the control socket
-	stream  *stream  // nil: the program itself has ended
+	program  *program // nil: the control socket
+	stream   *stream  // nil: the program itself has ended
+	listener bool
 }
 
 // A tick while programs run reaps the orphans they leave to PID 1: their end wakes nobody, since
@@ -47,7 +56,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf,
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, listener: b.listener, ground: hunt.Ground{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range inheritedSignals() {
@@ -62,14 +71,20 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, stepError(isolation.StepStdio, "epoll", err)
 	}
-	if _, err := s.watch(controlFD, watch{}); err != nil {
+	if s.token, err = s.watch(s.control, watch{}); err != nil {
 		return nil, stepError(isolation.StepStdio, "control", err)
 	}
+	if s.listener >= 0 {
+		if _, err = s.watch(s.listener, watch{listener: true}); err != nil {
+			return nil, stepError(isolation.StepStdio, "listener", err)
+		}
+	}
+	s.life.idleSince = monotonic()
 	return s, nil
 }
 
-// serve runs until boxd's end of the control socket closes. When it returns PID 1 exits, and the
-// kernel ends every process of the namespace with it (pid_namespaces(7)).
+// serve runs until the life of the box is over. When it returns PID 1 exits, and the kernel ends every
+// process of the namespace with it (pid_namespaces(7)).
 func (s *server) serve() int {
 	events := make([]unix.EpollEvent, 32)
 	for {
@@ -78,30 +93,39 @@ func (s *server) serve() int {
 			return 1
 		}
 		for i := range max(n, 0) {
-			w, ok := s.watches[events[i].Fd]
-			switch {
-			case !ok: // ended by an earlier event of this batch
-			case w.program == nil:
-				if !s.request() {
-					return 0
-				}
-			case w.stream == nil && w.program.events > 0: // its group has changed
-				if s.emptied(w.program) {
-					s.report(w.program)
-				}
-			case w.stream == nil: // it has ended: reap sees to it
-			case events[i].Events == unix.EPOLLHUP: // no writer left and nothing to read
-				s.closePipe(w.stream)
-				s.tellFollower(w.program)
-			default:
-				s.readable(w.program, w.stream)
-			}
+			s.handle(&events[i])
 		}
 		s.expire()
 		s.reap()
 		if s.evaded {
 			return 1
 		}
+		if s.outlived() {
+			return 0
+		}
+	}
+}
+
+func (s *server) handle(event *unix.EpollEvent) {
+	w, ok := s.watches[event.Fd]
+	switch {
+	case !ok: // ended by an earlier event of this batch
+	case w.listener:
+		s.accept()
+	case w.program == nil:
+		if !s.request() {
+			s.orphan()
+		}
+	case w.stream == nil && w.program.events > 0: // its group has changed
+		if s.emptied(w.program) {
+			s.report(w.program)
+		}
+	case w.stream == nil: // it has ended: reap sees to it
+	case event.Events == unix.EPOLLHUP: // no writer left and nothing to read
+		s.closePipe(w.stream)
+		w.program.tellReaders()
+	default:
+		s.readable(w.program, w.stream)
 	}
 }
 
@@ -109,13 +133,13 @@ func (s *server) serve() int {
 func (s *server) watch(fd int, w watch) (int32, error) { return s.watchFor(fd, w, unix.EPOLLIN) }
 
 func (s *server) watchFor(fd int, w watch, event uint32) (int32, error) {
-	s.token++
-	ev := unix.EpollEvent{Events: event, Fd: s.token}
+	s.tokens++
+	ev := unix.EpollEvent{Events: event, Fd: s.tokens}
 	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		return 0, err
 	}
-	s.watches[s.token] = w
-	return s.token, nil
+	s.watches[s.tokens] = w
+	return s.tokens, nil
 }
 
 // unwatch takes a descriptor out of the loop and closes it. The explicit removal matters: a vfork
@@ -135,7 +159,13 @@ func (s *server) timeout() int {
 	now := monotonic()
 	for _, p := range s.programs {
 		if p.deadline > 0 {
-			wait = min(wait, max(p.deadline-now, 0))
+			wait = min(wait, max(p.deadline-now, 0)) // a program that runs is a child
+		}
+	}
+	if end := s.endAt(); end > 0 {
+		left := max(end-now, 0)
+		if wait < 0 || left < wait {
+			wait = left
 		}
 	}
 	if wait < 0 {
@@ -144,9 +174,9 @@ func (s *server) timeout() int {
 	return int((wait + time.Millisecond - 1) / time.Millisecond)
 }
 
-// request serves one message; false ends the box.
+// request serves one message; false means that boxd has gone.
 func (s *server) request() bool {
-	body, files, err := fdpass.Recv(controlFD, s.buf, false)
+	body, files, err := fdpass.Recv(s.control, s.buf, false)
 	noRoom := errors.Is(err, fdpass.ErrNoRoom)
 	if err != nil && !noRoom {
 		return errors.Is(err, fdpass.ErrMalformed)
@@ -164,15 +194,24 @@ func (s *server) request() bool {
 	switch {
 	case req.Freeze != nil:
 		s.freeze(req.Freeze.On)
+	case req.Times != nil:
+		s.life.set(req.Times)
+	case req.Adopt != 0:
+		s.adopt()
 	case req.Spawn != nil:
 		if serr := s.spawn(req.ID, req.Spawn, files); serr != nil {
 			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})
 		}
 		return true // spawn has taken the files
 	case p == nil: // it has just ended; the answer is under way
-	case req.Taken != nil:
-		s.taken(p, req.Taken)
+	case req.Pace != nil:
+		s.setPace(p, req.Pace)
+	case req.Forget && p.over:
+		s.forget(p)
 	case p.exit != nil: // what it has left is dying already
+	case req.CloseInput && p.input.pipe >= 0 && !p.terminal:
+		unix.Close(p.input.pipe)
+		p.input.pipe = -1
 	case req.Signal != 0:
 		_ = unix.Kill(-p.pid, syscall.Signal(req.Signal)) // its whole process group, as a terminal would
 	case req.Kill:
@@ -184,7 +223,9 @@ func (s *server) request() bool {
 
 // send answers boxd. A failure means that boxd is gone, which the loop sees by itself.
 func (s *server) send(reply *isolation.BoxReply, files ...int) {
-	_ = fdpass.Send(controlFD, reply.Encode(), files...)
+	if s.control >= 0 {
+		_ = fdpass.Send(s.control, reply.Encode(), files...)
+	}
 }
 
 // expire ends the programs whose time is up.

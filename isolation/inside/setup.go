@@ -23,6 +23,8 @@ type box struct {
 	root  int   // "/", for openat2
 	proc  int   // the box's own procfs
 	work  int   // the scratch tmpfs, source of every writable directory
+
+	listener int // where another boxd connects, -1 if none can
 }
 
 type step struct {

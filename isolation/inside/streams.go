@@ -8,102 +8,181 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// stream is one output of a program: the pipe it writes to and the ring its bytes end up in.
+// stream is one output of a program: what it writes to, and the ring its bytes end up in.
 type stream struct {
-	pipe   int // reading end, -1 when finished
+	index  int
+	pipe   int // reading end, or the terminal; -1 when finished
 	token  int32
-	paused bool // not watched: a follower has not taken enough yet
-	ring   ring
+	paused bool // not watched: a reader has not come far enough yet
+	ring   output.Ring
 }
 
-// stdio is what a program is started with.
-type stdio struct {
-	child [3]int // its 0, 1 and 2
-	stdin int    // writing end of its standard input, -1 if that is no pipe
+// input is the standard input of a durable program, as boxd needs it: see isolation/client.
+type input struct {
+	pipe   int // writing end, or the terminal; -1 if there is none
+	memory int // what has been written
 }
 
-// openStdio makes the pipes of a program and, if its output is followed, the rings.
+// stdio is what a program is started with: its 0, 1 and 2.
+type stdio [3]int
+
+// openStdio makes the pipes of a program or its terminal and, if it is durable, the rings.
 func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio, error) {
-	io := stdio{child: [3]int{s.null, s.null, s.null}, stdin: -1}
+	io := stdio{s.null, s.null, s.null}
 	for i := range p.streams {
-		p.streams[i] = stream{pipe: -1, ring: newRing(cmd.Output)}
+		p.streams[i] = stream{index: i, pipe: -1, ring: output.NewRing(cmd.Output.Head, cmd.Output.Tail)}
 	}
+	if cmd.Durable {
+		if err := s.openRings(p, cmd); err != nil {
+			return io, stepError(isolation.StepStdio, "rings", err)
+		}
+	}
+	if cmd.Terminal != nil {
+		slave, err := s.openTerminal(p, cmd.Terminal)
+		return stdio{slave, slave, slave}, err
+	}
+	var err error
 	switch cmd.Stdin {
 	case isolation.StdinNull:
 	case isolation.StdinFile:
-		io.child[0] = stdin
+		io[0] = stdin
 	case isolation.StdinPipe:
-		var fds [2]int
-		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		if io[0], p.input.pipe, err = pipe(); err != nil {
 			return io, stepError(isolation.StepStdio, "stdin", err)
 		}
-		io.child[0], io.stdin = fds[0], fds[1]
 	}
 	for i := range p.streams {
-		var fds [2]int
-		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		if p.streams[i].pipe, io[1+i], err = pipe(); err != nil {
+			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)
-		}
-		p.streams[i].pipe, io.child[1+i] = fds[0], fds[1]
-	}
-	if !cmd.Output.Follow {
-		return io, nil
-	}
-	var err error
-	if p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return io, stepError(isolation.StepStdio, "eventfd", err)
-	}
-	for i := range p.streams {
-		if err := p.streams[i].ring.create(); err != nil {
-			return io, stepError(isolation.StepStdio, "ring", err)
 		}
 	}
 	return io, nil
+}
+
+func pipe() (reading, writing int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+// openRings makes what a durable program's output is kept in, or takes it over from the one it continues,
+// and what its input goes through.
+func (s *server) openRings(p *program, cmd *isolation.Command) error {
+	var err error
+	if cmd.Stdin == isolation.StdinPipe {
+		if p.input.memory, err = unix.MemfdCreate("input", unix.MFD_CLOEXEC); err != nil {
+			return err
+		}
+	}
+	if cmd.Continue != 0 {
+		old := s.programs[cmd.Continue]
+		if old == nil || !old.over {
+			return unix.ESRCH
+		}
+		p.before = old
+		p.streams[0].ring, p.streams[1].ring, p.journal, p.event = old.streams[0].ring, old.streams[1].ring, old.journal, old.event
+		return nil
+	}
+	for i := range p.streams {
+		if err := p.streams[i].ring.Create(); err != nil {
+			return err
+		}
+	}
+	if p.journal, err = output.NewJournal(); err != nil {
+		return err
+	}
+	p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	return err
+}
+
+// handOver lists what boxd needs of a durable program, in the order of the protocol.
+func (p *program) handOver(all bool) (files []int) {
+	if p.input.pipe >= 0 {
+		files = append(files, p.input.pipe, p.input.memory)
+	}
+	if all {
+		files = append(files, p.streams[0].ring.FD, p.streams[1].ring.FD, p.journal.FD, p.event)
+	}
+	return files
 }
 
 // watchStreams begins to take a program's output as it comes. Out of memory for that, the output is
 // taken at the program's end, as far as the pipe holds it.
 func (s *server) watchStreams(p *program) {
 	for i := range p.streams {
-		st := &p.streams[i]
-		st.token, _ = s.watch(st.pipe, watch{program: p, stream: st})
+		if st := &p.streams[i]; st.pipe >= 0 {
+			st.token, _ = s.watch(st.pipe, watch{program: p, stream: st})
+		}
 	}
 }
 
 // readable moves what a program has written into its ring.
 func (s *server) readable(p *program, st *stream) {
-	if st.ring.full() {
+	if p.ahead(st) {
 		s.pause(st)
 		return
 	}
-	n, err := st.ring.fill(st.pipe)
+	n, err := s.fill(p, st)
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 		return
 	case n == 0 || err != nil:
 		s.closePipe(st)
 	}
-	s.tellFollower(p)
+	p.tellReaders()
 }
 
-// tellFollower wakes who follows a program's output.
-func (s *server) tellFollower(p *program) {
+// fill moves what is there to the end of a ring. EAGAIN: nothing; 0: there is nobody left to write.
+func (s *server) fill(p *program, st *stream) (int64, error) {
+	if p.durable {
+		p.journal.Note(st.index, [2]int64{p.streams[0].ring.Size(), p.streams[1].ring.Size()})
+	}
+	if !p.terminal {
+		return st.ring.Fill(st.pipe)
+	}
+	if s.scratch == nil {
+		s.scratch = make([]byte, 16<<10)
+	}
+	n, err := unix.Read(st.pipe, s.scratch) // what has been read is not lost: PID 1 does not end before its box
+	if errors.Is(err, unix.EIO) {           // nobody has the terminal open any more
+		return 0, nil
+	}
+	if n > 0 {
+		err = st.ring.Append(s.scratch[:n])
+	}
+	return int64(n), err
+}
+
+// tellReaders wakes who reads a program's output.
+func (p *program) tellReaders() {
 	if p.event >= 0 {
 		one := [8]byte{1}
-		_, _ = unix.Write(p.event, one[:]) // a full counter means that it has been told
+		_, _ = unix.Write(p.event, one[:]) // a full counter means that they have been told
 	}
 }
 
-// taken goes on with a stream whose follower has caught up.
-func (s *server) taken(p *program, t *isolation.Taken) {
-	st := &p.streams[t.Stream]
-	st.ring.take(t.Offset)
-	if st.paused && !st.ring.full() {
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
-		if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {
-			st.paused = false
+// ahead reports whether a program has to wait for its readers.
+func (p *program) ahead(st *stream) bool {
+	return p.pace.Wait && st.ring.Size()-int64(p.pace.Taken[st.index]) >= st.ring.Tail
+}
+
+// setPace goes on with the streams whose readers have caught up.
+func (s *server) setPace(p *program, pace *isolation.Pace) {
+	p.pace = *pace
+	for i := range p.streams {
+		st := &p.streams[i]
+		p.pace.Taken[i] = min(p.pace.Taken[i], uint64(st.ring.Size()))
+		if st.paused && !p.ahead(st) {
+			ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
+			if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {
+				st.paused = false
+			}
 		}
 	}
 }
@@ -117,14 +196,17 @@ func (s *server) pause(st *stream) {
 
 // drain takes what is in the pipe of a program that has ended. Whoever else holds the writing end is
 // not waited for, nor listened to if they go on writing.
-func (s *server) drain(st *stream) {
+func (s *server) drain(p *program, st *stream) {
 	if st.pipe < 0 {
 		return
 	}
-	there, err := unix.IoctlGetInt(st.pipe, unix.TIOCINQ)
+	there, err := int(terminalRest), error(nil)
+	if !p.terminal {
+		there, err = unix.IoctlGetInt(st.pipe, unix.TIOCINQ)
+	}
 	for err == nil && there > 0 {
 		var n int64
-		n, err = st.ring.fill(st.pipe)
+		n, err = s.fill(p, st)
 		if errors.Is(err, unix.EINTR) {
 			err = nil
 			continue
@@ -135,6 +217,9 @@ func (s *server) drain(st *stream) {
 		there -= int(n)
 	}
 }
+
+// terminalRest bounds what is taken of a terminal at the end of its program, which is more than one holds.
+const terminalRest = 256 << 10
 
 // closePipe ends the reading of a stream; what it has written stays in the ring.
 func (s *server) closePipe(st *stream) {
@@ -148,13 +233,4 @@ func (s *server) closePipe(st *stream) {
 		s.unwatch(st.pipe, st.token)
 	}
 	st.pipe = -1
-}
-
-// closeStream releases a stream and its ring; a copy of the ring may live on with boxd.
-func (s *server) closeStream(st *stream) {
-	s.closePipe(st)
-	if st.ring.fd >= 0 {
-		unix.Close(st.ring.fd)
-		st.ring.fd = -1
-	}
 }

@@ -41,7 +41,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 		return s, err
 	}
 	if req.Labels != nil {
-		if err := validateLabels(req.Labels); err != nil {
+		if err := ValidateLabels(req.Labels); err != nil {
 			return s, err
 		}
 		s.Labels = req.Labels

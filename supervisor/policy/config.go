@@ -21,6 +21,7 @@ type Config struct {
 	Host      HostReserve         `toml:"host"`
 	Sessions  SessionLimits       `toml:"sessions"`
 	Exec      ExecLimits          `toml:"exec"`
+	Processes ProcessLimits       `toml:"processes"`
 	Env       map[string]string   `toml:"env"`
 	Languages map[string]Language `toml:"languages"`
 	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
@@ -50,6 +51,12 @@ type ExecLimits struct {
 	OutputLimit   quantity.Size `toml:"output_limit"`
 	MaxCommand    quantity.Size `toml:"max_command"`
 	MaxStdin      quantity.Size `toml:"max_stdin"`
+}
+
+// ProcessLimits bounds processes.
+type ProcessLimits struct {
+	Max  int               `toml:"max"`  // of a session, living
+	Keep quantity.Duration `toml:"keep"` // how long one that has ended is known
 }
 
 // Language is how code of a language is run. In both forms exactly one argument is the placeholder:
@@ -159,6 +166,7 @@ func DefaultConfig() Config {
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
+		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
 		Env:       defaultEnv(),
 		Languages: defaultLanguages(),
 		Profiles:  defaultProfiles(),
@@ -223,6 +231,12 @@ func (c *Config) Validate() error {
 	}
 	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
 		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
+	}
+	if c.Processes.Max < 1 || c.Processes.Max > 1000 {
+		bad("processes.max", c.Processes.Max, "1 to 1000")
+	}
+	if c.Processes.Keep < 0 || c.Processes.Keep > longestTimeout {
+		bad("processes.keep", c.Processes.Keep, "0s to "+longestTimeout.String())
 	}
 	if c.Host.KeepFreeDisk > maxSize || c.Host.KeepFreeMemory > maxSize {
 		bad("host", fmt.Sprintf("keep_free_disk %v, keep_free_memory %v", c.Host.KeepFreeDisk, c.Host.KeepFreeMemory), "at most "+quantity.Size(maxSize).String())

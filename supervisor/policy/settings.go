@@ -139,7 +139,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := validateLabels(req.Labels); err != nil {
+	if err := ValidateLabels(req.Labels); err != nil {
 		return s, nil, err
 	}
 	if err := ValidateEnvironment(req.Env); err != nil {
@@ -298,7 +298,8 @@ func Printable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
-func validateLabels(labels map[string]string) error {
+// ValidateLabels checks the labels of a request.
+func ValidateLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return fault.Field("labels", len(labels), fmt.Sprintf("at most %d", maxLabels))
 	}

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inside
+// Package hunt finds and ends all processes that a program of a box has started, where there is no cgroup
+// v2 to do it.
+//
+// Which processes belong to a program is known by a supplementary group, its tag: every program is started
+// with one of its own, every descendant inherits it, and without CAP_SETGID none can shed it. It survives
+// setsid, double forks and reparenting, which ancestry does not.
+package hunt
 
 import (
 	"bytes"
@@ -12,13 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Which processes belong to a program is known by a supplementary group: every program is started
-// with one of its own, every descendant inherits it, and without CAP_SETGID none can shed it. It
-// survives setsid, double forks and reparenting, which ancestry does not. This is the way where
-// there is no cgroup v2 to do it.
-
-// tags hands out group ids for that purpose.
-type tags struct {
+// Ground is a box, as its PID 1 sees it.
+type Ground struct {
+	Proc int // its procfs
 	next uint32
 	used map[uint32]bool
 }
@@ -30,52 +32,53 @@ const (
 )
 
 // take returns a tag no living process has, 0 if there is none left.
-func (t *tags) take() uint32 {
-	if t.used == nil {
-		t.used = map[uint32]bool{}
+func (g *Ground) take() uint32 {
+	if g.used == nil {
+		g.used = map[uint32]bool{}
 	}
 	for range lastTag - firstTag + 1 {
-		if t.next < firstTag || t.next > lastTag {
-			t.next = firstTag
+		if g.next < firstTag || g.next > lastTag {
+			g.next = firstTag
 		}
-		tag := t.next
-		t.next++
-		if !t.used[tag] {
-			t.used[tag] = true
+		tag := g.next
+		g.next++
+		if !g.used[tag] {
+			g.used[tag] = true
 			return tag
 		}
 	}
 	return 0
 }
 
-// free gives a tag back; nothing that carries it may be alive.
-func (t *tags) free(tag uint32) { delete(t.used, tag) }
+// Free gives a tag back; nothing that carries it may be alive.
+func (g *Ground) Free(tag uint32) { delete(g.used, tag) }
 
-// takeTag is take, which looks for tags that nobody has any more when there seems to be none left: a
-// program that may leave others running keeps its tag used.
-func (s *server) takeTag() uint32 {
-	if tag := s.tags.take(); tag != 0 {
+// Tag returns a tag no living process has, 0 if there is none. When there seems to be none left it looks for
+// those that nobody has any more: a program that may leave others running keeps its tag used. running has
+// those of the programs.
+func (g *Ground) Tag(running func() []uint32) uint32 {
+	if tag := g.take(); tag != 0 {
 		return tag
 	}
 	used := map[uint32]bool{}
-	for _, p := range s.programs {
-		used[p.tag] = true
+	for _, tag := range running() {
+		used[tag] = true
 	}
-	err := s.eachProcess(func(p *process) {
-		for _, g := range p.groups {
-			if g >= firstTag && g <= lastTag {
-				used[g] = true
+	err := g.eachProcess(func(p *process) {
+		for _, id := range p.groups {
+			if id >= firstTag && id <= lastTag {
+				used[id] = true
 			}
 		}
 	})
 	if err != nil {
 		return 0
 	}
-	s.tags.used = used
-	return s.tags.take()
+	g.used = used
+	return g.take()
 }
 
-// killPatience bounds the waits of one killTagged, and exitPatience that for one process in it: what is in an
+// killPatience bounds the waits of one Kill, and exitPatience that for one process in it: what is in an
 // uninterruptible sleep of the kernel dies only when that ends, and must not hold the whole box up.
 const (
 	killPatience = 5 * time.Second
@@ -90,7 +93,7 @@ const (
 	lookPatience = 250 * time.Millisecond
 )
 
-// killing is one killTagged.
+// killing is one Kill.
 type killing struct {
 	tag      uint32
 	deadline time.Duration
@@ -99,31 +102,30 @@ type killing struct {
 	stopped  bool         // all other processes are
 }
 
-// killTagged kills every process with a tag, waits until they are dead, and returns how many there
+// Kill kills every process with a tag, waits until they are dead, and returns how many there
 // were. It looks until it has seen none: by its successor a process may escape a look, if it forks
 // between being listed and being examined, so only a look counts in whose time nothing has forked.
-// stuck means that some were told and do not die. What cannot even be found costs the box.
-func (s *server) killTagged(tag uint32) (killed uint32, stuck bool) {
+// stuck means that some were told and do not die; without all, there may be others that were not even found.
+func (g *Ground) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	begin := monotonic()
 	k := &killing{tag: tag, deadline: begin + killPatience, stuck: map[int]bool{}}
 	clean := false
 	for n := 0; n < looks && !clean && monotonic() < begin+lookPatience; n++ {
-		clean = s.look(k)
+		clean = g.look(k)
 	}
 	if !clean {
-		clean = s.killStopped(k)
+		clean = g.killStopped(k)
 	}
-	s.evaded = s.evaded || !clean
-	return k.killed, len(k.stuck) > 0
+	return k.killed, len(k.stuck) > 0, clean
 }
 
 // killStopped is the way for processes that fork faster than they are found: with all others stopped
 // at one moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can pass), what
 // carries the tag is found for certain. The others go on; they are stopped for as long as it takes the
 // found ones to die, some milliseconds as a rule.
-func (s *server) killStopped(k *killing) (clean bool) {
+func (g *Ground) killStopped(k *killing) (clean bool) {
 	asleep, clean := []int{}, false // those that were stopped before stay so
-	if s.eachProcess(func(p *process) {
+	if g.eachProcess(func(p *process) {
 		if p.state == 'T' {
 			asleep = append(asleep, p.pid)
 		}
@@ -133,9 +135,9 @@ func (s *server) killStopped(k *killing) (clean bool) {
 	k.stopped, k.deadline = true, monotonic()+killPatience
 	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
-		clean = s.look(k)
+		clean = g.look(k)
 	}
-	if s.eachProcess(func(p *process) {
+	if g.eachProcess(func(p *process) {
 		if !slices.Contains(asleep, p.pid) {
 			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGCONT, nil, 0)
 		}
@@ -147,11 +149,11 @@ func (s *server) killStopped(k *killing) (clean bool) {
 
 // look kills what it finds, and waits for its death. It is clean if it has found nothing new, and
 // nothing can have escaped it.
-func (s *server) look(k *killing) (clean bool) {
+func (g *Ground) look(k *killing) (clean bool) {
 	var fds, pids []int
 	found := 0
-	before := s.lastPID()
-	err := s.eachProcess(func(p *process) {
+	before := g.lastPID()
+	err := g.eachProcess(func(p *process) {
 		if !slices.Contains(p.groups, k.tag) || k.stuck[p.pid] || unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0) != nil {
 			return
 		}
@@ -161,7 +163,7 @@ func (s *server) look(k *killing) (clean bool) {
 		}
 	})
 	k.killed += uint32(found)
-	clean = err == nil && found == 0 && before == s.lastPID() && (before != 0 || k.stopped)
+	clean = err == nil && found == 0 && before == g.lastPID() && (before != 0 || k.stopped)
 	for i, fd := range fds {
 		if !awaitExit(fd, min(k.deadline, monotonic()+exitPatience)) {
 			k.stuck[pids[i]] = true
@@ -186,8 +188,8 @@ func awaitExit(pidfd int, deadline time.Duration) bool {
 
 // lastPID is the process id this box has given out last, 0 if the kernel does not tell: the last field
 // of /proc/loadavg (proc(5)) goes by the reader's pid namespace.
-func (s *server) lastPID() int {
-	fd, err := unix.Openat(s.proc, "loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func (g *Ground) lastPID() int {
+	fd, err := unix.Openat(g.Proc, "loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
 	}
@@ -215,8 +217,8 @@ type process struct {
 
 // eachProcess calls do for every living process of the box that it finds. An error means that it may
 // have missed some, other than those that are gone.
-func (s *server) eachProcess(do func(*process)) error {
-	dir, err := unix.Openat(s.proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func (g *Ground) eachProcess(do func(*process)) error {
+	dir, err := unix.Openat(g.Proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -241,7 +243,7 @@ func (s *server) eachProcess(do func(*process)) error {
 				continue
 			}
 			p := process{pid: pid, pidfd: fd}
-			alive, err := s.examine(&p, name)
+			alive, err := g.examine(&p, name)
 			if err != nil {
 				missed = unlessGone(missed, err)
 			} else if alive {
@@ -262,8 +264,8 @@ func unlessGone(missed, err error) error {
 
 // examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state is
 // that of its first thread, which may have ended while others run.
-func (s *server) examine(p *process, name string) (alive bool, err error) {
-	fd, err := unix.Openat(s.proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func (g *Ground) examine(p *process, name string) (alive bool, err error) {
+	fd, err := unix.Openat(g.Proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
@@ -278,8 +280,8 @@ func (s *server) examine(p *process, name string) (alive bool, err error) {
 		if state, ok := bytes.CutPrefix(line, []byte("State:\t")); ok {
 			p.state = state[0]
 		} else if groups, ok := bytes.CutPrefix(line, []byte("Groups:\t")); ok {
-			for g := range bytes.FieldsSeq(groups) {
-				id, _ := strconv.ParseUint(string(g), 10, 32)
+			for field := range bytes.FieldsSeq(groups) {
+				id, _ := strconv.ParseUint(string(field), 10, 32)
 				p.groups = append(p.groups, uint32(id))
 			}
 		} else if count, ok := bytes.CutPrefix(line, []byte("Threads:\t")); ok {
@@ -287,4 +289,17 @@ func (s *server) examine(p *process, name string) (alive bool, err error) {
 		}
 	}
 	return p.state != 'Z' && p.state != 'X' || threads > 1, nil
+}
+
+// Alive reports whether a process is alive, and its state as in proc(5).
+func (g *Ground) Alive(pid int) (alive bool, state byte, err error) {
+	p := process{pid: pid}
+	alive, err = g.examine(&p, strconv.Itoa(pid))
+	return alive, p.state, err
+}
+
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
+	return time.Duration(ts.Nano())
 }

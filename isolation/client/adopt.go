@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// SetTimes says how long the box lives without this boxd. PID 1 counts from when it hears of it.
+func (b *Box) SetTimes(t isolation.Times) error {
+	if err := b.send(&isolation.BoxRequest{Times: &t}); err != nil {
+		return ErrBoxLost
+	}
+	return nil
+}
+
+// Adopted is what was found in a box that an earlier boxd has left.
+type Adopted struct {
+	Programs []*Program // durable ones, by their ids; all of them have started, and some may have ended
+	Frozen   bool
+}
+
+// adoptPatience is what PID 1 gets to tell what there is.
+const adoptPatience = 20 * time.Second
+
+// Adopt takes over a box that an earlier boxd has left. Programs that were not durable are gone, or dying.
+func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) {
+	launched, control, pidfd, err := k.adopt(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := newBox(launched, control, pidfd)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := b.adopt(ctx)
+	if err != nil {
+		b.Close()
+		return nil, nil, fmt.Errorf("adopt the box: %w", err)
+	}
+	return b, found, nil
+}
+
+func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
+	b.mu.Lock()
+	b.adopting = true
+	b.mu.Unlock()
+	if err := b.send(&isolation.BoxRequest{Adopt: isolation.BoxVersion}); err != nil {
+		return nil, ErrBoxLost
+	}
+	timer := time.NewTimer(adoptPatience)
+	defer timer.Stop()
+	select {
+	case last := <-b.adopted:
+		if last.Version != isolation.BoxVersion {
+			return nil, fmt.Errorf("it speaks version %d, and this boxd %d", last.Version, isolation.BoxVersion)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.kept = last.Kept
+		found := &Adopted{Programs: b.found, Frozen: last.Frozen}
+		b.found, b.adopting = nil, false
+		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
+		return found, nil
+	case <-b.done:
+		return nil, ErrBoxLost
+	case <-timer.C:
+		return nil, &isolation.StepError{Step: isolation.StepReceive, Item: "PID 1 does not answer", Errno: unix.ETIMEDOUT}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// deliverKept takes a program over.
+func (b *Box) deliverKept(reply *isolation.BoxReply, files []int) error {
+	k := reply.Program
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.programs[reply.ID] != nil || !b.adopting || len(files) == 0 {
+		return isolation.ErrMalformed
+	}
+	cmd := isolation.Command{Output: k.Output, Durable: true}
+	if k.Terminal {
+		cmd.Terminal = &isolation.Terminal{}
+	}
+	p := b.newProgram(&cmd)
+	p.id = reply.ID
+	if k.Exited != nil && p.attach(&isolation.BoxReply{Exited: k.Exited}, nil) != nil {
+		return isolation.ErrMalformed
+	}
+	kept := len(files) % 2 // the one that PID 1 has only kept
+	if err := p.start(k.PID, k.Input, files[kept:]); err != nil {
+		return err
+	}
+	if kept > 0 {
+		p.private = os.NewFile(uintptr(files[0]), "private")
+	}
+	if k.Exited != nil {
+		p.end(k.Exited, nil)
+	} else {
+		b.programs[p.id] = p
+	}
+	b.found = append(b.found, p)
+	return nil
+}
+
+// deliverAdopted takes the last word on what there is.
+func (b *Box) deliverAdopted(reply *isolation.BoxReply, files []int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.adopting || len(files) > 0 || reply.Adopted.Next == 0 {
+		return isolation.ErrMalformed
+	}
+	b.next = reply.Adopted.Next - 1
+	select {
+	case b.adopted <- *reply.Adopted:
+		return nil
+	default:
+		return isolation.ErrMalformed
+	}
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inside
+
+import (
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// openTerminal makes a terminal in the box's own devpts and returns the program's end of it. The thread acts
+// as the box user, whose the terminal is then.
+func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return s.null, stepError(isolation.StepStdio, "terminal", err)
+	}
+	defer master.Close()
+	defer slave.Close()
+	err = pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
+	// Descriptors of our own: the library's are the runtime's to close, and block (creack/pty, issue 162).
+	end := s.null
+	if err == nil {
+		p.streams[0].pipe, err = duplicate(int(master.Fd()))
+	}
+	if err == nil {
+		p.input.pipe, err = duplicate(int(master.Fd()))
+	}
+	if err == nil {
+		err = unix.SetNonblock(p.streams[0].pipe, true) // both: it is a property of what they share
+	}
+	if err == nil {
+		end, err = duplicate(int(slave.Fd()))
+	}
+	if err != nil {
+		return s.null, stepError(isolation.StepStdio, "terminal", err)
+	}
+	p.terminal = true
+	return end, nil
+}
+
+func duplicate(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3) }

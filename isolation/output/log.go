@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package output
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Log is the reader's end of a program's output. Any number of goroutines may use it. What the writer says
+// is not trusted: it can make a reader see other bytes, and nothing worse.
+type Log struct {
+	rings   [2]int
+	journal int
+
+	mu      sync.Mutex // guards the field below
+	changed chan struct{}
+}
+
+// ErrNotMemory means that a descriptor is no memory file: to read from it might block or have effects.
+var ErrNotMemory = errors.New("output: not a memory file")
+
+// NewLog takes the descriptors of two rings and a journal over, if they can be those.
+func NewLog(ring0, ring1, journal int) (*Log, error) {
+	for _, fd := range []int{ring0, ring1, journal} {
+		if !IsMemory(fd) {
+			return nil, ErrNotMemory
+		}
+	}
+	return &Log{rings: [2]int{ring0, ring1}, journal: journal}, nil
+}
+
+// IsMemory reports whether fd is a memory file. Only those know seals (fcntl(2), F_GET_SEALS).
+func IsMemory(fd int) bool {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	return err == nil
+}
+
+// Close releases the descriptors. No reader may be at work.
+func (l *Log) Close() {
+	for _, fd := range []int{l.rings[0], l.rings[1], l.journal} {
+		unix.Close(fd)
+	}
+}
+
+// End returns the number of bytes written to each stream so far.
+func (l *Log) End() (end [2]int64, err error) {
+	for i, fd := range l.rings {
+		if end[i], err = size(fd); err != nil {
+			return end, err
+		}
+	}
+	return end, nil
+}
+
+func size(fd int) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, os.NewSyscallError("output", err)
+	}
+	return st.Size, nil
+}
+
+// Oldest returns, for each stream, the offset from which on everything is kept.
+func (l *Log) Oldest() (from [2]int64, err error) {
+	end, err := l.End()
+	if err != nil {
+		return from, err
+	}
+	for i, fd := range l.rings {
+		hole, err := unix.Seek(fd, 0, unix.SEEK_HOLE)
+		if err != nil || hole >= end[i] {
+			continue // none, or nothing at all
+		}
+		if from[i], err = unix.Seek(fd, hole, unix.SEEK_DATA); err != nil {
+			from[i] = end[i]
+		}
+	}
+	return from, nil
+}
+
+// Changed returns a channel that is closed when there is news after this call.
+func (l *Log) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return l.changed
+}
+
+// Wake closes what Changed has returned.
+func (l *Log) Wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// Chunk is a piece of one stream: either Data, or a Gap of bytes that are not kept any more.
+type Chunk struct {
+	Stream int
+	Offset int64 // of the first byte
+	Data   []byte
+	Gap    int64
+	Time   time.Time // when it was written, to a tenth of a second; zero if that is not known
+}
+
+// Len is the number of bytes of the stream that the chunk stands for.
+func (c *Chunk) Len() int64 { return int64(len(c.Data)) + c.Gap }
+
+// Reader goes through the output of a program in the order it was written. It is for one goroutine.
+type Reader struct {
+	log   *Log
+	pos   [2]int64
+	timed bool
+	hint  int64 // journal entry that the position was at last
+}
+
+// NewReader begins at a position. A timed reader knows the time of every chunk, and hands out smaller ones
+// for it.
+func (l *Log) NewReader(pos [2]int64, timed bool) *Reader {
+	return &Reader{log: l, pos: pos, timed: timed}
+}
+
+// Position is where the reader is: the number of bytes of each stream before it.
+func (r *Reader) Position() [2]int64 { return r.pos }
+
+// Next returns the next chunk and moves behind it. One of length zero means that there is no news. Data is
+// a part of buf.
+func (r *Reader) Next(buf []byte) (Chunk, error) {
+	end, err := r.log.End() // before the journal, which is ahead of what it tells of
+	if err != nil {
+		return Chunk{}, err
+	}
+	if end[0] == r.pos[0] && end[1] > r.pos[1] { // what was before that in the other has come since
+		if end[0], err = size(r.log.rings[0]); err != nil {
+			return Chunk{}, err
+		}
+	}
+	news := [2]bool{end[0] > r.pos[0], end[1] > r.pos[1]}
+	c := Chunk{}
+	switch {
+	case !news[0] && !news[1]:
+		return c, nil
+	case r.timed || news[0] && news[1]:
+		if err := r.order(&c, &end, news); err != nil {
+			return c, err
+		}
+	case news[1]:
+		c.Stream = 1
+	}
+	c.Offset = r.pos[c.Stream]
+	if err := r.log.read(&c, buf, end[c.Stream]); err != nil {
+		return c, err
+	}
+	r.pos[c.Stream] += c.Len()
+	return c, nil
+}
+
+// order finds out which stream comes next, until where, and when it was written. What the journal does not
+// know any more comes standard output first.
+func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
+	at, next, err := r.log.find(r.pos, &r.hint)
+	if err != nil {
+		return err
+	}
+	switch {
+	case at != nil:
+		c.Stream, c.Time = at.stream, time.Unix(0, at.time)
+		if end[c.Stream], err = size(r.log.rings[c.Stream]); err != nil { // the other one was looked at later
+			return err
+		}
+		news[c.Stream] = end[c.Stream] > r.pos[c.Stream]
+	case !news[0]:
+		c.Stream = 1
+	}
+	if next != nil {
+		if limit := next.offset[c.Stream]; limit > r.pos[c.Stream] {
+			end[c.Stream] = min(end[c.Stream], limit)
+		} else if other := 1 - c.Stream; at == nil && news[other] && next.offset[other] > r.pos[other] {
+			c.Stream = other
+			end[other] = min(end[other], next.offset[other])
+		}
+	}
+	if !news[c.Stream] { // a writer that does not keep to the rules
+		c.Stream = 1 - c.Stream
+	}
+	return nil
+}
+
+// read fills a chunk from its offset up to end.
+func (l *Log) read(c *Chunk, buf []byte, end int64) error {
+	fd := l.rings[c.Stream]
+	n := min(end-c.Offset, int64(len(buf)))
+	n, err := readAt(fd, buf[:n], c.Offset)
+	if err != nil {
+		return err
+	}
+	// Looked at afterwards: what was a hole before is not data, and what has become one since was read.
+	hole, err := unix.Seek(fd, c.Offset, unix.SEEK_HOLE)
+	if err != nil {
+		return os.NewSyscallError("output", err)
+	}
+	if hole > c.Offset {
+		c.Data = buf[:min(n, hole-c.Offset)]
+		return nil
+	}
+	data, err := unix.Seek(fd, c.Offset, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) { // nothing but a hole up to the end
+		data, err = end, nil
+	}
+	if err != nil {
+		return os.NewSyscallError("output", err)
+	}
+	c.Gap = max(data, c.Offset+1) - c.Offset
+	return nil
+}
+
+func readAt(fd int, p []byte, off int64) (int64, error) {
+	n := 0
+	for n < len(p) {
+		m, err := unix.Pread(fd, p[n:], off+int64(n))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, os.NewSyscallError("output", err)
+		}
+		if m == 0 {
+			return 0, io.ErrUnexpectedEOF
+		}
+		n += m
+	}
+	return int64(n), nil
+}
+
+// find returns the journal entry that a position lies in and the one after it. The first is nil where the
+// journal is not kept that far back, the second at its end.
+func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
+	bytes, err := size(l.journal)
+	if err != nil {
+		return nil, nil, err
+	}
+	count := bytes / entrySize
+	behind := func(e *entry) bool { return e.offset[0] <= pos[0] && e.offset[1] <= pos[1] }
+	low, high := int64(-1), count // low is behind, high is not
+	pair := [2]entry{}
+	if h := *hint; h < count { // most often it is still the same, or the next
+		n, err := l.entries(h, pair[:])
+		if err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case !behind(&pair[0]):
+			high = h
+		case n == 1 || !behind(&pair[1]):
+			low, high = h, h+1
+		default:
+			low = h + 1
+		}
+	}
+	for high-low > 1 {
+		mid := low + (high-low)/2
+		if _, err := l.entries(mid, pair[:1]); err != nil {
+			return nil, nil, err
+		}
+		if behind(&pair[0]) {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	*hint = max(low, 0)
+	if low >= 0 {
+		if _, err := l.entries(low, pair[:1]); err != nil {
+			return nil, nil, err
+		}
+		if pair[0].time != 0 {
+			at = &pair[0]
+		}
+	}
+	if high < count {
+		if _, err := l.entries(high, pair[1:]); err != nil {
+			return nil, nil, err
+		}
+		next = &pair[1]
+	}
+	return at, next, nil
+}
+
+// ReadAt reads bytes of a stream that are known to be kept.
+func (l *Log) ReadAt(stream int, b []byte, off int64) error {
+	_, err := readAt(l.rings[stream], b, off)
+	return err
+}
+
+// entries reads some entries, and returns how many there were.
+func (l *Log) entries(index int64, to []entry) (int, error) {
+	var buf [2 * entrySize]byte
+	n, err := unix.Pread(l.journal, buf[:len(to)*entrySize], index*entrySize)
+	if err != nil || n < entrySize {
+		return 0, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	for i := range n / entrySize {
+		to[i].decode(buf[i*entrySize:])
+	}
+	return n / entrySize, nil
+}

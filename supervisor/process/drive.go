@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// KillPatience is what PID 1 gets to report an end that is due; after that the box is given up.
+const KillPatience = 45 * time.Second
+
+// thawInterval is how often a program is tried that cannot start in a frozen box.
+const thawInterval = time.Second
+
+// Drive starts the program again as often as it should be, ends it when it should end, and returns when the
+// process has ended.
+func (p *Process) Drive() {
+	for {
+		end := p.attend()
+		delay, reason, again := p.judge(end, time.Now())
+		for again {
+			p.setWaiting(delay)
+			if !p.sleep(delay) {
+				reason, again = p.stopReason(), false
+				break
+			}
+			p.setState(StateStarting)
+			err := p.launch()
+			if err == nil {
+				break
+			}
+			p.mu.Lock()
+			p.exit, p.err = nil, err
+			p.mu.Unlock()
+			delay, reason, again = p.judge(&ending{err: err}, time.Now())
+		}
+		if !again {
+			p.finish(reason)
+			return
+		}
+	}
+}
+
+// attend stays with one program until that has ended.
+func (p *Process) attend() *ending {
+	end := &ending{}
+	late := time.AfterFunc(KillPatience, p.home.Lose)
+	defer late.Stop()
+	now := p.now                          // nobody else sets it
+	_ = now.Started(context.Background()) // ends: Lose sees to it
+	p.begun(now)
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, waits := p.awaitReady(ctx)
+	defer func() {
+		cancel()
+		if waits {
+			late.Reset(KillPatience)
+			<-ready
+		}
+	}()
+	late.Stop()
+	if t := p.spec.Command.Timeout; t > 0 {
+		late.Reset(time.Until(p.at.Began) + t + KillPatience)
+	}
+	kill := func() {
+		late.Reset(KillPatience)
+		_ = now.Kill() // without a box it has ended
+	}
+	look, grace := time.NewTimer(0), time.NewTimer(time.Hour)
+	defer look.Stop()
+	defer grace.Stop()
+	grace.Stop()
+	stop, isReady := p.stop, ready
+	for {
+		select {
+		case <-now.Exited():
+			p.ended(now, end)
+			return end
+		case <-stop:
+			stop = nil
+			p.setState(StateStopping)
+			_ = now.Signal(unix.SignalNum(p.spec.Stop.Signal))
+			grace.Reset(*p.spec.Stop.Grace)
+		case <-grace.C:
+			kill()
+		case is := <-isReady:
+			waits, isReady = false, nil
+			if is {
+				p.setReady()
+			} else {
+				end.unready = true
+				kill()
+			}
+		case <-p.poke:
+			look.Reset(p.look(time.Now()))
+		case <-look.C:
+			look.Reset(p.look(time.Now()))
+		}
+	}
+}
+
+// begun takes the files of a program that has started. One that could not leaves the output where it was.
+func (p *Process) begun(now *client.Program) {
+	log := now.Output()
+	if log == nil {
+		return
+	}
+	p.mu.Lock()
+	before, file := p.holder, p.file
+	p.holder, p.file, p.fresh, p.at.Ready = now, p.fresh, nil, p.at.Ready || p.spec.Ready == nil
+	if p.adopted {
+		if in := now.Input(); in != nil {
+			p.given += in.Taken()
+		}
+		p.adopted = false
+	}
+	p.mu.Unlock()
+	if before != nil {
+		before.Close() // without the output, which the next one has
+		closeFile(file)
+	}
+	if p.log == nil {
+		p.log = log
+		close(p.up)
+	}
+	p.pacing.Lock()
+	p.paced = nil
+	p.pacing.Unlock()
+	p.setState(StateRunning)
+	p.pace(false)
+}
+
+func (p *Process) setReady() {
+	p.mu.Lock()
+	p.at.Ready = true
+	p.noteLocked()
+	close(p.news)
+	p.news = make(chan struct{})
+	p.mu.Unlock()
+}
+
+// ended notes what a program has come to.
+func (p *Process) ended(now *client.Program, end *ending) {
+	end.exit, end.err = now.Wait(context.Background()) // does not wait
+	if end.exit != nil {
+		end.ran = end.exit.Duration
+	}
+	p.mu.Lock()
+	p.exit, p.err = end.exit, end.err
+	p.cutLocked()
+	fresh := p.fresh
+	p.fresh = nil
+	p.mu.Unlock()
+	if now != p.holder {
+		now.Close()
+		closeFile(fresh)
+	}
+}
+
+// judge decides what follows the end of a program.
+func (p *Process) judge(end *ending, now time.Time) (delay time.Duration, reason string, again bool) {
+	step, _ := errors.AsType[*isolation.StepError](end.err)
+	switch reason = p.stopReason(); {
+	case !p.at.Ended.IsZero(): // before this boxd came
+		return 0, p.at.Reason, false
+	case reason != "":
+		return 0, reason, false
+	case errors.Is(end.err, client.ErrBoxLost):
+		return 0, ReasonShutdown, false
+	case p.log == nil: // what has never started is wrong, not broken
+		return 0, "", false
+	case step != nil && step.Step == isolation.StepFreeze:
+		return thawInterval, "", true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delay, again, looping := p.at.Restarts.next(&p.spec.Restart, end, now)
+	switch {
+	case looping:
+		reason = ReasonCrashLoop
+	case !again && end.unready:
+		reason = ReasonNotReady
+	}
+	return delay, reason, again
+}
+
+func (p *Process) stopReason() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at.Stopping
+}
+
+func (p *Process) setWaiting(delay time.Duration) {
+	p.mu.Lock()
+	p.next = time.Now().Add(delay)
+	p.mu.Unlock()
+	p.setState(StateWaiting)
+}
+
+// sleep waits for the next start. It reports false if there is to be none.
+func (p *Process) sleep(delay time.Duration) bool {
+	timer, look := time.NewTimer(delay), time.NewTimer(0)
+	defer timer.Stop()
+	defer look.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-p.stop:
+			return false
+		case <-p.home.Box.Done():
+			return true // launch fails
+		case <-p.poke:
+			look.Reset(p.look(time.Now()))
+		case <-look.C:
+			look.Reset(p.look(time.Now()))
+		}
+	}
+}
+
+// rarely is how long Drive sleeps when nothing is due.
+const rarely = time.Hour
+
+// look does what is due by time, and returns how long until it should look again.
+func (p *Process) look(now time.Time) time.Duration {
+	wait := rarely
+	p.mu.Lock()
+	if p.found {
+		wait = max(p.used.Add(firstLease).Sub(now), time.Millisecond)
+	}
+	lease, leased := p.leaseEndLocked()
+	for a := range p.all {
+		if a.lossless && !a.busy.IsZero() {
+			if left := a.busy.Add(stall).Sub(now); left > 0 {
+				wait = min(wait, left)
+			}
+		}
+	}
+	back := p.found && now.Sub(p.used) >= firstLease
+	p.found = p.found && !back
+	p.mu.Unlock()
+	p.pace(back)
+	if !leased {
+		return wait
+	}
+	if left := lease.Sub(now); left > 0 {
+		return min(wait, left)
+	}
+	p.requestStop(ReasonLease)
+	return rarely
+}
+
+// finish is the end.
+func (p *Process) finish(reason string) {
+	p.mu.Lock()
+	if p.at.Ended.IsZero() {
+		p.at.Ended, p.at.Reason = time.Now(), reason
+		p.noteLocked()
+	}
+	if p.log == nil {
+		closeOnce(p.up)
+	}
+	p.mu.Unlock()
+	p.setState(StateEnded)
+	close(p.done)
+}
+
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}

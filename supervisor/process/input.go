@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// Writer reports whether what the attachment writes is what the program reads.
+func (a *Attachment) Writer() bool {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	return a.writes
+}
+
+// Lost is closed when another client has become the writer instead.
+func (a *Attachment) Lost() <-chan struct{} { return a.lost }
+
+// Taken is how many bytes of standard input the process has ever been given.
+func (a *Attachment) Taken() int64 {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	return a.p.given
+}
+
+// Write gives the program standard input, and waits while it does not read. offset is the number of bytes
+// the process was given before, by this client's count: what it has already is passed over. What a program
+// does not read any more is dropped and counts as taken; between two programs, Write waits for the next.
+func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
+	p := a.p
+	if !a.Writer() {
+		return a.p.notWriter()
+	}
+	select {
+	case p.typing <- struct{}{}:
+		defer func() { <-p.typing }()
+	case <-a.lost:
+		return p.notWriter()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	given := a.Taken()
+	if offset < 0 || offset > given {
+		return fault.Field("offset", offset, fmt.Sprintf("0 to %d, or the input would have a hole", given))
+	}
+	for b = b[min(given-offset, int64(len(b))):]; len(b) > 0; {
+		n, err := p.give(ctx, a, b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// give gives some bytes to the program that runs, or waits for the next.
+func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err error) {
+	now, news, err := p.reading(a)
+	if err != nil {
+		return 0, err
+	}
+	if news != nil {
+		select {
+		case <-news:
+			return 0, nil
+		case <-a.lost:
+			return 0, p.notWriter()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	writing, cut := context.WithCancel(ctx)
+	defer cut()
+	p.mu.Lock()
+	p.cut = cut
+	writes := a.writes
+	p.mu.Unlock()
+	if !writes {
+		return 0, p.notWriter()
+	}
+	err = unix.EPIPE
+	if in := now.Input(); in != nil && !over(now) {
+		n, err = in.Write(writing, b)
+	}
+	dropped := 0
+	if err != nil && (over(now) || errors.Is(err, unix.EPIPE) || errors.Is(err, client.ErrInputClosed)) {
+		dropped, err = len(b)-n, nil
+	}
+	p.mu.Lock()
+	p.given += int64(n + dropped)
+	p.at.Input += int64(dropped) // so that it is what of given the file of the input does not tell
+	p.mu.Unlock()
+	switch {
+	case err == nil:
+		return n + dropped, nil
+	case !a.Writer():
+		return n, p.notWriter()
+	case ctx.Err() != nil:
+		return n, ctx.Err()
+	}
+	return n, fmt.Errorf("process %q: %w", p.spec.ID, err)
+}
+
+// reading is the program that reads what a writer writes, or what to wait for while there is none.
+func (p *Process) reading(a *Attachment) (now *client.Program, news <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !a.writes {
+		return nil, nil, p.notWriter()
+	}
+	if p.state == StateStarting || p.state == StateWaiting {
+		return nil, p.news, nil
+	}
+	return p.now, nil, nil
+}
+
+// over reports whether a program has ended.
+func over(p *client.Program) bool {
+	select {
+	case <-p.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// cutLocked ends the Write that is under way.
+func (p *Process) cutLocked() {
+	if p.cut != nil {
+		p.cut()
+	}
+}
+
+func (p *Process) notWriter() error {
+	return fault.Errorf(fault.Conflict, "another client writes to process %s, or it takes no input", fault.Show(p.spec.ID)).
+		WithHint("attach with take_over to write instead")
+}
+
+// CloseWrite is the end of the program's standard input. To one with a terminal it means nothing.
+func (a *Attachment) CloseWrite() error {
+	p := a.p
+	p.mu.Lock()
+	now, state, writes := p.now, p.state, a.writes
+	p.mu.Unlock()
+	switch {
+	case !writes:
+		return p.notWriter()
+	case state != StateRunning && state != StateStopping, now.Input() == nil:
+		return nil
+	}
+	return p.orNotRunning(now.Input().CloseWrite())
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import "time"
+
+// paceStep is how far readers come between two words about it to PID 1, where that keeps enough.
+const paceStep = 64 << 10
+
+// slowestLocked is what all lossless readers have taken, nil if there are none.
+func (p *Process) slowestLocked(now time.Time) *[2]int64 {
+	var least *[2]int64
+	for a := range p.all {
+		switch {
+		case !a.lossless || !a.busy.IsZero() && now.Sub(a.busy) >= stall:
+		case least == nil:
+			least = new(a.taken)
+		default:
+			for i, n := range a.taken {
+				least[i] = min(least[i], n)
+			}
+		}
+	}
+	return least
+}
+
+// pace tells PID 1 how far the slowest lossless reader is, if that is news enough.
+func (p *Process) pace(anyway bool) {
+	p.pacing.Lock()
+	defer p.pacing.Unlock()
+	p.mu.Lock()
+	to, program := p.slowestLocked(time.Now()), p.holder
+	running := p.state == StateRunning || p.state == StateStopping
+	if to != nil {
+		p.found = false
+	} else if p.found { // whoever the program has waited for may come back
+		running = false
+	}
+	p.mu.Unlock()
+	if !running || program == nil || !anyway && !p.moved(to) {
+		return
+	}
+	p.paced = to
+	_ = program.Pace(to) // without a box there is nothing to wait for
+}
+
+// moved reports whether a program has to hear how far its readers are.
+func (p *Process) moved(to *[2]int64) bool {
+	if to == nil || p.paced == nil {
+		return to != p.paced
+	}
+	return farther(*p.paced, *to, p.spec.Command.Output.Tail)
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package process holds programs that have a name: one is started once, whoever asks how often, and may be
+// read and written to by clients that come and go, started again when it ends, and found by the next boxd.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/output"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// State is where a process is in its life.
+type State string
+
+// The states of a process.
+const (
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StateWaiting  State = "waiting" // for its next start
+	StateStopping State = "stopping"
+	StateEnded    State = "ended"
+)
+
+// moves is every legal move:
+//
+//	starting ◄──► waiting ◄── running ──► stopping
+//	    ├───────────────────────▲            ▲
+//	    └────────────────────────────────────┤
+//	   all ──► ended
+func moves() map[State][]State {
+	return map[State][]State{
+		StateStarting: {StateRunning, StateWaiting, StateStopping, StateEnded},
+		StateRunning:  {StateWaiting, StateStopping, StateEnded},
+		StateWaiting:  {StateStarting, StateEnded},
+		StateStopping: {StateEnded},
+	}
+}
+
+// Reasons of an end that is not the program's own doing.
+const (
+	ReasonStopped   = "stopped"
+	ReasonLease     = "lease"
+	ReasonCrashLoop = "crash loop"
+	ReasonNotReady  = "not ready"
+	ReasonShutdown  = "shutdown" // of its session
+)
+
+// Home is what a process gets from its session.
+type Home struct {
+	Box *client.Box
+	// Lose gives the box up: it does not do its work.
+	Lose func()
+}
+
+// Process is one process. Drive sees it through.
+type Process struct {
+	spec Spec
+	home Home
+	stop chan struct{} // closed when it is to end
+	poke chan struct{} // tells Drive of another time at which something is due
+	done chan struct{} // closed when it has ended
+	up   chan struct{} // closed when the first start is over, well or not
+
+	adopted bool // Drive has not seen it yet
+
+	pacing sync.Mutex      // held while the program is told how far its readers are
+	paced  *[2]int64       // guarded by pacing: what it has been told last
+	typing chan struct{}   // has room for one who writes to the program
+	log    *output.Log     // set before up is closed; nil if it has never run
+	mu     sync.Mutex      // guards the fields below
+	now    *client.Program // the last one started
+	holder *client.Program // who has the output: the last one that has run
+	file   *os.File        // of holder, see private.go
+	fresh  *os.File        // of now, until that runs
+	cut    func()          // ends the Write that is under way
+	found  bool            // an earlier boxd may have had lossless readers, who may come back
+	at     progress
+	state  State
+	news   chan struct{} // closed at the next change of state
+	size   *Size
+	given  int64 // bytes of standard input ever taken
+	exit   *isolation.Exit
+	err    error // why the last start failed, or client.ErrBoxLost
+	next   time.Time
+	used   time.Time // when the last attachment went, or somebody renewed the lease
+	seen   bool      // somebody has been attached
+	users  int       // of log
+	closed bool      // nobody may begin to use it
+	all    map[*Attachment]struct{}
+	writer *Attachment
+}
+
+func newProcess(home Home, spec *Spec) *Process {
+	p := &Process{
+		spec: *spec, home: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
+		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{},
+	}
+	if t := spec.Command.Terminal; t != nil {
+		p.size = (*Size)(t)
+	}
+	return p
+}
+
+// Start starts a process of a resolved Spec. Drive has to be called if there is no error.
+func Start(home Home, spec *Spec) (*Process, error) {
+	p := newProcess(home, spec)
+	p.at.First = time.Now()
+	if err := p.launch(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ErrNotProcess means that a program was not started as a process.
+var ErrNotProcess = errors.New("the program is no process")
+
+// Adopt makes a process of a program that an earlier boxd has left. What that has written down comes from
+// PID 1 of the box, and is checked as a request is. Drive has to be called if there is no error.
+func Adopt(home Home, now *client.Program) (*Process, error) {
+	file := now.Private()
+	if file == nil {
+		return nil, ErrNotProcess
+	}
+	spec, at, err := readPrivate(file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	p := newProcess(home, spec)
+	p.at, p.now, p.fresh, p.given, p.adopted, p.found = *at, now, file, at.Input, true, true
+	if at.Stopping != "" {
+		close(p.stop)
+	}
+	return p, nil
+}
+
+// launch starts the program, for the first time or again.
+func (p *Process) launch() error {
+	script, input, err := p.spec.files()
+	if err != nil {
+		return err
+	}
+	defer closeFile(script)
+	defer closeFile(input)
+	p.mu.Lock()
+	at, old, cmd := p.at, p.holder, p.spec.Command
+	if p.size != nil {
+		cmd.Terminal = new(isolation.Terminal(*p.size))
+	}
+	at.Starts++
+	at.Began, at.Input, at.Ready = time.Now(), p.given, false
+	p.mu.Unlock()
+	if p.log != nil {
+		if at.From, err = p.log.End(); err != nil {
+			return err
+		}
+	}
+	file, err := newPrivate(&p.spec, &at)
+	if err != nil {
+		return err
+	}
+	now, err := p.home.Box.Start(&cmd, client.Files{Script: script, Stdin: input, Private: file, Old: old})
+	if err != nil {
+		file.Close()
+		return err
+	}
+	p.mu.Lock()
+	at.Input = p.given // a Write may have dropped something meanwhile
+	p.now, p.at, p.fresh, p.exit, p.err = now, at, file, nil, nil
+	p.mu.Unlock()
+	return nil
+}
+
+// setState makes a move, and notes what the next boxd must know.
+func (p *Process) setState(to State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Contains(moves()[p.state], to) {
+		return // it has ended meanwhile
+	}
+	p.state = to
+	close(p.news)
+	p.news = make(chan struct{})
+}
+
+// noteLocked tells the next boxd how far the process has come. Without memory for that, it knows less.
+func (p *Process) noteLocked() {
+	if p.file != nil {
+		_ = appendLine(p.file, &p.at)
+	}
+}
+
+// StreamState is how far a stream has come and from where on it is kept.
+type StreamState struct{ Bytes, From int64 }
+
+// Info is a consistent picture of a process. It has no value of the environment.
+type Info struct {
+	ID        string
+	State     State
+	Ready     bool
+	PID       uint32 // in the box
+	Starts    int
+	Argv      []string
+	Dir       string
+	EnvNames  []string
+	Terminal  *Size
+	Stdin     bool
+	Timeout   time.Duration
+	Restart   Restart
+	Stop      Stop
+	Lease     *time.Duration
+	Readers   int
+	Writer    bool
+	Output    [2]StreamState
+	StartedAt time.Time
+	EndedAt   time.Time
+	NextStart time.Time
+	ExpiresAt time.Time // when its lease ends
+	Reason    string
+	Labels    map[string]string
+	Clamped   []policy.Clamp
+}
+
+// Info returns the process as it is now.
+func (p *Process) Info() Info {
+	p.mu.Lock()
+	info := Info{
+		ID: p.spec.ID, State: p.state, Ready: p.at.Ready && p.state == StateRunning, Starts: p.at.Starts,
+		Argv: slices.Clone(p.spec.Command.Argv), Dir: p.spec.Command.Dir, EnvNames: slices.Clone(p.spec.EnvNames),
+		Stdin: p.spec.Command.Stdin == isolation.StdinPipe, Timeout: p.spec.Command.Timeout, Restart: p.spec.Restart, Stop: p.spec.Stop, Lease: p.spec.Lease,
+		Readers: len(p.all), Writer: p.writer != nil, StartedAt: p.at.First, EndedAt: p.at.Ended, Reason: p.at.Reason,
+		Labels: maps.Clone(p.spec.Labels), Clamped: p.spec.Clamped,
+	}
+	if p.size != nil {
+		info.Terminal = new(*p.size)
+	}
+	switch p.state {
+	case StateRunning, StateStopping:
+		if p.holder == p.now {
+			info.PID = p.now.PID()
+		}
+	case StateWaiting:
+		info.NextStart = p.next
+	}
+	if p.state != StateEnded {
+		info.ExpiresAt, _ = p.leaseEndLocked()
+	}
+	p.mu.Unlock()
+	if log := p.use(); log != nil {
+		defer p.leave()
+		end, _ := log.End() // of files that are there
+		from, _ := log.Oldest()
+		for i := range end {
+			info.Output[i] = StreamState{Bytes: end[i], From: min(from[i], end[i])}
+		}
+	}
+	return info
+}
+
+// use keeps the output from being closed until leave. It returns nil if there is none.
+func (p *Process) use() *output.Log {
+	select {
+	case <-p.up:
+	default:
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.log == nil {
+		return nil
+	}
+	p.users++
+	return p.log
+}
+
+func (p *Process) leave() {
+	p.mu.Lock()
+	p.users--
+	last := p.closed && p.users == 0
+	p.mu.Unlock()
+	if last {
+		p.free()
+	}
+}
+
+// Release forgets a process that has ended: PID 1 drops what it keeps, and so does boxd when its last
+// reader has gone.
+func (p *Process) Release() {
+	p.mu.Lock()
+	first := !p.closed
+	p.closed = true
+	idle := p.users == 0
+	p.mu.Unlock()
+	if first && idle {
+		p.free()
+	}
+}
+
+func (p *Process) free() {
+	if p.holder != nil {
+		_ = p.holder.Forget() // without PID 1 there is nothing to forget
+		p.holder.Close()
+	}
+	closeFile(p.file)
+}
+
+// Spec is what the process was made with. It must not be changed.
+func (p *Process) Spec() *Spec { return &p.spec }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Started waits until the first start is over, and returns why it has failed.
+func (p *Process) Started(ctx context.Context) error {
+	select {
+	case <-p.up:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if p.log != nil {
+		return nil
+	}
+	_, err := p.Wait(ctx)
+	return err
+}
+
+// Wait waits for the end of the process and returns what its last program has come to. The error is a
+// *isolation.StepError if that could not start, client.ErrBoxLost, or ctx's.
+func (p *Process) Wait(ctx context.Context) (*isolation.Exit, error) {
+	select {
+	case <-p.done:
+		return p.exit, p.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Group is the name of the last program's control group in the box's.
+func (p *Process) Group() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.Group()
+}
+
+// Kept returns what is kept of a stream of a process that has ended, see client.Program.Kept.
+func (p *Process) Kept(stream int) (head, tail []byte, err error) {
+	if p.use() == nil {
+		return nil, nil, nil
+	}
+	defer p.leave()
+	return p.holder.Kept(stream)
+}
+
+// Stop asks the program to end, kills it if it does not, and returns when the process has ended.
+func (p *Process) Stop(ctx context.Context) error {
+	p.requestStop(ReasonStopped)
+	_, err := p.Wait(ctx)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func (p *Process) requestStop(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == StateEnded || p.at.Stopping != "" {
+		return
+	}
+	p.at.Stopping = reason
+	p.noteLocked()
+	close(p.stop)
+}
+
+// Signal sends a signal to the program's process group.
+func (p *Process) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	state, now := p.state, p.now
+	p.mu.Unlock()
+	if state != StateRunning && state != StateStopping {
+		return p.notRunning(state)
+	}
+	return p.orNotRunning(now.Signal(sig))
+}
+
+// Resize gives the terminal another size, also for the next start.
+func (p *Process) Resize(rows, cols uint16) error {
+	p.mu.Lock()
+	if p.size != nil {
+		p.size = &Size{rows, cols}
+	}
+	state, now := p.state, p.now
+	p.mu.Unlock()
+	if state != StateRunning && state != StateStopping {
+		return nil
+	}
+	return p.orNotRunning(now.Resize(rows, cols))
+}
+
+func (p *Process) notRunning(state State) error {
+	return fault.Errorf(fault.Conflict, "process %s is %s", fault.Show(p.spec.ID), state).WithHint("only a running one can be told anything")
+}
+
+func (p *Process) orNotRunning(err error) error {
+	switch {
+	case errors.Is(err, client.ErrBoxLost), errors.Is(err, os.ErrClosed):
+		return p.notRunning(StateEnded)
+	case err != nil:
+		return fmt.Errorf("process %q: %w", p.spec.ID, err)
+	}
+	return nil
+}
+
+// Renew begins the lease anew.
+func (p *Process) Renew() {
+	p.mu.Lock()
+	p.used = time.Now()
+	p.mu.Unlock()
+	p.wake()
+}
+
+// wake makes Drive look at what is due.
+func (p *Process) wake() {
+	select {
+	case p.poke <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// firstLease is the least lease of a process nobody has been attached to, or that a new boxd has found.
+const firstLease = 30 * time.Second
+
+// leaseEndLocked is when the lease ends, if nobody comes.
+func (p *Process) leaseEndLocked() (time.Time, bool) {
+	if p.spec.Lease == nil || len(p.all) > 0 {
+		return time.Time{}, false
+	}
+	lease := *p.spec.Lease
+	if !p.seen {
+		lease = max(lease, firstLease)
+	}
+	return p.used.Add(lease), true
+}

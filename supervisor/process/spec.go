@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Size is that of a terminal, in characters.
+type Size struct{ Rows, Cols uint16 }
+
+// Restart says what follows the end of a program. Nil takes the built-in value, and is nowhere once a Spec
+// has been resolved.
+type Restart struct {
+	Policy          string
+	Delay, MaxDelay *time.Duration // before the first restart; it doubles up to the second
+	Limit           *int           // restarts within Window; 0: any number
+	Window          *time.Duration
+}
+
+// Values of Restart.Policy.
+const (
+	RestartNo        = "no"
+	RestartOnFailure = "on-failure"
+	RestartAlways    = "always"
+)
+
+// Ready says how a process shows that it is ready: one of the first three.
+type Ready struct {
+	Line    *string  // RE2, of a line of its output
+	Port    *int     // TCP, on the box's loopback
+	Command []string // ends with 0
+	Timeout *time.Duration
+}
+
+// Stop says how a process is asked to end.
+type Stop struct {
+	Signal string // to its process group
+	Grace  *time.Duration
+}
+
+// Spec is what a process is, all its life. It is in no record and no log: Command has the environment.
+type Spec struct {
+	ID       string
+	Command  isolation.Command // of every start
+	Script   []byte            `json:",omitempty"` // what Command.ScriptArg stands for
+	Input    []byte            `json:",omitempty"` // with isolation.StdinFile
+	EnvNames []string
+	Restart  Restart
+	Ready    *Ready
+	Stop     Stop
+	Lease    *time.Duration // nil: none
+	Labels   map[string]string
+	Clamped  []policy.Clamp
+	// Request is the fields of the request, as something that can be compared.
+	Request map[string]string
+}
+
+// Built-in values of a Spec.
+const (
+	defaultDelay    = 100 * time.Millisecond
+	defaultMaxDelay = 30 * time.Second
+	defaultLimit    = 5
+	defaultWindow   = time.Minute
+	defaultReady    = time.Minute
+	defaultGrace    = 10 * time.Second
+)
+
+// Bounds of a Spec.
+const (
+	maxLimit   = 10_000
+	maxPattern = 1 << 10
+	longest    = 365 * 24 * time.Hour
+)
+
+// Resolve fills in what the request has left out, and refuses what cannot be.
+func (s *Spec) Resolve() error {
+	r := &s.Restart
+	r.Policy = cmp.Or(r.Policy, RestartNo)
+	r.Delay, r.MaxDelay, r.Window = or(r.Delay, defaultDelay), or(r.MaxDelay, max(defaultMaxDelay, *or(r.Delay, 0))), or(r.Window, defaultWindow)
+	if r.Limit == nil {
+		r.Limit = new(defaultLimit)
+	}
+	s.Stop.Signal, s.Stop.Grace = cmp.Or(s.Stop.Signal, "SIGTERM"), or(s.Stop.Grace, defaultGrace)
+	if s.Ready != nil {
+		ready := *s.Ready
+		ready.Timeout = or(ready.Timeout, defaultReady)
+		s.Ready = &ready
+	}
+	return s.validate()
+}
+
+func or(d *time.Duration, builtIn time.Duration) *time.Duration {
+	if d != nil {
+		return d
+	}
+	return &builtIn
+}
+
+func (s *Spec) validate() error {
+	if err := policy.ValidateID(s.ID); err != nil {
+		return err
+	}
+	r := &s.Restart
+	switch {
+	case r.Policy != RestartNo && r.Policy != RestartOnFailure && r.Policy != RestartAlways:
+		return fault.Field("restart.policy", r.Policy, strings.Join([]string{RestartNo, RestartOnFailure, RestartAlways}, ", "))
+	case *r.Limit < 0 || *r.Limit > maxLimit:
+		return fault.Field("restart.limit", *r.Limit, fmt.Sprintf("0 to %d", maxLimit))
+	case unix.SignalNum(s.Stop.Signal) == 0:
+		return fault.Field("stop.signal", s.Stop.Signal, "the name of a signal, such as SIGTERM")
+	}
+	if t := s.Command.Terminal; t != nil && (t.Rows == 0 || t.Cols == 0) {
+		return fault.Field("terminal", fmt.Sprintf("%d rows of %d", t.Rows, t.Cols), "1 to 65535 of each")
+	}
+	times := []struct {
+		field      string
+		value      *time.Duration
+		least, max time.Duration
+	}{
+		{"restart.delay", r.Delay, 10 * time.Millisecond, time.Hour},
+		{"restart.max_delay", r.MaxDelay, *r.Delay, 24 * time.Hour},
+		{"restart.window", r.Window, time.Second, longest},
+		{"stop.grace", s.Stop.Grace, 0, time.Hour},
+		{"lease", s.Lease, 0, longest},
+	}
+	if s.Ready != nil {
+		if err := s.Ready.validate(); err != nil {
+			return err
+		}
+		times = append(times, struct {
+			field      string
+			value      *time.Duration
+			least, max time.Duration
+		}{"ready.timeout", s.Ready.Timeout, time.Millisecond, 24 * time.Hour})
+	}
+	for _, t := range times {
+		if t.value != nil && (*t.value < t.least || *t.value > t.max) {
+			return fault.Field(t.field, quantity.Duration(*t.value), fmt.Sprintf("%v to %v", quantity.Duration(t.least), quantity.Duration(t.max)))
+		}
+	}
+	return policy.ValidateLabels(s.Labels)
+}
+
+func (r *Ready) validate() error {
+	given := 0
+	for _, is := range []bool{r.Line != nil, r.Port != nil, r.Command != nil} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return fault.Field("ready", fmt.Sprintf("%d of line, port and command", given), "one of them")
+	case r.Port != nil && (*r.Port < 1 || *r.Port > 65535):
+		return fault.Field("ready.port", *r.Port, "1 to 65535")
+	case r.Command != nil && (len(r.Command) == 0 || r.Command[0] == "" || strings.Contains(strings.Join(r.Command, ""), "\x00")):
+		return fault.Field("ready.command", strings.Join(r.Command, " "), "a program and its arguments, without NUL")
+	case r.Line == nil:
+		return nil
+	}
+	if _, err := regexp.Compile(*r.Line); err != nil || len(*r.Line) > maxPattern {
+		return fault.Field("ready.line", *r.Line, fmt.Sprintf("a regular expression (RE2) of at most %d bytes", maxPattern))
+	}
+	return nil
+}
+
+// Differences names the fields in which two Requests are not the same.
+func Differences(a, b map[string]string) (names []string) {
+	for _, name := range sortedKeys(a, b) {
+		if a[name] != b[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// files are the memory files of one start, all but Private.
+func (s *Spec) files() (script, input *os.File, err error) {
+	if s.Command.ScriptArg >= 0 {
+		if script, err = MemoryFile("script", s.Script); err != nil {
+			return nil, nil, err
+		}
+	}
+	if s.Command.Stdin == isolation.StdinFile {
+		if input, err = MemoryFile("stdin", s.Input); err != nil {
+			closeFile(script)
+			return nil, nil, err
+		}
+	}
+	return script, input, nil
+}
+
+// MemoryFile returns a file that has data and never changes.
+func MemoryFile(name string, data []byte) (*os.File, error) {
+	fd, err := fdpass.BytesFile(name, data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func closeFile(f *os.File) {
+	if f != nil {
+		f.Close()
+	}
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// slot is the place of a process in its session: whoever makes it starts the process, all others wait.
+type slot struct {
+	request map[string]string
+	known   chan struct{} // closed when the two below are
+	process *process.Process
+	err     error
+	timer   *time.Timer // guarded by the session's mu: forgets it; nil while it lives
+}
+
+// StartProcess returns the process of a session with the requested id, and starts it if there is none; the
+// second result tells which. It waits until the program runs, or has failed to: the process tells. One that
+// exists must have been asked for in the same words, and may have ended.
+func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessRequest) (p *process.Process, isNew bool, err error) {
+	if err := s.await(ctx); err != nil {
+		return nil, false, err
+	}
+	spec, err := v.processSpec(s, req)
+	if err != nil {
+		return nil, false, err
+	}
+	entry, mine, err := v.reserveProcess(s, spec)
+	if err != nil {
+		return nil, false, err
+	}
+	if mine {
+		v.launchProcess(s, entry, spec)
+	}
+	select {
+	case <-entry.known:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	if entry.err != nil {
+		return nil, false, entry.err
+	}
+	err = entry.process.Started(ctx)
+	if ctx.Err() != nil {
+		return nil, false, ctx.Err()
+	}
+	if step, ok := errors.AsType[*isolation.StepError](err); ok && mine {
+		if err := limitHit(s, step); err != nil {
+			v.dropProcess(s, entry)
+			return nil, false, err
+		}
+	}
+	return entry.process, mine, nil
+}
+
+// reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
+// here.
+func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot, mine bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if entry := s.processes[spec.ID]; entry != nil {
+		if diff := process.Differences(entry.request, spec.Request); len(diff) > 0 {
+			err := fault.Errorf(fault.Conflict, "process %s exists with another %s", fault.Show(spec.ID), strings.Join(diff, ", ")).
+				WithHint("ask for the same, use another id, or remove it first")
+			err.Field = strings.Join(diff, ", ")
+			return nil, false, err
+		}
+		return entry, false, nil
+	}
+	if s.lives >= v.cfg.Processes.Max {
+		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
+			WithHint("stop one of them")
+	}
+	if err := s.beginLocked(time.Now()); err != nil {
+		return nil, false, err
+	}
+	s.lives++
+	entry = &slot{request: spec.Request, known: make(chan struct{})}
+	if s.processes == nil {
+		s.processes = map[string]*slot{}
+	}
+	s.processes[spec.ID] = entry
+	return entry, true, nil
+}
+
+// launchProcess starts the process of a place, outside any lock.
+func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) {
+	defer close(entry.known)
+	p, err := process.Start(v.home(s), spec)
+	if err != nil {
+		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
+			entry.err = gone(s.ID)
+		}
+		v.processEnded(s)
+		v.dropProcess(s, entry)
+		return
+	}
+	v.mu.Lock()
+	v.executed++
+	v.mu.Unlock()
+	entry.process = p
+	v.drive(s, entry)
+}
+
+// home is what processes get from their session.
+func (v *Supervisor) home(s *Session) process.Home {
+	return process.Home{Box: s.box, Lose: func() {
+		v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) // logged where it fails
+	}}
+}
+
+// drive sees a process through, and keeps it for a while when it has ended.
+func (v *Supervisor) drive(s *Session, entry *slot) {
+	v.work.Go(func() {
+		entry.process.Drive()
+		v.processEnded(s)
+		v.retire(s, entry)
+	})
+}
+
+// processEnded lets go of a session.
+func (v *Supervisor) processEnded(s *Session) {
+	s.mu.Lock()
+	s.lives--
+	s.mu.Unlock()
+	v.finish(s)
+}
+
+// maxEnded is how many ended processes a session keeps.
+const maxEnded = 64
+
+// retire gives an ended process the time it is kept for, and makes room if there are too many.
+func (v *Supervisor) retire(s *Session, entry *slot) {
+	info := entry.process.Info()
+	keep := max(time.Until(info.EndedAt.Add(time.Duration(v.cfg.Processes.Keep))), 0)
+	s.mu.Lock()
+	if s.processes[info.ID] != entry || s.state != StateReady {
+		s.mu.Unlock()
+		return
+	}
+	entry.timer = time.AfterFunc(keep, func() { v.dropProcess(s, entry) })
+	var ended []*slot
+	for _, other := range s.processes {
+		if other.timer != nil {
+			ended = append(ended, other)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(ended, func(a, b *slot) int { return b.process.Info().EndedAt.Compare(a.process.Info().EndedAt) })
+	for _, old := range ended[min(len(ended), maxEnded):] {
+		v.dropProcess(s, old)
+	}
+}
+
+// dropProcess forgets a process that has ended, or has never been.
+func (v *Supervisor) dropProcess(s *Session, entry *slot) {
+	s.mu.Lock()
+	for id, other := range s.processes {
+		if other == entry {
+			delete(s.processes, id)
+		}
+	}
+	if entry.timer != nil {
+		entry.timer.Stop()
+	}
+	s.mu.Unlock()
+	if entry.process != nil {
+		entry.process.Release()
+	}
+}
+
+// dropProcesses forgets all processes of a session whose box is gone.
+func (v *Supervisor) dropProcesses(s *Session) {
+	for _, entry := range s.slots() {
+		<-entry.known
+		if entry.process != nil {
+			<-entry.process.Done() // soon, without a box
+		}
+		v.dropProcess(s, entry)
+	}
+}
+
+func (s *Session) slots() []*slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*slot, 0, len(s.processes))
+	for _, entry := range s.processes {
+		list = append(list, entry)
+	}
+	return list
+}
+
+// Process returns the process of an id.
+func (v *Supervisor) Process(s *Session, id string) (*process.Process, error) {
+	if err := policy.ValidateID(id); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	entry := s.processes[id]
+	s.mu.Unlock()
+	if entry != nil {
+		select {
+		case <-entry.known:
+			if entry.process != nil {
+				return entry.process, nil
+			}
+		default: // it is just being started
+		}
+	}
+	return nil, fault.Errorf(fault.NotFound, "no process %s in session %s", fault.Show(id), fault.Show(s.ID)).
+		WithHint("boxctl ps shows those there are; one that has ended is kept for a while (processes.keep)")
+}
+
+// Processes returns the processes of a session, oldest first.
+func (v *Supervisor) Processes(s *Session) []*process.Process {
+	var list []*process.Process
+	for _, entry := range s.slots() {
+		select {
+		case <-entry.known:
+			if entry.process != nil {
+				list = append(list, entry.process)
+			}
+		default:
+		}
+	}
+	slices.SortFunc(list, func(a, b *process.Process) int {
+		x, y := a.Info(), b.Info()
+		return cmp.Or(x.StartedAt.Compare(y.StartedAt), cmp.Compare(x.ID, y.ID))
+	})
+	return list
+}
+
+// RemoveProcess stops a process and forgets it.
+func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.Process) error {
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	for _, entry := range s.slots() {
+		select {
+		case <-entry.known:
+			if entry.process == p {
+				v.dropProcess(s, entry)
+			}
+		default:
+		}
+	}
+	return nil
+}
+
+// ProcessResult waits for the end of a process and says what its last program has come to.
+func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	exit, err := p.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	spec := p.Spec()
+	o := outcome{
+		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits,
+		kept: func(stream int) (head, tail []byte, err error) {
+			head, tail, err = p.Kept(stream)
+			return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
+		},
+	}
+	return o.result()
+}
+
+// ProcessRequest asks for a process.
+type ProcessRequest struct {
+	ID        string
+	Exec      ExecRequest
+	Terminal  *process.Size
+	Stdin     bool
+	StdinData []byte
+	Managed   bool // it has no timeout of its own, and its output is as Output says
+	Restart   *process.Restart
+	Ready     *process.Ready
+	Stop      *process.Stop
+	Lease     *time.Duration
+	Output    *quantity.Size // how much of the end of each stream is kept
+	Labels    map[string]string
+}

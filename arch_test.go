@@ -43,7 +43,11 @@ func mayImport() map[string]string {
 		"isolation/rootfs":      "isolation internal/mountfd",
 		"isolation/disk":        "internal/mountfd",
 		"isolation/workspaces":  "isolation isolation/disk internal/mountfd",
-		"isolation/keeper":      "isolation isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/ids":         "isolation",
+		"isolation/sources":     "isolation internal/mountfd",
+		"isolation/examine":     "isolation",
+		"isolation/records":     "isolation cgroup internal/fdpass",
+		"isolation/keeper":      "isolation isolation/ids isolation/sources isolation/examine isolation/records isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
 		"isolation/inside":      "isolation isolation/lookup cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation cgroup internal/fdpass",
 		// the service manager
@@ -62,7 +66,7 @@ func mayImport() map[string]string {
 		"relay":        "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
-		"cmd/boxkeeper": "isolation/keeper cgroup/tree internal/fdpass",
+		"cmd/boxkeeper": "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
 		"cmd/boxctl":    "relay/api relay/client internal/quantity",
 		// for tests alone
@@ -83,7 +87,7 @@ func mustNotLink() map[string][]string {
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it.
-		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
+		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/records", module + "/isolation/sources", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
 	}
 }
 

@@ -45,6 +45,7 @@ type program struct {
 	journal  output.Journal
 	event    int // eventfd of the readers, -1 if none
 	pace     isolation.Pace
+	far      []int    // ends of its pipes, until they have been handed over
 	private  int      // boxd's, for the next boxd; -1 if none
 	before   *program // whose output it goes on with, until it has started
 }
@@ -105,6 +106,8 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		p.private, files = private, files[:len(files)-1] // the last of them
 	}
 	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
+	fdpass.CloseAll(p.far)
+	p.far = nil
 	if old := p.before; old != nil {
 		p.before = nil
 		old.disown()
@@ -398,6 +401,7 @@ func (s *server) forget(p *program) {
 		p.streams[i].ring.Close()
 	}
 	p.journal.Close()
+	fdpass.CloseAll(p.far)
 	for _, fd := range []int{p.event, p.private, p.input.memory} {
 		if fd >= 0 {
 			unix.Close(fd)

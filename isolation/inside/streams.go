@@ -45,6 +45,9 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		return stdio{slave, slave, slave}, err
 	}
 	var err error
+	if cmd.Direct {
+		return p.openDirect(io)
+	}
 	switch cmd.Stdin {
 	case isolation.StdinNull:
 	case isolation.StdinFile:
@@ -59,6 +62,21 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)
 		}
+	}
+	return io, nil
+}
+
+// openDirect makes pipes whose far ends are somebody else's.
+func (p *program) openDirect(io stdio) (stdio, error) {
+	for i := range io {
+		reading, writing, err := pipe()
+		if err != nil {
+			return io, stepError(isolation.StepStdio, "pipe", err)
+		}
+		if i == 0 {
+			reading, writing = writing, reading
+		}
+		p.far, io[i] = append(p.far, reading), writing
 	}
 	return io, nil
 }
@@ -103,6 +121,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 
 // handOver lists what boxd needs of a durable program, in the order of the protocol.
 func (p *program) handOver(all bool) (files []int) {
+	files = append(files, p.far...)
 	if p.input.pipe >= 0 {
 		files = append(files, p.input.pipe, p.input.memory)
 	}

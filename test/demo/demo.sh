@@ -57,6 +57,7 @@ cat >"$dir/box.toml" <<TOML
 socket = "$dir/boxd.sock"
 socket_group = "root"
 state_dir = "$dir/state"
+runtime_dir = "$dir/run"
 [ids]
 base = $base
 count = 64

@@ -105,6 +105,8 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 		}
 		p.before = old
 		p.streams[0].ring, p.streams[1].ring, p.journal, p.event = old.streams[0].ring, old.streams[1].ring, old.journal, old.event
+		p.streams[0].ring.Release() // whom this one waits for boxd says
+		p.streams[1].ring.Release()
 		return nil
 	}
 	for i := range p.streams {
@@ -197,6 +199,9 @@ func (s *server) setPace(p *program, pace *isolation.Pace) {
 	for i := range p.streams {
 		st := &p.streams[i]
 		p.pace.Taken[i] = min(p.pace.Taken[i], uint64(st.ring.Size()))
+		if st.ring.Release(); pace.Wait {
+			st.ring.Hold(int64(p.pace.Taken[i]))
+		}
 		if st.paused && !p.ahead(st) {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
 			if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {

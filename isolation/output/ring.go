@@ -17,6 +17,8 @@ type Ring struct {
 	Head, Tail int64
 	size       int64 // bytes written so far
 	holeTo     int64 // end of the hole; it begins at Head
+	held       bool  // what lies behind need is kept whatever Tail says
+	need       int64
 }
 
 // Holes are made in steps, to call the kernel once for many reads, and of whole pages: of a part of one
@@ -75,10 +77,21 @@ func (r *Ring) Append(data []byte) error {
 	return nil
 }
 
+// Hold keeps all from an offset on, until the next Hold or Release: a reader that the program waits for has
+// not had it. The program may be ahead of it by Tail and what one Fill moves.
+func (r *Ring) Hold(from int64) { r.held, r.need = true, from }
+
+// Release ends a Hold.
+func (r *Ring) Release() { r.held = false }
+
 // trim gives back what is no longer kept.
 func (r *Ring) trim() {
 	start := max((r.Head+page-1)&^(page-1), r.holeTo)
-	end := (r.size - r.Tail) &^ (page - 1)
+	end := r.size - r.Tail
+	if r.held {
+		end = min(end, r.need)
+	}
+	end &^= page - 1
 	if end-start < holeStep {
 		return
 	}

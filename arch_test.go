@@ -57,7 +57,10 @@ func mayImport() map[string]string {
 		"supervisor/policy":  "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",
 		"supervisor/process": "supervisor/policy isolation isolation/client isolation/output internal/fault internal/fdpass internal/quantity",
 		"supervisor/driver":  "systemd isolation isolation/client cgroup internal/fault",
-		"supervisor":         "supervisor/driver supervisor/policy supervisor/machine supervisor/process cgroup cgroup/usage isolation isolation/client internal/durable internal/fault internal/fdpass internal/quantity",
+		"supervisor/command": "supervisor/process supervisor/policy isolation isolation/client internal/fault internal/quantity",
+		"supervisor/doctor":  "supervisor/driver supervisor/policy cgroup/usage isolation internal/fault internal/quantity",
+		"supervisor/records": "supervisor/policy isolation internal/durable",
+		"supervisor":         "supervisor/driver supervisor/command supervisor/doctor supervisor/process supervisor/policy supervisor/records supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		// ways in
 		"relay/api":    "internal/quantity",
 		"relay/client": "relay/api",

@@ -39,7 +39,7 @@ func (v *Supervisor) Update(ctx context.Context, s *Session, req *policy.Request
 	s.mu.Lock()
 	s.Settings = next
 	s.mu.Unlock()
-	if err := v.writeRecord(s); err != nil {
+	if err := v.writeRecord(s, StateReady); err != nil {
 		s.mu.Lock()
 		s.Settings = now
 		s.mu.Unlock()

@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,31 +12,15 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// ExecRequest asks for one execution: exactly one of Argv, Command and Code.
-type ExecRequest struct {
-	Argv        []string
-	Command     *string // for the shell
-	Code        *string // in Language
-	Language    string
-	Env         map[string]string
-	Dir         string // "": the workspace
-	Stdin       []byte // what the program reads, if StdinPipe is not set
-	Timeout     *quantity.Duration
-	Limits      policy.ProgramLimits
-	OutputLimit *quantity.Size // per stream; "": the configured one
-
-	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
-	Follow bool
-	// StdinPipe gives the program a standard input that is written to while it runs.
-	StdinPipe bool
-}
+// ExecRequest asks for one execution.
+type ExecRequest = command.Exec
 
 // Execution is a program under way.
 type Execution struct {
@@ -55,6 +40,26 @@ type Execution struct {
 	hurry   sync.Once
 }
 
+// CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
+// Create judges.
+func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
+	if err := req.Validate(&v.cfg); err != nil {
+		return err
+	}
+	profile = cmp.Or(profile, v.cfg.Sessions.DefaultProfile)
+	p, ok := v.cfg.Profiles[profile]
+	if !ok {
+		return nil
+	}
+	_, _, err := p.ExecTimeout(profile, req.Timeout)
+	return err
+}
+
+// context is what a session gives to its programs.
+func (v *Supervisor) context(s *Session) *command.Context {
+	return &command.Context{Config: &v.cfg, Profile: &s.profile, Settings: s.settings(), Enforced: s.enforced, Env: s.env}
+}
+
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
 func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*Result, error) {
 	e, err := v.Start(ctx, s, req)
@@ -68,15 +73,16 @@ func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*R
 // Start starts a program in a session, once that has started itself. The caller must call Close, which
 // ends the program if it still runs.
 func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*Execution, error) {
-	cmd, script, clamped, err := v.command(s, req, false)
+	order, err := v.context(s).Order(req, false)
 	if err != nil {
 		return nil, err
 	}
-	files, err := openFiles(script, req)
+	files, err := order.Files()
 	if err != nil {
 		return nil, err
 	}
-	defer files.close()
+	defer command.CloseFiles(&files)
+	cmd := &order.Command
 	select {
 	case <-s.started:
 	case <-ctx.Done():
@@ -86,7 +92,7 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	p, err := box.Start(cmd, files.Files)
+	p, err := box.Start(cmd, files)
 	if err != nil {
 		v.finish(s)
 		if errors.Is(err, client.ErrBoxLost) {
@@ -97,7 +103,7 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()
-	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -34,7 +34,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 	if err := s.await(ctx); err != nil {
 		return nil, false, err
 	}
-	spec, err := v.processSpec(s, req)
+	spec, err := v.context(s).Process(req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -278,17 +278,4 @@ func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.P
 }
 
 // ProcessRequest asks for a process.
-type ProcessRequest struct {
-	ID        string
-	Exec      ExecRequest
-	Terminal  *process.Size
-	Stdin     bool
-	StdinData []byte
-	Managed   bool // it has no timeout of its own, and its output is as Output says
-	Restart   *process.Restart
-	Ready     *process.Ready
-	Stop      *process.Stop
-	Lease     *time.Duration
-	Output    *quantity.Size // how much of the end of each stream is kept
-	Labels    map[string]string
-}
+type ProcessRequest = command.Process

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +16,11 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/records"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
@@ -35,7 +36,7 @@ type Supervisor struct {
 	boxes   *driver.Driver
 	state   string
 	log     *slog.Logger
-	records *os.Root
+	records *records.Dir
 	layout  usage.Layout
 	machine machine.Size
 	poke    chan struct{} // tells the reaper of a new deadline
@@ -60,12 +61,12 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	records, err := openRecords(parts.StateDir)
+	found, err := records.Open(parts.StateDir)
 	if err != nil {
 		return nil, err
 	}
 	v := &Supervisor{
-		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: records, layout: usage.HostLayout(),
+		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(),
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	host, err := v.lookAtHost(ctx)
@@ -76,7 +77,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		v.machine, err = machine.Look()
 	}
 	if err != nil {
-		records.Close()
+		found.Close()
 		return nil, err
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -166,7 +167,7 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 	now := time.Now()
 	s := &Session{
 		ID: req.ID, Key: key, Owner: who, Hostname: policy.Hostname(req.ID), Settings: settings, Created: now,
-		profile: *profile, env: v.environment(req.Env), enforced: enforced,
+		profile: *profile, env: command.Environment(&v.cfg, req.Env), enforced: enforced,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
 	}
 	v.sessions[key] = s
@@ -221,7 +222,7 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.settings()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.env, v.environment(req.Env)) {
+	if req.Env != nil && !slices.Equal(s.env, command.Environment(&v.cfg, req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names
@@ -233,7 +234,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	defer cancel()
 	begin := time.Now()
 	written := make(chan error, 1)
-	go func() { written <- v.writeRecord(s) }() // waited for below
+	go func() { written <- v.writeRecord(s, StateStarting) }() // waited for below
 	box, err := v.boxes.Launch(ctx, s.spec())
 	if werr := <-written; werr != nil && err == nil {
 		err = errors.Join(werr, v.boxes.End(ctx, s.Key, true))

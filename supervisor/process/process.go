@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -19,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/output"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // State is where a process is in its life.
@@ -201,73 +199,6 @@ func (p *Process) noteLocked() {
 	if p.file != nil {
 		_ = appendLine(p.file, &p.at)
 	}
-}
-
-// StreamState is how far a stream has come and from where on it is kept.
-type StreamState struct{ Bytes, From int64 }
-
-// Info is a consistent picture of a process. It has no value of the environment.
-type Info struct {
-	ID        string
-	State     State
-	Ready     bool
-	PID       uint32 // in the box
-	Starts    int
-	Argv      []string
-	Dir       string
-	EnvNames  []string
-	Terminal  *Size
-	Stdin     bool
-	Timeout   time.Duration
-	Restart   Restart
-	Stop      Stop
-	Lease     *time.Duration
-	Readers   int
-	Writer    bool
-	Output    [2]StreamState
-	StartedAt time.Time
-	EndedAt   time.Time
-	NextStart time.Time
-	ExpiresAt time.Time // when its lease ends
-	Reason    string
-	Labels    map[string]string
-	Clamped   []policy.Clamp
-}
-
-// Info returns the process as it is now.
-func (p *Process) Info() Info {
-	p.mu.Lock()
-	info := Info{
-		ID: p.spec.ID, State: p.state, Ready: p.at.Ready && p.state == StateRunning, Starts: p.at.Starts,
-		Argv: slices.Clone(p.spec.Command.Argv), Dir: p.spec.Command.Dir, EnvNames: slices.Clone(p.spec.EnvNames),
-		Stdin: p.spec.Command.Stdin == isolation.StdinPipe, Timeout: p.spec.Command.Timeout, Restart: p.spec.Restart, Stop: p.spec.Stop, Lease: p.spec.Lease,
-		Readers: len(p.all), Writer: p.writer != nil, StartedAt: p.at.First, EndedAt: p.at.Ended, Reason: p.at.Reason,
-		Labels: maps.Clone(p.spec.Labels), Clamped: p.spec.Clamped,
-	}
-	if p.size != nil {
-		info.Terminal = new(*p.size)
-	}
-	switch p.state {
-	case StateRunning, StateStopping:
-		if p.holder == p.now {
-			info.PID = p.now.PID()
-		}
-	case StateWaiting:
-		info.NextStart = p.next
-	}
-	if p.state != StateEnded {
-		info.ExpiresAt, _ = p.leaseEndLocked()
-	}
-	p.mu.Unlock()
-	if log := p.use(); log != nil {
-		defer p.leave()
-		end, _ := log.End() // of files that are there
-		from, _ := log.Oldest()
-		for i := range end {
-			info.Output[i] = StreamState{Bytes: end[i], From: min(from[i], end[i])}
-		}
-	}
-	return info
 }
 
 // use keeps the output from being closed until leave. It returns nil if there is none.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+// Package doctor finds out what a host can and cannot do for boxes.
+package doctor
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,54 +15,54 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Doctor examines the host: what a box needs, and what is enforced by what. A line is CheckFail
-// exactly if no session of the default profile can start because of it.
-func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
-	select { // each examination starts a box, which no limit on sessions counts
-	case v.exams <- struct{}{}:
-		defer func() { <-v.exams }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	checks, err := v.boxes.Check(ctx)
+// Doctor examines a host.
+type Doctor struct {
+	Boxes  *driver.Driver
+	Config *policy.Config
+	State  string                                         // the state directory
+	Look   func(ctx context.Context) (policy.Host, error) // at what can be enforced
+	Spec   func(context.Context) (*isolation.Spec, error) // of a box as sessions have it
+}
+
+// Examine looks for what a box needs, and what is enforced by what. A line is CheckFail exactly if no
+// session of the default profile can start because of it.
+func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
+	checks, err := d.Boxes.Check(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	host, err := v.lookAtHost(ctx)
+	host, err := d.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	checks = append(checks, v.checkBox(ctx), checkControlGroups(host))
+	checks = append(checks, d.checkBox(ctx), checkControlGroups(host))
 	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO, policy.LimitWorkspace} {
-		checks = append(checks, v.checkLimit(name, host))
+		checks = append(checks, d.checkLimit(name, host))
 	}
-	return append(checks, v.checkDisk()), nil
+	return append(checks, d.checkDisk()), nil
 }
 
 // checkBox starts a box as a session of the default profile would have it, and ends it: a host that
 // passes has done what it will be asked to do.
-func (v *Supervisor) checkBox(ctx context.Context) isolation.Check {
+func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
 	c := isolation.Check{Name: "a real box"}
-	s := &Session{ID: "doctor", Key: policy.Key("", rand.Text()), Hostname: "doctor"}
-	var err error
-	if s.Settings, _, err = v.cfg.Merge(&policy.Request{}); err != nil {
+	spec, err := d.Spec(ctx)
+	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		return c
 	}
 	begin := time.Now()
-	if s.enforced, err = v.enforcement(ctx, &s.Settings); err != nil {
-		s.enforced = nil // checkLimit says so; this is about the box
-	}
-	box, err := v.boxes.Launch(ctx, s.spec())
+	box, err := d.Boxes.Launch(ctx, spec)
 	if err != nil {
 		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
 		return c
 	}
 	took := time.Since(begin)
-	err = v.boxes.End(context.WithoutCancel(ctx), s.Key, true)
+	err = d.Boxes.End(context.WithoutCancel(ctx), spec.Key, true)
 	box.Close()
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, "it does not end: "+err.Error()
@@ -92,10 +90,10 @@ func checkControlGroups(host policy.Host) isolation.Check {
 }
 
 // checkLimit asks what a start would be told about one limit.
-func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
+func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	c := isolation.Check{Name: name + " limit"}
-	profile := v.cfg.Profiles[v.cfg.Sessions.DefaultProfile]
-	only := v.cfg
+	profile := d.Config.Profiles[d.Config.Sessions.DefaultProfile]
+	only := *d.Config
 	for _, other := range policy.LimitNames() {
 		if other != name {
 			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
@@ -131,94 +129,17 @@ func (v *Supervisor) checkLimit(name string, host policy.Host) isolation.Check {
 // lowDisk is where doctor begins to worry about the state directory.
 const lowDisk = quantity.GiB
 
-func (v *Supervisor) checkDisk() isolation.Check {
+func (d *Doctor) checkDisk() isolation.Check {
 	c := isolation.Check{Name: "disk"}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(v.state, &fs); err != nil {
+	if err := unix.Statfs(d.State, &fs); err != nil {
 		c.Level, c.Detail = isolation.CheckWarn, err.Error()
 		return c
 	}
 	free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize)
-	c.Detail = fmt.Sprintf("%d MiB free in %s", free/quantity.MiB, v.state)
+	c.Detail = fmt.Sprintf("%d MiB free in %s", free/quantity.MiB, d.State)
 	if free < lowDisk {
 		c.Level, c.Hint = isolation.CheckWarn, "make room: boxes write their workspaces there"
 	}
 	return c
-}
-
-// Overview is the daemon in figures.
-type Overview struct {
-	Sessions      int
-	MaxSessions   int
-	Running       int
-	Executed      uint64
-	Goroutines    int
-	ControlGroups string
-	BestEffort    []string // limits that may be missing
-	Unenforced    []string // of them, those that are not kept here
-}
-
-// controlGroups is a word or two on what the limits of boxes rest on.
-func (v *Supervisor) controlGroups() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	text := string(v.layout)
-	if v.layout == usage.Unified && v.host.NoGroups != "" {
-		text += ", none for boxes"
-	}
-	return text
-}
-
-// Overview returns the daemon in figures.
-func (v *Supervisor) Overview() Overview {
-	st := Overview{
-		MaxSessions: v.cfg.Sessions.Max, Goroutines: runtime.NumGoroutine(),
-		ControlGroups: v.controlGroups(), BestEffort: v.cfg.Limits.BestEffort,
-	}
-	st.Unenforced = v.unenforced()
-	v.mu.Lock()
-	st.Executed, st.Sessions = v.executed, len(v.sessions)
-	all := make([]*Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
-	}
-	v.mu.Unlock()
-	for _, s := range all {
-		st.Running += s.Info().Running
-	}
-	return st
-}
-
-// unenforced are the limits that the operator lets go and that the kernel does not keep as a whole.
-func (v *Supervisor) unenforced() []string {
-	v.mu.Lock()
-	host := v.host
-	v.mu.Unlock()
-	all := v.cfg
-	all.Limits.BestEffort = policy.LimitNames() // so that nothing is refused
-	by, err := all.Enforcement(&policy.Settings{IORead: 1, WorkspaceQuota: 1}, host)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(v.cfg.Limits.BestEffort), func(name string) bool {
-		return by[name] != policy.MechanismRlimit && by[name] != policy.MechanismNone
-	})
-}
-
-// Profiles returns the configured profiles by name.
-func (v *Supervisor) Profiles() map[string]policy.Profile { return v.cfg.Profiles }
-
-// Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
-func (v *Supervisor) Ready() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return fault.Errorf(fault.Unavailable, "boxd is stopping")
-	}
-	select {
-	case <-v.boxes.Done():
-		return fault.Errorf(fault.Unavailable, "the keeper is gone")
-	default:
-		return nil
-	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package command
 
 import (
 	"crypto/sha256"
@@ -19,6 +19,22 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
+// Process asks for a process.
+type Process struct {
+	ID        string
+	Exec      Exec
+	Terminal  *process.Size
+	Stdin     bool
+	StdinData []byte
+	Managed   bool // it has no timeout of its own, and its output is as Output says
+	Restart   *process.Restart
+	Ready     *process.Ready
+	Stop      *process.Stop
+	Lease     *time.Duration
+	Output    *quantity.Size // how much of the end of each stream is kept
+	Labels    map[string]string
+}
+
 // Bounds of what is kept of each stream of a managed process.
 const (
 	defaultOutput = quantity.MiB
@@ -26,8 +42,8 @@ const (
 	maxOutput     = 16 * quantity.MiB
 )
 
-// processSpec merges a request with the session and its profile, as is done for every execution.
-func (v *Supervisor) processSpec(s *Session, req *ProcessRequest) (*process.Spec, error) {
+// Process merges a request with what its session has, as Order does for every execution.
+func (c *Context) Process(req *Process) (*process.Spec, error) {
 	if err := policy.ValidateID(req.ID); err != nil {
 		return nil, err
 	}
@@ -39,10 +55,11 @@ func (v *Supervisor) processSpec(s *Session, req *ProcessRequest) (*process.Spec
 	if exec.StdinPipe && len(exec.Stdin) > 0 {
 		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "one that is written to, or this")
 	}
-	cmd, script, clamped, err := v.command(s, &exec, req.Managed)
+	o, err := c.Order(&exec, req.Managed)
 	if err != nil {
 		return nil, err
 	}
+	cmd := &o.Command
 	cmd.Durable = true
 	if req.Managed {
 		keep := defaultOutput
@@ -56,8 +73,8 @@ func (v *Supervisor) processSpec(s *Session, req *ProcessRequest) (*process.Spec
 	}
 	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
 	spec := &process.Spec{
-		ID: req.ID, Command: *cmd, Script: script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
-		Labels: req.Labels, Clamped: clamped, Request: requestFields(req, &exec),
+		ID: req.ID, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
+		Labels: req.Labels, Clamped: o.Clamped, Request: requestFields(req, &exec),
 	}
 	if req.Restart != nil {
 		spec.Restart = *req.Restart
@@ -71,15 +88,18 @@ func (v *Supervisor) processSpec(s *Session, req *ProcessRequest) (*process.Spec
 
 // requestFields are the fields of a request as they are compared with those of another: by what was asked
 // for, not by what came of it. A terminal may have another size each time.
-func requestFields(req *ProcessRequest, exec *ExecRequest) map[string]string {
+func requestFields(req *Process, exec *Exec) map[string]string {
 	fields := map[string]string{}
 	for name, value := range map[string]any{
 		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir,
 		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "output_limit": exec.OutputLimit,
-		"stdin": []string{fmt.Sprint(exec.StdinPipe), string(exec.Stdin)}, "terminal": req.Terminal != nil, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
+		"stdin": exec.StdinPipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {
-		if v := reflect.ValueOf(value); !v.IsValid() || v.IsZero() || v.Kind() == reflect.Map && v.Len() == 0 {
+		if text, ok := value.(string); ok {
+			value = []byte(text) // or what is no UTF-8 would all be the same
+		}
+		if v := reflect.ValueOf(value); !v.IsValid() || v.IsZero() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 {
 			continue
 		}
 		text, err := json.Marshal(value)
@@ -90,20 +110,4 @@ func requestFields(req *ProcessRequest, exec *ExecRequest) map[string]string {
 		fields[name] = hex.EncodeToString(sum[:16])
 	}
 	return fields
-}
-
-// longestTimeout leaves room for the times that are added to one.
-const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
-
-// timeout is how long a program may take: a managed process as long as it asks for, or for ever.
-func (s *Session) timeout(profile string, asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
-	switch {
-	case !managed:
-		return s.profile.ExecTimeout(profile, asked)
-	case asked == nil:
-		return 0, nil, nil
-	case *asked <= 0 || *asked > longestTimeout:
-		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
-	}
-	return time.Duration(*asked), nil, nil
 }

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package command turns what callers ask to run into what PID 1 of a box is told.
+package command
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Share of the kept output that is its beginning; the rest is its end.
+const headShare = 0.6
+
+// followWindow is how far a program may be ahead of who follows its output before it waits.
+const followWindow = quantity.MiB
+
+// Exec asks for one execution: exactly one of Argv, Command and Code.
+type Exec struct {
+	Argv        []string
+	Command     *string // for the shell
+	Code        *string // in Language
+	Language    string
+	Env         map[string]string
+	Dir         string // "": the workspace
+	Stdin       []byte // what the program reads, if StdinPipe is not set
+	Timeout     *quantity.Duration
+	Limits      policy.ProgramLimits
+	OutputLimit *quantity.Size // per stream; "": the configured one
+
+	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
+	Follow bool
+	// StdinPipe gives the program a standard input that is written to while it runs.
+	StdinPipe bool
+}
+
+// Context is what a session gives to all that runs in it.
+type Context struct {
+	Config   *policy.Config
+	Profile  *policy.Profile
+	Settings policy.Settings
+	Enforced map[string]policy.Mechanism
+	Env      []string // NAME=value of a program that adds nothing
+}
+
+// Order is a program as PID 1 is told of it.
+type Order struct {
+	Command isolation.Command
+	Clamped []policy.Clamp
+
+	script []byte // what Command.ScriptArg stands for
+	stdin  []byte
+}
+
+// Order validates a request and merges it with what its session has. A managed program has no timeout that
+// it does not ask for, and may ask for any.
+func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
+	if err := req.Validate(c.Config); err != nil {
+		return nil, err
+	}
+	timeout, clamped, err := c.timeout(req.Timeout, managed)
+	if err != nil {
+		return nil, err
+	}
+	o := &Order{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
+		Env: withEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
+		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe,
+	}}
+	cmd := &o.Command
+	if cmd.Dir == "" {
+		cmd.Dir = isolation.Workspace
+	}
+	if !req.Follow {
+		limit := c.Config.Exec.OutputLimit
+		if req.OutputLimit != nil {
+			limit = *req.OutputLimit
+		}
+		cmd.Output.Head = uint64(float64(limit) * headShare)
+		cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	}
+	switch {
+	case req.StdinPipe:
+		cmd.Stdin = isolation.StdinPipe
+	case len(req.Stdin) > 0:
+		cmd.Stdin = isolation.StdinFile
+	}
+	if cmd.Limits, err = req.Limits.Groups(&c.Settings, c.Enforced); err != nil {
+		return nil, err
+	}
+	o.script = argv(c.Config, cmd, req)
+	return o, nil
+}
+
+// longestTimeout leaves room for the times that are added to one.
+const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
+
+func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
+	switch {
+	case !managed:
+		return c.Profile.ExecTimeout(c.Settings.Profile, asked)
+	case asked == nil:
+		return 0, nil, nil
+	case *asked <= 0 || *asked > longestTimeout:
+		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
+	}
+	return time.Duration(*asked), nil, nil
+}
+
+// argv sets the arguments. It returns the code if that is too long to be one of them.
+func argv(cfg *policy.Config, cmd *isolation.Command, req *Exec) []byte {
+	if req.Argv != nil {
+		cmd.Argv = req.Argv
+		return nil
+	}
+	code, lang := req.Code, cfg.Languages[req.Language]
+	if req.Command != nil {
+		code, lang = req.Command, cfg.Languages["sh"]
+	}
+	cmd.Argv, cmd.ScriptArg = lang.Command(*code)
+	if cmd.ScriptArg < 0 {
+		return nil
+	}
+	cmd.ScriptSuffix = lang.Suffix
+	return []byte(*code)
+}
+
+// Validate checks what can be checked without a session.
+func (req *Exec) Validate(cfg *policy.Config) error {
+	given := 0
+	for _, is := range []bool{req.Argv != nil, req.Command != nil, req.Code != nil} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return fault.Errorf(fault.Invalid, "%d of argv, command and code are given, not one", given).
+			WithHint("argv is a program with its arguments, command a line for the shell, code a text in language")
+	case req.Argv != nil:
+		if err := validateArgv(cfg, req.Argv); err != nil {
+			return err
+		}
+	case req.Command != nil:
+		if err := validateCode(cfg, "command", *req.Command); err != nil {
+			return err
+		}
+	default:
+		if _, ok := cfg.Languages[req.Language]; !ok {
+			return fault.Field("language", req.Language, strings.Join(slices.Sorted(maps.Keys(cfg.Languages)), ", "))
+		}
+		if err := validateCode(cfg, "code", *req.Code); err != nil {
+			return err
+		}
+	}
+	if req.Code == nil && req.Language != "" {
+		return fault.Field("language", req.Language, "nothing without code")
+	}
+	if req.Dir != "" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir)) {
+		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(isolation.Roots(), ", "))
+	}
+	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
+		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))
+	}
+	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
+		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
+	}
+	return policy.ValidateEnvironment(req.Env)
+}
+
+func validateArgv(cfg *policy.Config, argv []string) error {
+	if len(argv) == 0 || argv[0] == "" {
+		return fault.Field("argv", "", "a program and its arguments")
+	}
+	var size quantity.Size
+	for i, arg := range argv {
+		field := fmt.Sprintf("argv[%d]", i)
+		if strings.Contains(arg, "\x00") {
+			return fault.Field(field, arg, "text without NUL")
+		}
+		if len(arg) > policy.MaxArg {
+			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", policy.MaxArg)).
+				WithHint("a command, code or stdin may be longer")
+		}
+		size += quantity.Size(len(arg) + 1)
+	}
+	if size > cfg.Exec.MaxCommand {
+		return fault.Field("argv", size, fmt.Sprintf("at most %v (exec.max_command)", cfg.Exec.MaxCommand))
+	}
+	return nil
+}
+
+func validateCode(cfg *policy.Config, field, code string) error {
+	switch {
+	case strings.TrimSpace(code) == "":
+		return fault.Field(field, code, "something to run")
+	case strings.Contains(code, "\x00"):
+		return fault.Field(field, code, "text without NUL")
+	case quantity.Size(len(code)) > cfg.Exec.MaxCommand:
+		return fault.Field(field, quantity.Size(len(code)), fmt.Sprintf("at most %v (exec.max_command)", cfg.Exec.MaxCommand)).
+			WithHint("put it into a file of the workspace, or send it by stdin")
+	}
+	return nil
+}
+
+// Environment is the configured one with a session's on top.
+func Environment(cfg *policy.Config, env map[string]string) []string {
+	all := maps.Clone(cfg.Env)
+	maps.Copy(all, env)
+	list := make([]string, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, name+"="+all[name])
+	}
+	return list
+}
+
+// withEnv is a session's environment with an execution's on top.
+func withEnv(base []string, env map[string]string) []string {
+	if len(env) == 0 {
+		return base
+	}
+	list := make([]string, 0, len(base)+len(env))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, replaced := env[name]; !replaced {
+			list = append(list, kv)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// Files are the memory files that travel with the command. Close them with CloseFiles.
+func (o *Order) Files() (f client.Files, err error) {
+	if o.Command.ScriptArg >= 0 {
+		if f.Script, err = process.MemoryFile("script", o.script); err != nil {
+			return f, err
+		}
+	}
+	if o.Command.Stdin == isolation.StdinFile {
+		if f.Stdin, err = process.MemoryFile("stdin", o.stdin); err != nil {
+			CloseFiles(&f)
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// CloseFiles closes what Files has opened.
+func CloseFiles(f *client.Files) {
+	for _, file := range []*os.File{f.Script, f.Stdin} {
+		if file != nil {
+			file.Close()
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package records keeps what a session leaves on disk: enough for the next boxd to take it over or to clean
+// up after it, and for a person to see what was running.
+package records
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Record is one session. No value of its environment is in it.
+type Record struct {
+	ID       string                      `json:"id"`
+	Key      string                      `json:"key"`
+	Owner    Owner                       `json:"owner"`
+	State    string                      `json:"state"`
+	Created  time.Time                   `json:"created"`
+	Settings policy.Settings             `json:"settings"`
+	Enforced map[string]policy.Mechanism `json:"enforcement"`
+}
+
+// Owner is whose session it is.
+type Owner struct {
+	Name   string   `json:"name"`
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+	Admin  bool     `json:"admin,omitempty"`
+}
+
+// Dir is the directory of all records.
+type Dir struct{ root *os.Root }
+
+const suffix = ".json"
+
+// Open opens the directory of records in a state directory, and makes it if it is not there.
+func Open(state string) (*Dir, error) {
+	dir := filepath.Join(state, "sessions")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	return &Dir{root}, nil
+}
+
+// Close closes the directory.
+func (d *Dir) Close() { d.root.Close() }
+
+// Write puts a record into the place of the one of the same session.
+func (d *Dir) Write(r *Record) error { return durable.WriteJSON(d.root, r.Key+suffix, r) }
+
+// Remove removes the record of a session; none is no error.
+func (d *Dir) Remove(key string) error {
+	if err := d.root.Remove(key + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Keys lists the sessions that have a record. What is no record of boxd's is an error that names it.
+func (d *Dir) Keys() ([]string, error) {
+	names, err := durable.Names(d.root)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, 0, len(names))
+	for _, name := range names {
+		key, ok := strings.CutSuffix(name, suffix)
+		if !ok || len(key) != isolation.KeyLen {
+			return nil, fmt.Errorf("record %s: not one of boxd's; remove it from %s", strconv.Quote(name), d.root.Name())
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// Path is where the record of a session is.
+func (d *Dir) Path(key string) string { return filepath.Join(d.root.Name(), key+suffix) }
+
+// Read reads the record of a session. The error names its file.
+func (d *Dir) Read(key string) (*Record, error) {
+	r := &Record{}
+	if err := durable.ReadJSON(d.root, key+suffix, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.Path(key), err)
+	}
+	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() {
+		return nil, fmt.Errorf("%s: not the record of that session", d.Path(key))
+	}
+	return r, nil
+}

@@ -100,6 +100,9 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 		}
 		return nil, err
 	}
+	if cmd.Durable { // from its first byte on it waits for Follow
+		_ = p.Pace(new([2]int64)) // without a box there is nothing to wait for
+	}
 	v.mu.Lock()
 	v.executed++
 	v.mu.Unlock()

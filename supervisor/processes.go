@@ -43,7 +43,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 		return nil, false, err
 	}
 	if mine {
-		v.launchProcess(s, entry, spec)
+		v.launchProcess(s, entry, spec, req.Awaited)
 	}
 	select {
 	case <-entry.known:
@@ -97,9 +97,9 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 }
 
 // launchProcess starts the process of a place, outside any lock.
-func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) {
+func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec, awaited bool) {
 	defer close(entry.known)
-	p, err := process.Start(v.home(s), spec)
+	p, err := process.Start(v.home(s), spec, awaited)
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = gone(s.ID)

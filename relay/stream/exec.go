@@ -196,7 +196,7 @@ const hangUpGrace = 2 * time.Second
 // execProcess runs a program that is a process: one with an id, which goes on when its client goes and
 // which a second start of the same id joins; or one with a terminal, which is hung up then.
 func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Session, start *api.StreamStart, exec *supervisor.ExecRequest) (*api.ExecResult, error) {
-	req := &supervisor.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: wire.Terminal(start.Terminal), Stdin: start.Stdin}
+	req := &supervisor.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: wire.Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if req.ID == "" {
 		req.ID = policy.NewID()
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}

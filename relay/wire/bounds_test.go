@@ -44,7 +44,7 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 		into  any
 		most  int
 	}{
-		{"mounts", new(api.SessionRequest), 250},
+		{"mounts", new(api.SessionRequest), 249},
 		{"env", new(api.SessionRequest), 256},
 		{"labels", new(api.SessionRequest), 32},
 		{"argv", new(api.ExecRequest), 16384},

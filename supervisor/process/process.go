@@ -84,7 +84,7 @@ type Process struct {
 	file   *os.File        // of holder, see private.go
 	fresh  *os.File        // of now, until that runs
 	cut    func()          // ends the Write that is under way
-	found  bool            // an earlier boxd may have had lossless readers, who may come back
+	found  bool            // a lossless reader may come: it is awaited, or an earlier boxd had it
 	at     progress
 	state  State
 	news   chan struct{} // closed at the next change of state
@@ -112,12 +112,16 @@ func newProcess(home Home, spec *Spec) *Process {
 	return p
 }
 
-// Start starts a process of a resolved Spec. Drive has to be called if there is no error.
-func Start(home Home, spec *Spec) (*Process, error) {
+// Start starts a process of a resolved Spec. Drive has to be called if there is no error. One that is
+// awaited waits from its first byte for a lossless reader, who will come soon or not at all.
+func Start(home Home, spec *Spec, awaited bool) (*Process, error) {
 	p := newProcess(home, spec)
 	p.at.First = time.Now()
 	if err := p.launch(); err != nil {
 		return nil, err
+	}
+	if p.found = awaited; awaited {
+		_ = p.now.Pace(new([2]int64)) // without a box there is nothing to wait for
 	}
 	return p, nil
 }

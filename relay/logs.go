@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -149,8 +150,12 @@ func (l *logs) readBegin(query url.Values, last string) error {
 		return nil
 	}
 	l.resumed, l.lines = true, -1
-	if _, err := fmt.Sscanf(last+"\n", "%d.%d\n", &l.from[0], &l.from[1]); err != nil || min(l.from[0], l.from[1]) < 0 || l.from[0] > l.end[0] || l.from[1] > l.end[1] {
-		return fault.Field(lastEvent, last, "the id of an event of this process")
+	for i, text := range strings.SplitN(last, ".", 2) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 || n > l.end[i] || !strings.Contains(last, ".") {
+			return fault.Field(lastEvent, last, "the id of an event of this process")
+		}
+		l.from[i] = n
 	}
 	return nil
 }
@@ -168,7 +173,7 @@ func (l *logs) tailLines(ctx context.Context, p *process.Process) ([2]int64, err
 		return l.end, err
 	}
 	defer a.Close()
-	t := &tail{lines: l.lines, inside: [2]bool{}}
+	t := &tail{lines: l.lines}
 	for l.before(a.Position()) {
 		at := a.Position()
 		c, err := a.Next(ctx)
@@ -176,7 +181,7 @@ func (l *logs) tailLines(ctx context.Context, p *process.Process) ([2]int64, err
 			return l.end, err
 		}
 		if l.wants(c.Stream) {
-			t.add(at, c)
+			t.add(at, &c)
 		}
 	}
 	return t.begin(l.end), nil
@@ -189,7 +194,7 @@ type tail struct {
 	inside [2]bool    // a line of the stream has begun
 }
 
-func (t *tail) add(at [2]int64, c output.Chunk) {
+func (t *tail) add(at [2]int64, c *output.Chunk) {
 	for i := 0; i < len(c.Data); {
 		if !t.inside[c.Stream] {
 			start := at

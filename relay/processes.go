@@ -147,18 +147,26 @@ func renewProcess(c *call) (any, error) {
 
 // describe describes a process without its output.
 func (c *call) describe(s *supervisor.Session, p *process.Process) api.Process {
-	return wire.Process(s.ID, p.Info(), nil)
+	a, err := c.describeWith(s, p, c.server.sup.ProcessEnd)
+	if err != nil {
+		c.server.log.Warn("end of a process not told", "session", s.ID, "process", a.ID, "error", err)
+	}
+	return a
 }
 
-// detailedProcess describes a process, and what one that has ended has come to.
+// detailedProcess describes a process with the output of one that has ended.
 func (c *call) detailedProcess(s *supervisor.Session, p *process.Process) (any, error) {
+	return c.describeWith(s, p, c.server.sup.ProcessResult)
+}
+
+func (c *call) describeWith(s *supervisor.Session, p *process.Process, end func(context.Context, *supervisor.Session, *process.Process) (*supervisor.Result, error)) (api.Process, error) {
 	info := p.Info()
 	if info.State != process.StateEnded {
 		return wire.Process(s.ID, info, nil), nil
 	}
-	r, err := c.server.sup.ProcessResult(c.context(), s, p) // does not wait
+	r, err := end(c.context(), s, p) // does not wait
 	if err != nil {
-		return nil, err
+		return wire.Process(s.ID, info, nil), err
 	}
 	result := wire.ExecResult(s.ID, r, "")
 	return wire.Process(s.ID, info, &result), nil

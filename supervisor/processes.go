@@ -271,17 +271,25 @@ func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.P
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
 func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return v.processOutcome(ctx, s, p, func(stream int) (head, tail []byte, err error) {
+		head, tail, err = p.Kept(stream)
+		return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
+	})
+}
+
+// ProcessEnd does the same without the output.
+func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return v.processOutcome(ctx, s, p, nil)
+}
+
+func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.Process, kept func(stream int) (head, tail []byte, err error)) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
 	spec := p.Spec()
 	o := outcome{
-		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits,
-		kept: func(stream int) (head, tail []byte, err error) {
-			head, tail, err = p.Kept(stream)
-			return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
-		},
+		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits, kept: kept,
 	}
 	return o.result()
 }

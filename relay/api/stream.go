@@ -33,8 +33,16 @@ const (
 //	            ◄───────────────────────────── control {"gap": …}: output that is not kept any more
 //	            ◄───────────────────────────── control {"writer_lost": true}: another writes now
 //
-// Closing it leaves the process alone. Output is counted by stream from the first byte the process has
-// ever written, so a client that has been cut off goes on at the bytes it has; and so is input.
+// Closing it leaves the process alone; so does breaking the rules, which closes it with status 1008. boxd
+// pings every 30 seconds and drops a client that does not answer within a minute. One that does not read is
+// behind, for as long as it likes to be if it takes anything within ten minutes: nothing is kept for it but
+// what the process keeps anyway, and what it is too late for is a gap. Output is counted by stream from the first byte the process has
+// ever written, so a client that has been cut off goes on at the bytes it has; and so is input. An exec
+// stream whose start has an id is a stream of the process of that id, from the first byte of output and of
+// input, and can be gone on with as such.
+//
+// In lines, only whole lines of at most MaxLine bytes are messages of stdout; what is none, as its beginning
+// or its end is missing or it is longer, is a gap. Bytes are counted with the ends of lines.
 
 // Bounds of a stream, in bytes.
 const (
@@ -104,7 +112,7 @@ type StreamStarted struct {
 // StreamAttached says what a stream of a process begins with.
 type StreamAttached struct {
 	Process Process `json:"process"`
-	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come
+	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come, or be in a gap
 	Stderr  int64   `json:"stderr"`
 	Stdin   int64   `json:"stdin"` // bytes of standard input the process has ever been given
 	Writer  bool    `json:"writer"`

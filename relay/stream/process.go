@@ -82,12 +82,9 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	if err := out.relay(ctx, a); err != nil {
 		return nil, err
 	}
-	r, err := c.Sup.ProcessResult(ctx, s, p)
+	r, err := c.Sup.ProcessEnd(ctx, s, p) // the client has the output
 	if err != nil {
 		return nil, err
-	}
-	for i := range r.Streams { // the client has it
-		r.Streams[i].Data, r.Streams[i].Omitted = nil, 0
 	}
 	res := wire.ExecResult(s.ID, r, "")
 	return &res, nil

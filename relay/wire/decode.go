@@ -238,7 +238,7 @@ func article(k reflect.Kind) string {
 		return "true or false"
 	case reflect.String:
 		return "a string"
-	case reflect.Int, reflect.Uint32:
+	case reflect.Int, reflect.Int64, reflect.Uint16, reflect.Uint32:
 		return "a whole number"
 	default:
 		return "a number"

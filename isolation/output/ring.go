@@ -31,7 +31,9 @@ const (
 const chunk = 1 << 20
 
 // NewRing returns an empty ring without a file.
-func NewRing(head, tail uint64) Ring { return Ring{FD: -1, Head: int64(head), Tail: int64(tail), held: -1} }
+func NewRing(head, tail uint64) Ring {
+	return Ring{FD: -1, Head: int64(head), Tail: int64(tail), held: -1}
+}
 
 // Hold keeps everything from an offset on, until it is called again. -1 lets go.
 func (r *Ring) Hold(offset int64) { r.held = offset }

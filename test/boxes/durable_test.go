@@ -236,7 +236,7 @@ func TestTerminalHasJobControl(t *testing.T) {
 	until(t, p, "\ngo\r\n")
 	boxtest.Eventually(t, "it is stopped", func() bool {
 		_, _ = p.Input().Write(t.Context(), []byte{26}) // Ctrl-Z, for the shell until it has started the program
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 		return strings.Contains(written(t, p), "Stopped")
 	})
 	if _, err := p.Input().Write(t.Context(), []byte("bg; kill %1; wait; exit 7\n")); err != nil {
@@ -287,7 +287,7 @@ func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
 		}
 		return end[0] >= 64<<10
 	})
-	time.Sleep(100 * time.Millisecond)
+	<-time.After(100 * time.Millisecond)
 	end, err := p.Output().End()
 	if err != nil || end[0] > 64<<10+64<<10 || end[1] > 0 {
 		t.Errorf("it has not waited: %v, %v", end, err)
@@ -491,7 +491,7 @@ func TestAParkedBoxLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	box.Close()
-	time.Sleep(500 * time.Millisecond) // it is not idle, and has no other end
+	<-time.After(500 * time.Millisecond) // it is not idle, and has no other end
 	_, found := k.change(t, box, p)
 	p = found.Programs[0]
 	t.Cleanup(p.Close)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
 )
 
 // startError turns the keeper's word into something a caller can act on.
@@ -20,6 +21,9 @@ func startError(s *Session, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
+	}
+	if errors.Is(err, client.ErrKeeperGone) || errors.Is(err, client.ErrNoKeeper) {
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(s.ID), err).WithHint("try again later; the log of boxd has more")
 	}
 	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
 		if err = errno; ok { // what else is around the reason is for the log

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -273,8 +274,9 @@ func (l *load) ask() {
 				l.t.Errorf("mcp: %v", err)
 				return
 			}
-			if got := fmt.Sprint(r.StructuredContent); got != fmt.Sprintf("map[calls:%d square:%d]", i, i*i) {
-				l.t.Errorf("mcp: the answer to %d is %s", i, got)
+			got, err := json.Marshal(r.StructuredContent)
+			if want := fmt.Sprintf(`{"calls":%d,"square":%d}`, i, i*i); err != nil || string(got) != want {
+				l.t.Errorf("mcp: the answer to %d is %s, %v", i, got, err)
 				return
 			}
 			l.asked.Add(1)

@@ -339,7 +339,8 @@ func (d *Daemon) Keeper() int {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(line)
 	if err != nil {
 		d.t.Fatal(err)
 	}

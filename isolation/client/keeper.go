@@ -228,8 +228,9 @@ func (k *Keeper) leave() {
 // Launch starts a box. If ctx ends first, the box is ended as soon as it has started.
 func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
 	box, err := k.launch(ctx, spec)
-	if errors.Is(err, ErrBoxLost) {
-		// PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh.
+	if errors.Is(err, ErrBoxLost) || errors.Is(err, ErrKeeperGone) {
+		// PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh. The same
+		// goes for the keeper.
 		box, err = k.launch(ctx, spec)
 	}
 	return box, err
@@ -244,7 +245,10 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
-		return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
+		if eerr := k.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil {
+			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
+		}
+		return nil, err
 	}
 	if err != nil {
 		return nil, err

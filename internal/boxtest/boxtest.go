@@ -348,7 +348,8 @@ func (d *Daemon) Keeper() (pid int) {
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		line, _, _ := strings.Cut(string(text), "\n")
+		pid, err = strconv.Atoi(line)
 		return err == nil
 	})
 	return pid

@@ -259,7 +259,10 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
-		return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
+		if eerr := k.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil {
+			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
+		}
+		return nil, err
 	}
 	if err != nil {
 		return nil, err

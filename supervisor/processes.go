@@ -43,7 +43,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 		return nil, false, err
 	}
 	if mine {
-		v.launchProcess(s, entry, spec)
+		v.launchProcess(s, entry, spec) //nolint:contextcheck // it goes on when its first caller has gone
 	}
 	select {
 	case <-entry.known:

@@ -194,6 +194,9 @@ func (p *Process) setState(to State) {
 	p.news = make(chan struct{})
 }
 
+// running reports whether there is a program. p.mu is held.
+func (p *Process) running() bool { return p.state == StateRunning || p.state == StateStopping }
+
 // noteLocked tells the next boxd how far the process has come. Without memory for that, it knows less.
 func (p *Process) noteLocked() {
 	if p.file != nil {

@@ -31,7 +31,7 @@ func (m *BoxRequest) Encode() []byte {
 		e.times(m.Times)
 		return e.b
 	case m.Adopt != 0:
-		e := message(msgAdopt)
+		e := message(msgTakeOver)
 		e.u32(m.Adopt)
 		return e.b
 	case m.Freeze != nil:
@@ -76,7 +76,7 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 		m.ID, m.CloseInput = d.u32(), true
 	case msgForget:
 		m.ID, m.Forget = d.u32(), true
-	case msgAdopt:
+	case msgTakeOver:
 		m.Adopt = d.u32()
 		d.bad = d.bad || m.Adopt == 0
 	case msgFreeze:
@@ -231,6 +231,8 @@ func (e *encoder) command(c *Command) {
 	}
 	e.u32(uint32(size.Rows)<<16 | uint32(size.Cols))
 	e.u32(c.Continue)
+	e.bool(c.Direct)
+	e.bool(c.Wait)
 }
 
 func (d *decoder) command() *Command {
@@ -244,9 +246,10 @@ func (d *decoder) command() *Command {
 		c.Terminal = &Terminal{Rows: uint16(size >> 16), Cols: uint16(size)}
 		d.bad = d.bad || c.Terminal.Rows == 0 || c.Terminal.Cols == 0 || !c.Durable || c.Stdin != StdinPipe
 	}
-	c.Continue = d.u32()
+	c.Continue, c.Direct, c.Wait = d.u32(), d.bool(), d.bool()
 	d.bad = d.bad || len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 ||
-		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0)
+		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct || c.Wait) ||
+		c.Direct && (c.Stdin != StdinNull || c.Continue != 0)
 	return c
 }
 

@@ -39,7 +39,7 @@ const BoxVersion = 1
 // listening socket, if Adoptable.
 // Files of Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile, then for a
 // durable program one that PID 1 only keeps for the next boxd.
-// Files of Started: with StdinPipe the writing end of standard input or the terminal, and the memfd with what
+// Files of Started: of a Direct program the far ends of its 0, 1 and 2; with StdinPipe the writing end of standard input or the terminal, and the memfd with what
 // has been written there, see client.Input; then, unless the program continues another, the memfds of standard
 // output and error and of their journal, see isolation/output, and an eventfd that is written whenever one
 // of them has grown.
@@ -66,7 +66,7 @@ const (
 	msgTimes
 	msgCloseInput
 	msgForget
-	msgAdopt
+	msgTakeOver
 	msgProgram
 	msgAdopted
 )

@@ -31,12 +31,20 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 1<<32 - 1, Check: true},
 		{Req: 4, Look: true},
 		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits(), Work: Quota{1, 2}}},
+		{Req: 6, Leave: true},
+		{Req: 7, Quit: true},
+		{Req: 8, List: &List{After: spec.Key}},
+		{Req: 9, List: &List{}},
+		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
 	}
 }
 
 func keeperReplies() []*KeeperReply {
 	return []*KeeperReply{
-		{Hello: KeeperVersion},
+		{Hello: &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
+		{Hello: &Greeting{Version: KeeperVersion}},
+		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
+		{Req: 10, Listed: &Listed{}},
 		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
 		{Req: 7, Host: &Host{Controllers: []string{"cpu", "memory"}}},
 		{Req: 8, Host: &Host{NoGroups: "none", Workspaces: "/w", Quota: "store", NoQuota: "no", QuotaHint: "do"}},
@@ -60,6 +68,7 @@ func boxRequests() []*BoxRequest {
 			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
 			Durable: true, Terminal: &Terminal{Rows: 24, Cols: 80}, Continue: 7,
 		}},
+		{ID: 8, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Direct: true, Wait: true}},
 		{ID: 2, Spawn: &Command{Argv: []string{strings.Repeat("x", 1<<17)}, ScriptArg: -1}},
 		{ID: 3, Signal: 15},
 		{ID: 4, Kill: true},
@@ -124,15 +133,15 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	seen := map[byte]bool{}
 	// The long command once is enough: cutting it at every byte is quadratic.
 	requests := boxRequests()
-	long := requests[3]
+	long := requests[4]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
 		t.Errorf("a long command: %v", err)
 	}
 	check(t, seen, keeperRequests(), (*KeeperRequest).Encode, DecodeKeeperRequest)
 	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
-	check(t, seen, append(requests[:3:3], requests[4:]...), (*BoxRequest).Encode, DecodeBoxRequest)
+	check(t, seen, append(requests[:4:4], requests[5:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgFailed}, {msgSetup, msgAdopted}} {
+	for _, span := range [][2]uint8{{msgHello, msgAdopt}, {msgSetup, msgAdopted}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -186,19 +195,20 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		return (&BoxRequest{ID: 1, Spawn: &c}).Encode()
 	}
 	for name, data := range map[string][]byte{
-		"no arguments":            spawn(func(c *Command) { c.Argv = nil }),
-		"script is not argument":  spawn(func(c *Command) { c.ScriptArg = 1 }),
-		"script before the first": spawn(func(c *Command) { c.ScriptArg = -2 }),
-		"unknown stdin":           spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
-		"negative timeout":        spawn(func(c *Command) { c.Timeout = -1 }),
-		"signal 0":                (&BoxRequest{ID: 1}).Encode(),
-		"signal 65":               (&BoxRequest{ID: 1, Signal: 65}).Encode(),
-		"adopted by version 0":    {msgAdopt, 0, 0, 0, 0},
-		"negative grace":          (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
-		"stdin that nobody keeps": spawn(func(c *Command) { c.Stdin = StdinPipe }),
-		"a terminal for nobody":   spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
-		"a terminal of no width":  spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
-		"more arguments than fit": {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
+		"no arguments":              spawn(func(c *Command) { c.Argv = nil }),
+		"script is not argument":    spawn(func(c *Command) { c.ScriptArg = 1 }),
+		"script before the first":   spawn(func(c *Command) { c.ScriptArg = -2 }),
+		"unknown stdin":             spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
+		"negative timeout":          spawn(func(c *Command) { c.Timeout = -1 }),
+		"signal 0":                  (&BoxRequest{ID: 1}).Encode(),
+		"signal 65":                 (&BoxRequest{ID: 1, Signal: 65}).Encode(),
+		"adopted by version 0":      {msgTakeOver, 0, 0, 0, 0},
+		"negative grace":            (&BoxRequest{Times: &Times{Grace: -1}}).Encode(),
+		"stdin that nobody keeps":   spawn(func(c *Command) { c.Stdin = StdinPipe }),
+		"a terminal for nobody":     spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
+		"direct input that is kept": spawn(func(c *Command) { c.Durable, c.Direct, c.Stdin = true, true, StdinPipe }),
+		"a terminal of no width":    spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
+		"more arguments than fit":   {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},
 	} {
 		if m, err := DecodeBoxRequest(data); err == nil {
 			t.Errorf("%s: accepted as %+v", name, m)
@@ -220,6 +230,36 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 			t.Errorf("%x is read as %+v, which is %x", data, m, m.Encode())
 		}
 	})
+}
+
+// A keeper of any version can be told from one's own, and sent away.
+func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
+	t.Parallel()
+	want := &Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=2"}, Programs: "x"}
+	for _, tc := range []struct {
+		got    Greeting
+		differ string
+	}{
+		{*want, ""},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 5, not 4"},
+		{Greeting{Version: 3}, "it speaks version 3, not 4"},
+		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
+		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
+		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},
+	} {
+		reply, err := DecodeKeeperReply((&KeeperReply{Hello: &tc.got}).Encode())
+		if err != nil || !cmp.Equal(reply.Hello, &tc.got) {
+			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
+			continue
+		}
+		if differ := reply.Hello.Differs(want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
+			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
+		}
+	}
+	external := &Greeting{Version: KeeperVersion, Flags: want.Flags}
+	if differ := want.Differs(external); differ != "" {
+		t.Errorf("the program of a keeper of its own unit: %s", differ)
+	}
 }
 
 func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), DecodeKeeperRequest) }

@@ -4,12 +4,13 @@ package isolation
 
 import "github.com/boxd-dev/boxd/cgroup"
 
-// The conversation between boxd and the keeper, over one SEQPACKET socket. Requests carry a number
+// The conversation between boxd and the keeper, over the SEQPACKET socket that the keeper listens on. One
+// boxd is served at a time; when its end closes, the keeper waits for the next. Requests carry a number
 // and are answered in any order; everything a box needs afterwards goes past the keeper.
 //
 //	boxd                                  keeper
 //	Hello{version} ────────────────────►
-//	            ◄──────────────────────── Hello{version}         or the connection ends
+//	            ◄──────────────────────── Hello{version, flags, programs}
 //	Launch{req, spec} ─────────────────►  reserve ids, open mounts, clone from the zygote
 //	            ◄──────────────────────── Launched{req, pid, base} + control socket, pidfd:
 //	                                      PID 1 runs and has its Setup, see box_protocol.go
@@ -18,21 +19,31 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Done{req}              or Failed
 //	SetLimits{req, key, limits} ───────►  change the limits of a living box, all or none
 //	            ◄──────────────────────── Done{req}              or Failed
+//	List{req, after} ──────────────────►  of the living boxes, those with keys after that one
+//	            ◄──────────────────────── Listed{req, keys, more}
+//	Adopt{req, key} ───────────────────►  connect to PID 1 of a living box again
+//	            ◄──────────────────────── Launched, as above     or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
 //	            ◄──────────────────────── Checked{req, checks}
+//	Leave{req} ────────────────────────►  exit, and leave the boxes to the next keeper
+//	Quit{req} ─────────────────────────►  end every box and exit; one that lingers stays
+//	            ◄──────────────────────── Done{req}, if it stays
 //
-// When boxd's end closes, the keeper ends every box and itself.
+// A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 3
+const KeeperVersion = 4
+
+// ListPage is how many keys a Listed has at most, so that it fits a packet.
+const ListPage = 1024
 
 // HoldCommand is the argument that makes the keeper's program wait for the end of its standard input and do
 // nothing else: the process that something is made with which cannot be made without one.
 const HoldCommand = "hold"
 
-// Types of the messages between boxd and keeper.
+// Types of the messages between boxd and keeper. They are never renumbered: see Greeting.
 const (
 	msgHello uint8 = iota + 1
 	msgLaunch
@@ -45,9 +56,15 @@ const (
 	msgSetLimits
 	msgLook
 	msgHost
+	msgLeave
+	msgQuit
+	msgList
+	msgListed
+	msgAdopt
 )
 
-// KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or Check, or Look.
+// KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
+// the flags.
 type KeeperRequest struct {
 	Req    uint32
 	Hello  uint32 // version, when it is a greeting
@@ -56,7 +73,17 @@ type KeeperRequest struct {
 	Limits *SetLimits
 	Check  bool
 	Look   bool
+	Leave  bool
+	Quit   bool
+	List   *List
+	Adopt  *Adopt
 }
+
+// List asks for the keys of living boxes.
+type List struct{ After string }
+
+// Adopt asks for a new connection to a living box.
+type Adopt struct{ Key string }
 
 // EndBox asks for the end of a box.
 type EndBox struct {
@@ -76,12 +103,19 @@ type SetLimits struct {
 // its pidfd, in this order.
 type KeeperReply struct {
 	Req      uint32
-	Hello    uint32
+	Hello    *Greeting
 	Launched *Launched
+	Listed   *Listed
 	Done     bool
 	Checks   []Check
 	Host     *Host
 	Failed   *StepError
+}
+
+// Listed is a page of the living boxes, in the order of their keys.
+type Listed struct {
+	Keys []string
+	More bool
 }
 
 // Launched describes a started box as the host sees it.
@@ -147,14 +181,26 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u64(m.Limits.Work.Bytes)
 		e.u64(m.Limits.Work.Inodes)
 		return e.b
-	case m.Check:
-		e := message(msgCheck)
+	case m.List != nil:
+		e := message(msgList)
 		e.u32(m.Req)
+		e.str(m.List.After)
 		return e.b
-	case m.Look:
-		e := message(msgLook)
+	case m.Adopt != nil:
+		e := message(msgAdopt)
 		e.u32(m.Req)
+		e.str(m.Adopt.Key)
 		return e.b
+	}
+	for _, f := range []struct {
+		set  bool
+		kind uint8
+	}{{m.Check, msgCheck}, {m.Look, msgLook}, {m.Leave, msgLeave}, {m.Quit, msgQuit}} {
+		if f.set {
+			e := message(f.kind)
+			e.u32(m.Req)
+			return e.b
+		}
 	}
 	e := message(msgHello)
 	e.u32(m.Hello)
@@ -181,6 +227,14 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.Check = d.u32(), true
 	case msgLook:
 		m.Req, m.Look = d.u32(), true
+	case msgLeave:
+		m.Req, m.Leave = d.u32(), true
+	case msgQuit:
+		m.Req, m.Quit = d.u32(), true
+	case msgList:
+		m.Req, m.List = d.u32(), &List{After: d.str()}
+	case msgAdopt:
+		m.Req, m.Adopt = d.u32(), &Adopt{Key: d.str()}
 	default:
 		d.bad = true
 	}
@@ -205,6 +259,16 @@ func (m *KeeperReply) Encode() []byte {
 		e.u32(m.Launched.IDBase)
 		e.str(m.Launched.Group)
 		return e.b
+	case m.Listed != nil:
+		e := message(msgListed)
+		e.u32(m.Req)
+		e.strs(m.Listed.Keys)
+		e.bool(m.Listed.More)
+		return e.b
+	case m.Hello != nil:
+		e := message(msgHello)
+		e.greeting(m.Hello)
+		return e.b
 	case m.Host != nil:
 		e := message(msgHost)
 		e.u32(m.Req)
@@ -212,10 +276,6 @@ func (m *KeeperReply) Encode() []byte {
 		for _, text := range []string{m.Host.NoGroups, m.Host.Workspaces, m.Host.Quota, m.Host.NoQuota, m.Host.QuotaHint} {
 			e.str(text)
 		}
-		return e.b
-	case m.Done:
-		e := message(msgDone)
-		e.u32(m.Req)
 		return e.b
 	case m.Checks != nil:
 		e := message(msgChecked)
@@ -229,8 +289,8 @@ func (m *KeeperReply) Encode() []byte {
 		}
 		return e.b
 	}
-	e := message(msgHello)
-	e.u32(m.Hello)
+	e := message(msgDone)
+	e.u32(m.Req)
 	return e.b
 }
 
@@ -240,7 +300,7 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 	m := &KeeperReply{}
 	switch d.u8() {
 	case msgHello:
-		m.Hello = d.u32()
+		m.Hello = d.greeting()
 	case msgFailed:
 		m.Req = d.u32()
 		m.Failed = d.stepError()
@@ -250,6 +310,9 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 	case msgHost:
 		m.Req = d.u32()
 		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str(), Workspaces: d.str(), Quota: d.str(), NoQuota: d.str(), QuotaHint: d.str()}
+	case msgListed:
+		m.Req = d.u32()
+		m.Listed = &Listed{Keys: d.strs(), More: d.bool()}
 	case msgDone:
 		m.Req, m.Done = d.u32(), true
 	case msgChecked:

@@ -35,8 +35,9 @@ const (
 
 // Bounds of a Spec.
 const (
-	// MaxMounts leaves room for the workspace and the message in one message of 253 descriptors.
-	MaxMounts   = 250
+	// MaxMounts leaves room for the workspace, the control group, the listening socket and the message in one
+	// message of 253 descriptors.
+	MaxMounts   = 249
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256
@@ -234,6 +235,11 @@ type Command struct {
 	Durable bool
 	// Terminal gives a durable program a terminal: its output is then one stream, and Stdin is StdinPipe.
 	Terminal *Terminal
+	// Direct hands the far ends of a durable program's standard input, output and error over, for somebody
+	// who wants them for himself: nothing of what goes through them is kept. Stdin is StdinNull then.
+	Direct bool
+	// Wait makes a durable program wait for its readers from the start, until a Pace says something else.
+	Wait bool
 	// Continue is a durable program that has ended, whose output this durable one goes on with. 0: none.
 	Continue uint32
 }

@@ -4,15 +4,14 @@ package relay
 
 import (
 	"context"
-	"encoding/base64"
-	"fmt"
-	"strings"
+	"net/http"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -67,7 +66,7 @@ func listSessions(c *call) (any, error) {
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
 	for _, info := range c.server.sup.Sessions(c.who, everybody) {
-		list.Sessions = append(list.Sessions, sessionOf(info))
+		list.Sessions = append(list.Sessions, wire.Session(info))
 	}
 	return list, nil
 }
@@ -77,14 +76,14 @@ func createSession(c *call) (any, error) {
 	if err := c.decodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
-	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(&req))
+	s, isNew, err := c.server.sup.Create(c.context(), c.who, wire.SessionRequest(&req))
 	if err != nil {
 		return nil, err
 	}
 	if !isNew {
-		return sessionOf(s.Info()), nil
+		return wire.Session(s.Info()), nil
 	}
-	answer := created{body: sessionOf(s.Info())}
+	answer := created{body: wire.Session(s.Info())}
 	if req.ID == "" { // nobody could use it who does not learn its id
 		answer.undo = func() { c.server.end(s, supervisor.EndUnclaimed) }
 	}
@@ -101,7 +100,7 @@ func getSession(c *call) (any, error) {
 
 // detailed describes a session with what it uses.
 func (c *call) detailed(s *supervisor.Session) api.Session {
-	answer := sessionOf(s.Info())
+	answer := wire.Session(s.Info())
 	if w := c.server.sup.Work(s); w != nil {
 		full := supervisor.IsFull(*w)
 		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
@@ -111,7 +110,7 @@ func (c *call) detailed(s *supervisor.Session) api.Session {
 		return answer
 	}
 	answer.Usage = &api.SessionUsage{
-		CPUMS: milliseconds(u.CPU), ThrottledMS: milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
+		CPUMS: wire.Milliseconds(u.CPU), ThrottledMS: wire.Milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
 		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
 		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
 	}
@@ -150,7 +149,7 @@ func (c *call) setFrozen(on bool) (any, error) {
 	if err := c.server.sup.Freeze(c.context(), s, on); err != nil {
 		return nil, err
 	}
-	return sessionOf(s.Info()), nil
+	return wire.Session(s.Info()), nil
 }
 
 func deleteSession(c *call) (any, error) {
@@ -170,11 +169,34 @@ func execute(c *call) (any, error) {
 	if err := c.decodeBody(&req, maxBody); err != nil {
 		return nil, err
 	}
-	exec, err := execRequest(&req)
+	exec, err := wire.ExecRequest(&req)
 	if err != nil {
 		return nil, err
 	}
+	switch {
+	case req.ID != "":
+		return c.executeProcess(s, &req, exec)
+	case req.Detach:
+		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
+	}
 	return c.execute(s, exec, req.Encoding)
+}
+
+// executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
+// go: it goes on.
+func (c *call) executeProcess(s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest) (any, error) {
+	p, _, err := c.server.sup.StartProcess(c.context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+	if err != nil {
+		return nil, err
+	}
+	if r.Detach {
+		return answer{http.StatusAccepted, c.describe(s, p)}, nil
+	}
+	result, err := c.server.sup.ProcessResult(c.context(), s, p)
+	if err != nil {
+		return nil, err
+	}
+	return wire.ExecResult(s.ID, result, r.Encoding), nil
 }
 
 // oneShot makes a session, runs one thing in it and removes it, whatever happens.
@@ -183,7 +205,7 @@ func oneShot(c *call) (any, error) {
 	if err := c.decodeBody(&req, maxBody); err != nil {
 		return nil, err
 	}
-	exec, err := execRequest(&req.Exec)
+	exec, err := oneShotRequest(&req.Exec)
 	if err != nil {
 		return nil, err
 	}
@@ -195,12 +217,23 @@ func oneShot(c *call) (any, error) {
 	return c.execute(s, exec, req.Exec.Encoding)
 }
 
+// oneShotRequest is the request of an execution that ends with its session.
+func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	switch {
+	case r.ID != "":
+		return nil, fault.Field("exec.id", r.ID, "left out: nobody can come back to an execution that ends with its session")
+	case r.Detach:
+		return nil, fault.Field("exec.detach", "true", "left out: the execution ends with its session")
+	}
+	return wire.ExecRequest(r)
+}
+
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
 func (c *call) makeOneShot(req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
 	if err := c.server.sup.CheckExec(req.Profile, exec); err != nil {
 		return nil, err
 	}
-	s, isNew, err := c.server.sup.Create(c.context(), c.who, sessionRequest(req))
+	s, isNew, err := c.server.sup.Create(c.context(), c.who, wire.SessionRequest(req))
 	if err == nil && !isNew {
 		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
 			WithHint("run it in that session, or leave the id out")
@@ -223,129 +256,5 @@ func (c *call) execute(s *supervisor.Session, req *supervisor.ExecRequest, encod
 	if err != nil {
 		return nil, err
 	}
-	return execResult(s, result, encoding), nil
-}
-
-// Encodings of input and output in JSON.
-const (
-	encodingUTF8   = "utf-8"
-	encodingBase64 = "base64"
-)
-
-func sessionRequest(r *api.SessionRequest) *policy.Request {
-	req := &policy.Request{
-		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
-		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
-		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
-		Env: r.Env, Labels: r.Labels,
-	}
-	for _, m := range r.Mounts {
-		req.Mounts = append(req.Mounts, policy.Mount(m))
-	}
-	return req
-}
-
-// stateFrozen is shown instead of ready.
-const stateFrozen = "frozen"
-
-func sessionOf(i supervisor.Info) api.Session {
-	s := api.Session{
-		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
-		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
-		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
-		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
-		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
-		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
-		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
-	}
-	if i.Frozen && i.State == supervisor.StateReady {
-		s.State = stateFrozen
-	}
-	for _, m := range i.Settings.Mounts {
-		s.Mounts = append(s.Mounts, api.Mount(m))
-	}
-	for limit, by := range i.Enforced {
-		s.Enforcement[limit] = string(by)
-	}
-	if !i.Expires.IsZero() {
-		s.ExpiresAt = &i.Expires
-	}
-	return s
-}
-
-func execRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
-	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
-		if value != "" && value != encodingUTF8 && value != encodingBase64 {
-			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
-		}
-	}
-	req := &supervisor.ExecRequest{
-		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
-		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
-		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
-	}
-	if r.StdinEncoding == encodingBase64 {
-		var err error
-		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
-			return nil, fault.Field("stdin", somethingElse, "base64, as stdin_encoding says")
-		}
-	}
-	return req, nil
-}
-
-func execResult(s *supervisor.Session, r *supervisor.Result, encoding string) api.ExecResult {
-	res := api.ExecResult{
-		Session: s.ID, Status: string(r.Status), Signal: r.Signal,
-		DurationMS: milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
-		Usage:   api.Usage{UserMS: milliseconds(r.UserTime), SystemMS: milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
-		Clamped: clamped(r.Clamped),
-	}
-	if r.Grouped {
-		res.Usage.MemoryPeak, res.Usage.PidsPeak, res.Usage.Read, res.Usage.Written = r.MemoryPeak, r.PidsPeak, r.Read, r.Written
-	}
-	if o := r.OOM; o != nil {
-		res.OOM = &api.OOM{Kills: o.Kills, Limit: o.Limit, Of: "session", Peak: r.MemoryPeak, Names: o.Victims}
-		if o.Own {
-			res.OOM.Of = "execution"
-		}
-	}
-	for _, f := range r.Full {
-		res.Quota = append(res.Quota, api.Quota{Kind: f.Kind, Used: f.Used, Limit: f.Limit, Files: f.Files, FilesLimit: f.FilesLimit, Hit: true})
-	}
-	if r.Status == supervisor.StatusExited {
-		res.ExitCode = &r.ExitCode
-	}
-	if r.Failed != nil {
-		res.Failure = startFailure(r.Failed)
-	}
-	for i, text := range []*string{&res.Stdout, &res.Stderr} {
-		res.Output[i] = api.Total{Bytes: r.Streams[i].Total, Omitted: r.Streams[i].Omitted}
-		*text = encode(r.Streams[i].Data, encoding)
-	}
-	return res
-}
-
-func encode(data []byte, encoding string) string {
-	if encoding == encodingBase64 {
-		return base64.StdEncoding.EncodeToString(data)
-	}
-	return strings.ToValidUTF8(string(data), "�")
-}
-
-func clamped(list []policy.Clamp) []api.Clamp {
-	var out []api.Clamp
-	for _, c := range list {
-		out = append(out, api.Clamp(c))
-	}
-	return out
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// exitText is for logs.
-func exitText(r *supervisor.Result) string {
-	if r.Status == supervisor.StatusExited {
-		return fmt.Sprintf("exited %d", r.ExitCode)
-	}
-	return string(r.Status)
+	return wire.ExecResult(s.ID, result, encoding), nil
 }

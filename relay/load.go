@@ -4,16 +4,14 @@ package relay
 
 import (
 	"context"
-	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // Bounds of what one user of the host can make boxd hold, so that nobody keeps the others out. Root has
@@ -22,51 +20,54 @@ const (
 	maxConnections     = 1024 // of root, and of all others together
 	maxUserConnections = 256  // of each of the others
 	maxUserBytes       = 64 << 20
+	maxUserStreams     = 256 // WebSockets and logs
 )
 
 // load is what one user makes boxd hold at the moment.
 type load struct {
 	conns int                 // guarded by callers.mu
 	bytes *semaphore.Weighted // of requests that are being read
+	lines *semaphore.Weighted // bytes of long lines of output: what a box writes is in the way of no request
+
+	streams atomic.Int32
 }
 
-func newLoad() *load { return &load{bytes: semaphore.NewWeighted(maxUserBytes)} }
+func newLoad() *load {
+	return &load{bytes: semaphore.NewWeighted(maxUserBytes), lines: semaphore.NewWeighted(maxUserBytes)}
+}
+
+// stream admits a stream; leave must follow.
+func (l *load) stream() (leave func(), err error) {
+	leave = func() { l.streams.Add(-1) }
+	if l.streams.Add(1) > maxUserStreams {
+		leave()
+		return nil, fault.Errorf(fault.Exhausted, "you have %d streams, the limit", maxUserStreams).WithHint("close one of them")
+	}
+	return leave, nil
+}
 
 // reserve waits until the user may have boxd read n bytes more. The caller must release them.
 func (l *load) reserve(ctx context.Context, n int64) (release func(), err error) {
+	return reserve(ctx, l.bytes, n, "requests under way")
+}
+
+// reserveLine does the same for a line of output.
+func (l *load) reserveLine(ctx context.Context, n int64) (release func(), err error) {
+	return reserve(ctx, l.lines, n, "long lines of output that have no end yet")
+}
+
+func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) (release func(), err error) {
 	// A caller that has hung up is not noticed before its body is read.
 	late, cancel := context.WithTimeout(ctx, bodyPatience)
 	defer cancel()
-	if err := l.bytes.Acquire(late, n); err != nil {
+	if err := of.Acquire(late, n); err != nil {
 		if ctx.Err() == nil {
-			err = fault.Errorf(fault.Exhausted, "you have %v of requests under way, the limit", quantity.Size(maxUserBytes)).
+			err = fault.Errorf(fault.Exhausted, "you have %v of %s, the limit", quantity.Size(maxUserBytes), what).
 				WithHint("wait for one of them to end")
 		}
 		return nil, err
 	}
-	return func() { l.bytes.Release(n) }, nil
-}
-
-// readMessage reads a WebSocket message, whose length nobody knows before its end: a long one waits for
-// room for the longest.
-func (l *load) readMessage(ctx context.Context, ws *websocket.Conn) (kind websocket.MessageType, data []byte, release func(), err error) {
-	kind, r, err := ws.Reader(ctx)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	data, err = io.ReadAll(io.LimitReader(r, api.MaxFrame))
-	if err != nil || len(data) < api.MaxFrame {
-		return kind, data, func() {}, err
-	}
-	if release, err = l.reserve(ctx, api.MaxStart); err != nil {
-		return 0, nil, nil, err
-	}
-	rest, err := io.ReadAll(r)
-	if err != nil {
-		release()
-		return 0, nil, nil, err
-	}
-	return kind, append(data, rest...), release, nil
+	return func() { of.Release(n) }, nil
 }
 
 // callers counts connections by the users they are of.

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -62,7 +63,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 // nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
 // and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
 func (c *callers) turnAway(conn net.Conn, err error) {
-	p := problemOf(err)
+	p := wire.Refusal(err)
 	data, _ := json.Marshal(p) // plain data: cannot fail
 	resp := http.Response{
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
@@ -118,9 +119,31 @@ func (a peerAddr) String() string { return a.who.Name }
 // withPeer puts the caller into the context of its requests.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
-		return context.WithValue(ctx, peerKey{}, addr)
+		ctx = context.WithValue(ctx, peerKey{}, addr)
 	}
-	return ctx
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// connKey is the context key of the connection.
+type connKey struct{}
+
+// unsent is how many bytes the connection of a request has taken that its peer has not (SIOCOUTQ, unix(7)).
+func unsent(ctx context.Context) int {
+	conn, ok := ctx.Value(connKey{}).(peerConn)
+	if !ok {
+		return 0
+	}
+	raw, ok := conn.Conn.(syscall.Conn)
+	if !ok {
+		return 0
+	}
+	control, err := raw.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	_ = control.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // of a closed one nothing
+	return n
 }
 
 // caller returns who has connected.

@@ -12,10 +12,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"go.uber.org/goleak"
 
@@ -39,7 +38,7 @@ func TestEveryRouteHasARole(t *testing.T) {
 		if r.role != anyone && r.role != user && r.role != admin || r.handle == nil {
 			t.Errorf("%q is for role %d", r.pattern, r.role)
 		}
-		if strings.Contains(r.pattern, "{id}") && r.query != "owner" {
+		if strings.Contains(r.pattern, "{id}") && !slices.Contains(strings.Fields(r.query), "owner") {
 			t.Errorf("%q is about a session, and an admin cannot name its owner", r.pattern)
 		}
 	}
@@ -54,7 +53,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	for _, r := range routes() {
 		method, path, _ := strings.Cut(r.pattern, " ")
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.ReplaceAll(path, "{id}", "x"), nil))
+		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y").Replace(path), nil))
 		if w.Code != http.StatusForbidden {
 			t.Errorf("%s: %d %s", r.pattern, w.Code, w.Body)
 		}
@@ -89,38 +88,52 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	for _, tc := range []struct{ method, path, pattern, id string }{
-		{"GET", "/healthz", "GET /healthz", ""},
-		{"HEAD", "/healthz", "GET /healthz", ""},
-		{"POST", "/healthz", "", ""},
-		{"GET", "/healthz/", "", ""},
-		{"GET", "//healthz", "", ""},
-		{"GET", "/./healthz", "", ""},
-		{"GET", "/v1/../healthz", "", ""},
-		{"GET", "/v1/%73tatus", "", ""},
-		{"GET", "/", "", ""},
-		{"GET", "/v1/sessions", "GET /v1/sessions", ""},
-		{"HEAD", "/v1/sessions/s1", "GET /v1/sessions/{id}", "s1"},
-		{"DELETE", "/v1/sessions/s1", "DELETE /v1/sessions/{id}", "s1"},
-		{"PUT", "/v1/sessions/s1", "", ""},
-		{"GET", "/v1/sessions/", "GET /v1/sessions/{id}", ""},
-		{"GET", "/v1/sessions/s1/", "", ""},
-		{"GET", "/v1/sessions//exec/stream", "GET /v1/sessions/{id}/exec/stream", ""},
-		{"GET", "/v1/sessions/%2F", "GET /v1/sessions/{id}", "/"},
-		{"GET", "/v1/sessions/%2f%2F", "GET /v1/sessions/{id}", "//"},
-		{"GET", "/v1/sessions/..", "GET /v1/sessions/{id}", ".."},
-		{"GET", "/v1/sessions/%2E%2E", "GET /v1/sessions/{id}", ".."},
-		{"POST", "/v1/sessions/./exec", "POST /v1/sessions/{id}/exec", "."},
-		{"POST", "/v1/sessions/a%2F..%2Fb/exec", "POST /v1/sessions/{id}/exec", "a/../b"},
-		{"POST", "/v1/sessions/a/../b/exec", "", ""},
-		{"GET", "/v1/sessions/%252f", "GET /v1/sessions/{id}", "%2f"},
-		{"GET", "/v1/sessions/exec", "GET /v1/sessions/{id}", "exec"},
-		{"GET", "/v1/sessions/a+b%20c", "GET /v1/sessions/{id}", "a+b c"},
-		{"GET", "/v1/sessions/%F0%9F%98%80", "GET /v1/sessions/{id}", "😀"},
+	for _, tc := range []struct{ method, path, pattern, id, process string }{
+		{"GET", "/healthz", "GET /healthz", "", ""},
+		{"HEAD", "/healthz", "GET /healthz", "", ""},
+		{"POST", "/healthz", "", "", ""},
+		{"GET", "/healthz/", "", "", ""},
+		{"GET", "//healthz", "", "", ""},
+		{"GET", "/./healthz", "", "", ""},
+		{"GET", "/v1/../healthz", "", "", ""},
+		{"GET", "/v1/%73tatus", "", "", ""},
+		{"GET", "/", "", "", ""},
+		{"GET", "/v1/sessions", "GET /v1/sessions", "", ""},
+		{"HEAD", "/v1/sessions/s1", "GET /v1/sessions/{id}", "s1", ""},
+		{"DELETE", "/v1/sessions/s1", "DELETE /v1/sessions/{id}", "s1", ""},
+		{"PUT", "/v1/sessions/s1", "", "", ""},
+		{"GET", "/v1/sessions/", "GET /v1/sessions/{id}", "", ""},
+		{"GET", "/v1/sessions/s1/", "", "", ""},
+		{"GET", "/v1/sessions//exec/stream", "GET /v1/sessions/{id}/exec/stream", "", ""},
+		{"GET", "/v1/sessions/%2F", "GET /v1/sessions/{id}", "/", ""},
+		{"GET", "/v1/sessions/%2f%2F", "GET /v1/sessions/{id}", "//", ""},
+		{"GET", "/v1/sessions/..", "GET /v1/sessions/{id}", "..", ""},
+		{"GET", "/v1/sessions/%2E%2E", "GET /v1/sessions/{id}", "..", ""},
+		{"POST", "/v1/sessions/./exec", "POST /v1/sessions/{id}/exec", ".", ""},
+		{"POST", "/v1/sessions/a%2F..%2Fb/exec", "POST /v1/sessions/{id}/exec", "a/../b", ""},
+		{"POST", "/v1/sessions/a/../b/exec", "", "", ""},
+		{"GET", "/v1/sessions/%252f", "GET /v1/sessions/{id}", "%2f", ""},
+		{"GET", "/v1/sessions/exec", "GET /v1/sessions/{id}", "exec", ""},
+		{"GET", "/v1/sessions/a+b%20c", "GET /v1/sessions/{id}", "a+b c", ""},
+		{"GET", "/v1/sessions/%F0%9F%98%80", "GET /v1/sessions/{id}", "😀", ""},
+		{"GET", "/v1/sessions/s1/processes", "GET /v1/sessions/{id}/processes", "s1", ""},
+		{"PUT", "/v1/sessions/s1/processes/p1", "PUT /v1/sessions/{id}/processes/{p}", "s1", "p1"},
+		{"HEAD", "/v1/sessions/s1/processes/p1", "GET /v1/sessions/{id}/processes/{p}", "s1", "p1"},
+		{"POST", "/v1/sessions/s1/processes/p1", "", "", ""},
+		{"GET", "/v1/sessions/s1/processes/", "GET /v1/sessions/{id}/processes/{p}", "s1", ""},
+		{"GET", "/v1/sessions/s1/processes/..", "GET /v1/sessions/{id}/processes/{p}", "s1", ".."},
+		{"GET", "/v1/sessions//processes/", "GET /v1/sessions/{id}/processes/{p}", "", ""},
+		{"GET", "/v1/sessions/%2F/processes/a%2Fb%2F..", "GET /v1/sessions/{id}/processes/{p}", "/", "a/b/.."},
+		{"GET", "/v1/sessions/%2Fprocesses/%7Bp%7D", "", "", ""},
+		{"GET", "/v1/sessions/s1/processes/%F0%9F%98%80/stream", "GET /v1/sessions/{id}/processes/{p}/stream", "s1", "😀"},
+		{"GET", "/v1/sessions/s1/processes/logs/logs", "GET /v1/sessions/{id}/processes/{p}/logs", "s1", "logs"},
+		{"POST", "/v1/sessions/s1/processes/stop/stop", "POST /v1/sessions/{id}/processes/{p}/stop", "s1", "stop"},
+		{"POST", "/v1/sessions/s1/processes/p1/stop/", "", "", ""},
+		{"GET", "/v1/sessions/s1/process/p1", "", "", ""},
 	} {
-		rt, id := s.find(httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, nil))
-		if rt.pattern != tc.pattern || id != tc.id {
-			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.pattern, id, tc.pattern, tc.id)
+		rt, ids := s.find(httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, nil))
+		if want := (path{tc.id, tc.process}); rt.pattern != tc.pattern || ids != want {
+			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.pattern, ids, tc.pattern, want)
 		}
 	}
 }
@@ -136,6 +149,8 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 		{"HEAD", "/v1/exec", "POST"},
 		{"GET", "/v1/nothing", ""},
 		{"DELETE", "/v1/sessions/x/", ""},
+		{"BREW", "/v1/sessions/x/processes/y", "PUT, GET, DELETE"},
+		{"GET", "/v1/sessions/x/processes/y/stop", "POST"},
 	} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, tc.method, tc.path))
@@ -153,9 +168,12 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.routes = []route{{"GET /", user, "all", func(*call) (any, error) { return api.Health{}, nil }}}
+	ok := func(*call) (any, error) { return api.Health{}, nil }
+	s.routes = []route{{"GET /", user, "all", ok}, {"GET /two", user, "owner wait", ok}, {"GET /none", user, "", ok}}
 	for target, want := range map[string]int{
 		"/": 200, "/?all=true": 200, "/?all": 200, "/?ALL=true": 400, "/?al=true": 400, "/?all=true&all=false": 400, "/?all=%zz": 400, "/?all=true&owner=x": 400,
+		"/two": 200, "/two?wait=1s": 200, "/two?wait=1s&owner=x": 200, "/two?owner=x": 200, "/two?wait=1s&wait=2s": 400, "/two?all=true": 400,
+		"/two?owner%20wait=x": 400, "/none": 200, "/none?=": 400, "/none?owner=x": 400,
 	} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, http.MethodGet, target))
@@ -221,82 +239,4 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 			t.Errorf("%v: Retry-After %q", kind, got)
 		}
 	}
-}
-
-func TestReasonsFitIntoACloseFrame(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"", "short", strings.Repeat("é", 200), "a" + strings.Repeat("€", 100)} {
-		got := closeReason(errors.New(text))
-		if len(got) > maxCloseReason || !utf8.ValidString(got) || !strings.HasPrefix(text, got) || len(text)-len(got) > 3 && len(got) < maxCloseReason-3 {
-			t.Errorf("%q became %q", text, got)
-		}
-	}
-}
-
-func TestStdinMayComeAsBase64(t *testing.T) {
-	t.Parallel()
-	req, err := execRequest(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
-	if err != nil || !bytes.Equal(req.Stdin, []byte{0, 255}) {
-		t.Errorf("%v, %v", req, err)
-	}
-	for field, bad := range map[string]api.ExecRequest{
-		"stdin": {Stdin: "!", StdinEncoding: "base64"}, "stdin_encoding": {StdinEncoding: "hex"}, "encoding": {Encoding: "latin1"},
-	} {
-		_, err := execRequest(&bad)
-		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
-			t.Errorf("%+v: %v", bad, err)
-		}
-	}
-}
-
-func TestOutputIsTextOrBase64(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct{ in, encoding, want string }{
-		{"aé\n", "", "aé\n"},
-		{"a\xff\xfeb\xc3", "", "a�b�"},
-		{"a\xff", encodingUTF8, "a�"},
-		{"a\xff", encodingBase64, "Yf8="},
-		{"", encodingBase64, ""},
-	} {
-		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
-			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
-		}
-	}
-}
-
-func TestInputIsBoundedByItsWindow(t *testing.T) {
-	t.Parallel()
-	if err := newInput(false, nil).add([]byte("x")); err == nil {
-		t.Error("input that was not announced is taken")
-	}
-	if err := newInput(true, nil).add([]byte("x")); err != nil {
-		t.Errorf("input for a program that could not start: %v", err)
-	}
-	pipe := nullFile(t)
-	in := newInput(true, pipe)
-	if err := in.add(make([]byte, api.StdinWindow)); err != nil {
-		t.Errorf("a full window: %v", err)
-	}
-	if err := in.add([]byte("x")); err == nil {
-		t.Error("a byte more than the window is taken")
-	}
-	in = newInput(true, pipe)
-	for range inputQueue {
-		if err := in.add([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := in.add([]byte("x")); err == nil {
-		t.Error("more messages than the queue holds are taken")
-	}
-}
-
-func nullFile(t *testing.T) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return f
 }

@@ -10,11 +10,8 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // created makes the answer 201 instead of 200. What was made is undone if the caller cannot be told of it.
@@ -34,12 +31,20 @@ func (c *call) reply(body any) {
 		if gone && b.undo != nil {
 			b.undo()
 		}
+	case answer:
+		_ = c.send(b.status, "application/json", b.body) // as below
 	case noContent:
 		c.expectReader()
 		c.w.WriteHeader(http.StatusNoContent)
 	default:
 		_ = c.send(http.StatusOK, "application/json", body) // a caller that has hung up needs no answer
 	}
+}
+
+// answer is one with a status of its own.
+type answer struct {
+	status int
+	body   any
 }
 
 // noContent is the answer of a deletion.
@@ -93,78 +98,11 @@ func (c *call) expectReader() {
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.server.answers)) // every connection of ours has deadlines
 }
 
-// status is the only place that knows HTTP's numbers for our kinds of fault.
-func statusOf(kind fault.Kind) int {
-	switch kind {
-	case fault.Invalid:
-		return http.StatusBadRequest
-	case fault.NotFound:
-		return http.StatusNotFound
-	case fault.Conflict:
-		return http.StatusConflict
-	case fault.Denied:
-		return http.StatusForbidden
-	case fault.Exhausted:
-		return http.StatusTooManyRequests
-	case fault.Unsupported:
-		return http.StatusNotImplemented
-	case fault.Unavailable:
-		return http.StatusServiceUnavailable
-	case fault.Internal:
-		return http.StatusInternalServerError
-	}
-	return http.StatusInternalServerError
-}
-
-// problem makes the body of an error. What is not meant for callers is logged and not shown; the
-// step at which a box failed to start is.
+// problem is what an answer says about an error.
 func (s *Server) problem(ctx context.Context, err error) *api.Problem {
-	kind := fault.KindOf(err)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled")
-	}
-	p := problemOf(err)
+	p := wire.Problem(ctx, s.log, err)
 	if _, ok := errors.AsType[*methodError](err); ok {
 		p.Status = http.StatusMethodNotAllowed
 	}
-	step, ok := errors.AsType[*isolation.StepError](err)
-	switch {
-	case ok:
-		p.Failure = startFailure(step)
-		if kind == fault.Internal {
-			p.Title, p.Hint = "the box could not start", "boxctl doctor examines the host"
-		}
-	case kind == fault.Internal:
-		s.log.ErrorContext(ctx, "request failed", "error", err)
-		p.Detail, p.Hint = "boxd failed; its log has the reason", "journalctl -u boxd"
-	}
 	return p
-}
-
-// problemOf is what a refusal says by itself.
-func problemOf(err error) *api.Problem {
-	kind := fault.KindOf(err)
-	p := &api.Problem{
-		Type: api.ProblemType + kind.String(), Title: titles()[kind], Status: statusOf(kind), Detail: err.Error(),
-	}
-	if f, ok := errors.AsType[*fault.Error](err); ok {
-		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
-	}
-	return p
-}
-
-func titles() map[fault.Kind]string {
-	return map[fault.Kind]string{
-		fault.Internal: "internal error", fault.Invalid: "invalid request", fault.NotFound: "not found",
-		fault.Conflict: "conflict", fault.Denied: "not allowed", fault.Exhausted: "limit reached",
-		fault.Unsupported: "not supported here", fault.Unavailable: "not available",
-	}
-}
-
-func startFailure(s *isolation.StepError) *api.StartFailure {
-	f := &api.StartFailure{Step: s.Step.String(), Item: s.Item, Text: s.Error()}
-	if s.Refused == nil {
-		f.Errno = unix.ErrnoName(s.Errno)
-	}
-	return f
 }

@@ -7,10 +7,12 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // role is what a caller must be to take a route.
@@ -26,7 +28,7 @@ const (
 type route struct {
 	pattern string
 	role    role
-	query   string // the one query parameter it knows
+	query   string // the query parameters it knows
 	handle  func(c *call) (any, error)
 }
 
@@ -49,6 +51,16 @@ func routes() []route {
 		{"POST /v1/sessions/{id}/thaw", user, "owner", thaw},
 		{"POST /v1/sessions/{id}/exec", user, "owner", execute},
 		{"GET /v1/sessions/{id}/exec/stream", user, "owner", executeStream},
+		{"GET /v1/sessions/{id}/processes", user, "owner", listProcesses},
+		{"PUT /v1/sessions/{id}/processes/{p}", user, "owner", startProcess},
+		{"GET /v1/sessions/{id}/processes/{p}", user, "owner wait", getProcess},
+		{"DELETE /v1/sessions/{id}/processes/{p}", user, "owner", deleteProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/stop", user, "owner", stopProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/signal", user, "owner", signalProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/resize", user, "owner", resizeProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/renew", user, "owner", renewProcess},
+		{"GET /v1/sessions/{id}/processes/{p}/logs", user, "owner follow stdout stderr tail lines stream format timestamps", processLogs},
+		{"GET /v1/sessions/{id}/processes/{p}/stream", user, "owner", processStream},
 	}
 }
 
@@ -61,27 +73,29 @@ func Patterns() []string {
 	return list
 }
 
-// find returns the route of a request, and the id in its path. An id is one segment whatever is in
-// it. ServeMux will not do: it redirects from paths that look unclean to it, and takes an id that is a
-// slash for the end of the path.
-func (s *Server) find(r *http.Request) (rt route, id string) {
+// path are the ids in the path of a request. An id is one segment whatever is in it.
+type path struct{ session, process string }
+
+// find returns the route of a request, and the ids in its path. ServeMux will not do: it redirects from
+// paths that look unclean to it, and takes an id that is a slash for the end of the path.
+func (s *Server) find(r *http.Request) (route, path) {
 	asked := strings.Split(r.URL.EscapedPath(), "/")
 	var methods []string // that the path has
 	for _, rt := range s.routes {
-		method, path, _ := strings.Cut(rt.pattern, " ")
-		id, ok := match(strings.Split(path, "/"), asked)
+		method, pattern, _ := strings.Cut(rt.pattern, " ")
+		p, ok := match(pattern, asked)
 		if !ok {
 			continue
 		}
 		if method == r.Method || method == http.MethodGet && r.Method == http.MethodHead {
-			return rt, id
+			return rt, p
 		}
 		methods = append(methods, method)
 	}
 	if methods != nil {
-		return route{role: anyone, handle: func(*call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, ""
+		return route{role: anyone, handle: func(*call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, path{}
 	}
-	return route{role: anyone, handle: noRoute}, ""
+	return route{role: anyone, handle: noRoute}, path{}
 }
 
 // methodError is the refusal of a method on a path that has others.
@@ -100,22 +114,32 @@ func (e *methodError) Error() string { return e.err.Error() }
 // Unwrap leads to what the refusal says.
 func (e *methodError) Unwrap() error { return e.err }
 
-func match(pattern, asked []string) (id string, ok bool) {
-	if len(pattern) != len(asked) {
-		return "", false
+func match(pattern string, asked []string) (p path, ok bool) {
+	if strings.Count(pattern, "/") != len(asked)-1 {
+		return p, false
 	}
-	for i, p := range pattern {
-		switch {
-		case p == "{id}":
-			var err error
-			if id, err = url.PathUnescape(asked[i]); err != nil {
-				return "", false
-			}
-		case p != asked[i]:
-			return "", false
+	i := 0
+	for want := range strings.SplitSeq(pattern, "/") {
+		var id *string
+		switch want {
+		case "{id}":
+			id = &p.session
+		case "{p}":
+			id = &p.process
+		case asked[i]:
+		default:
+			return p, false
 		}
+		if id != nil {
+			text, err := url.PathUnescape(asked[i])
+			if err != nil {
+				return p, false
+			}
+			*id = text
+		}
+		i++
 	}
-	return id, true
+	return p, true
 }
 
 // call is one request on its way through.
@@ -124,16 +148,16 @@ type call struct {
 	w      http.ResponseWriter
 	r      *http.Request
 	who    supervisor.Principal
-	load   *load  // of who
-	id     string // in the path
-	read   bool   // the body, to its end
+	load   *load // of who
+	path   path
+	read   bool // the body, to its end
 }
 
 // ServeHTTP is the one place where a caller's right to a route is decided.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rt, id := s.find(r)
+	rt, path := s.find(r)
 	peer, known := caller(r.Context())
-	c := &call{server: s, w: w, r: r, who: peer.who, load: peer.load, id: id}
+	c := &call{server: s, w: w, r: r, who: peer.who, load: peer.load, path: path}
 	if !known || rt.role == 0 || rt.role == admin && !c.who.Admin {
 		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
 		return
@@ -154,8 +178,8 @@ func (rt *route) answer(c *call) (any, error) {
 		return nil, fault.Field("query", c.r.URL.RawQuery, "name=value, percent-encoded")
 	}
 	for name, values := range query {
-		if name != rt.query || len(values) != 1 {
-			return nil, fault.Field("query", name, cmp.Or(rt.query, "nothing")+", once")
+		if known := strings.Fields(rt.query); !slices.Contains(known, name) || len(values) != 1 {
+			return nil, fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", once")
 		}
 	}
 	return rt.handle(c)
@@ -171,7 +195,17 @@ func (c *call) session() (*supervisor.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server.sup.Session(who, c.id)
+	return c.server.sup.Session(who, c.path.session)
+}
+
+// process finds the process of the path.
+func (c *call) process() (*supervisor.Session, *process.Process, error) {
+	s, err := c.session()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.server.sup.Process(s, c.path.process)
+	return s, p, err
 }
 
 func (c *call) owner() (supervisor.Principal, error) {

@@ -21,6 +21,7 @@ import (
 // slot is the place of a process in its session: whoever makes it starts the process, all others wait.
 type slot struct {
 	request map[string]string
+	managed bool          // it counts as a process, any other as an execution
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
@@ -38,7 +39,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := v.reserveProcess(s, spec)
+	entry, mine, err := v.reserveProcess(s, spec, req.Managed)
 	if err != nil {
 		return nil, false, err
 	}
@@ -68,7 +69,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot, mine bool, err error) {
+func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec, managed bool) (entry *slot, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -80,15 +81,21 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 		}
 		return entry, false, nil
 	}
-	if s.lives >= v.cfg.Processes.Max {
+	if !managed {
+		if err := s.roomLocked(v.cfg.Exec.MaxPerSession); err != nil {
+			return nil, false, err
+		}
+	} else if s.lives >= v.cfg.Processes.Max {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them")
 	}
 	if err := s.beginLocked(time.Now()); err != nil {
 		return nil, false, err
 	}
-	s.lives++
-	entry = &slot{request: spec.Request, known: make(chan struct{})}
+	if managed {
+		s.lives++
+	}
+	entry = &slot{request: spec.Request, managed: managed, known: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -104,7 +111,7 @@ func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) 
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = gone(s.ID)
 		}
-		v.processEnded(s)
+		v.processEnded(s, entry)
 		v.dropProcess(s, entry)
 		return
 	}
@@ -126,15 +133,17 @@ func (v *Supervisor) home(s *Session) process.Home {
 func (v *Supervisor) drive(s *Session, entry *slot) {
 	v.work.Go(func() {
 		entry.process.Drive()
-		v.processEnded(s)
+		v.processEnded(s, entry)
 		v.retire(s, entry)
 	})
 }
 
 // processEnded lets go of a session.
-func (v *Supervisor) processEnded(s *Session) {
+func (v *Supervisor) processEnded(s *Session, entry *slot) {
 	s.mu.Lock()
-	s.lives--
+	if entry.managed {
+		s.lives--
+	}
 	s.mu.Unlock()
 	v.finish(s)
 }
@@ -262,17 +271,25 @@ func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.P
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
 func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return v.processOutcome(ctx, s, p, func(stream int) (head, tail []byte, err error) {
+		head, tail, err = p.Kept(stream)
+		return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
+	})
+}
+
+// ProcessEnd does the same without the output.
+func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return v.processOutcome(ctx, s, p, nil)
+}
+
+func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.Process, kept func(stream int) (head, tail []byte, err error)) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
 	spec := p.Spec()
 	o := outcome{
-		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits,
-		kept: func(stream int) (head, tail []byte, err error) {
-			head, tail, err = p.Kept(stream)
-			return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
-		},
+		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits, kept: kept,
 	}
 	return o.result()
 }

@@ -128,11 +128,19 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running-s.lives >= limit && s.state == StateReady && !s.frozen {
-		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
-			WithHint("wait for one of them to end")
+	if err := s.roomLocked(limit); err != nil {
+		return nil, err
 	}
 	return s.box, s.beginLocked(now)
+}
+
+// roomLocked refuses an execution that would be one too many.
+func (s *Session) roomLocked(limit int) error {
+	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
+		return nil // or beginLocked refuses it
+	}
+	return fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
+		WithHint("wait for one of them to end")
 }
 
 // beginLocked is begin for whoever counts for himself.

@@ -101,6 +101,12 @@ func diskOf(dir string) string {
 	if err != nil {
 		return "" // no disk: tmpfs, overlay, btrfs
 	}
+	return wholeDisk(device, number)
+}
+
+// wholeDisk returns the number of the disk that a device of sysfs is, or is a partition of, whatever they are
+// called.
+func wholeDisk(device, number string) string {
 	if _, err := os.Stat(filepath.Join(device, "partition")); err != nil {
 		return number
 	}

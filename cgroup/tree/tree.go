@@ -47,9 +47,9 @@ type Tree struct {
 }
 
 // Open takes the group of a path over, with the disk that holds state as the one whose use is limited.
-// With sweep, boxes of a keeper that has died are removed. Every limit is tried: an error says which cannot be had,
-// and nothing has changed then.
-func Open(path, state string, sweep bool) (*Tree, error) {
+// With keep, groups of boxes for whose keys it is not true are removed, with all that is in them: a keeper that
+// has died has left them. Every limit is tried: an error says which cannot be had, and nothing has changed then.
+func Open(path, state string, keep func(key string) bool) (*Tree, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return nil, fmt.Errorf("control group %s: %w", path, err)
@@ -62,14 +62,14 @@ func Open(path, state string, sweep bool) (*Tree, error) {
 		return nil, fmt.Errorf("control group %s: %w", path, err)
 	}
 	t := &Tree{path: path, root: root, device: diskOf(state)}
-	if err := t.prepare(sweep); err != nil {
+	if err := t.prepare(keep); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("control group %s: %w", path, err)
 	}
 	return t, nil
 }
 
-func (t *Tree) prepare(sweep bool) error {
+func (t *Tree) prepare(keep func(key string) bool) error {
 	if err := unix.Flock(t.root.FD, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("in use by another boxd: %w", err)
 	}
@@ -91,8 +91,8 @@ func (t *Tree) prepare(sweep bool) error {
 		}
 		return err
 	}
-	if sweep {
-		if err := t.sweep(); err != nil {
+	if keep != nil {
+		if err := t.sweep(keep); err != nil {
 			return err
 		}
 	}
@@ -157,23 +157,6 @@ const (
 	ownerPrefix = "owner-"
 	boxPrefix   = "box-"
 )
-
-// sweep removes what a keeper has left that died: its boxes die with it.
-func (t *Tree) sweep() error {
-	owners, err := os.ReadDir(t.path)
-	if err != nil {
-		return err
-	}
-	for _, o := range owners {
-		if !o.IsDir() || !strings.HasPrefix(o.Name(), ownerPrefix) {
-			continue
-		}
-		if err := removeAll(t.root, t.path, o.Name()); err != nil {
-			return fmt.Errorf("remove %s: %w", o.Name(), err)
-		}
-	}
-	return nil
-}
 
 // killPatience bounds the wait for processes that have been killed.
 const killPatience = 30 * time.Second

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -25,7 +27,7 @@ func (a *app) statusCommand() *cobra.Command {
 				return a.printJSON(s)
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintf(w, "boxd\t%s, up %s\n", s.Version, roughly(time.Since(s.StartedAt)))
+			fmt.Fprintf(w, "boxd\t%s, up %s\n", s.Version, show.Roughly(time.Since(s.StartedAt)))
 			fmt.Fprintf(w, "sessions\t%d of %d\n", s.Sessions, s.MaxSessions)
 			fmt.Fprintf(w, "executions\t%d under way, %d since the start\n", s.Running, s.Executed)
 			fmt.Fprintf(w, "control groups\t%s\n", s.ControlGroups)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,19 +16,19 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
-// execFlags are the flags of run and exec.
+// execFlags are the flags of run, exec and start that say what to run.
 type execFlags struct {
 	command, code, language string
 	cwd, timeout            string
 	env                     []string
-	noStdin                 bool
 	set                     *pflag.FlagSet
 }
 
@@ -40,8 +39,12 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.code, "code", "", "run this code instead of a program, in --language")
 	f.set.StringVarP(&f.language, "language", "l", "", "language of --code, such as python")
 	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working directory; made if missing")
-	f.set.StringVarP(&f.timeout, "timeout", "t", "", "end the program after this long, such as 90s")
-	f.set.BoolVarP(&f.noStdin, "no-stdin", "n", false, "give the program no standard input")
+	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this long, such as 90s")
+}
+
+// addEnv is for commands whose session has no flag of that name.
+func (f *execFlags) addEnv() {
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
 }
 
 func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
@@ -80,11 +83,13 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 func (a *app) runCommand() *cobra.Command {
 	var sf sessionFlags
 	var ef execFlags
+	var tf terminalFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARG...]",
 		Short: "Run a program in a box of its own, which is removed afterwards",
 		Example: `  boxctl run -- python3 -c 'print(6*7)'
   boxctl run --here -- make test
+  boxctl run -it -- bash
   boxctl run -c 'ls -la | head' < input.txt
   boxctl run --language python --code 'import sys; print(sys.version)'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -96,9 +101,15 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := a.checkTerminal(&tf); err != nil {
+				return err
+			}
 			c := a.client()
+			if tf.terminal {
+				return a.runInteractive(cmd.Context(), c, session, exec, &tf)
+			}
 			req := &api.OneShotRequest{Session: *session, Exec: *exec}
-			return a.execute(cmd.Context(), exec, ef.noStdin, execution{
+			return a.execute(cmd.Context(), exec, a.input(&tf), execution{
 				wait: func(ctx context.Context) (api.ExecResult, error) { req.Exec = *exec; return c.Run(ctx, req) },
 				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
 					return c.RunStream(ctx, req, io, sig)
@@ -108,33 +119,37 @@ func (a *app) runCommand() *cobra.Command {
 	}
 	sf.add(cmd)
 	ef.add(cmd)
+	tf.add(cmd)
 	return cmd
 }
 
 func (a *app) execCommand() *cobra.Command {
 	var ef execFlags
+	var tf terminalFlags
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID [--] PROGRAM [ARG...]",
 		Short: "Run a program in a session",
 		Example: `  boxctl exec work -- ls -la
+  boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, argv := args[0], args[1:]
+			id := args[0]
 			if id == "" {
 				return &usageError{client.ErrNoID}
 			}
-			if len(argv) > 0 && argv[0] == "--" {
-				argv = argv[1:]
-			} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
-				return &usageError{fmt.Errorf("%s comes after the session's id: flags go before it, and a program that begins with - after --", argv[0])}
-			}
-			exec, err := ef.request(argv)
+			exec, err := ef.requestAfter("the session's id", args[1:])
 			if err != nil {
 				return err
 			}
+			if err := a.checkTerminal(&tf); err != nil {
+				return err
+			}
 			c := a.client()
-			return a.execute(cmd.Context(), exec, ef.noStdin, execution{
+			if tf.terminal {
+				return a.interact(cmd.Context(), c, id, processRequest(exec), &tf)
+			}
+			return a.execute(cmd.Context(), exec, a.input(&tf), execution{
 				wait: func(ctx context.Context) (api.ExecResult, error) { return c.Exec(ctx, id, exec) },
 				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
 					return c.ExecStream(ctx, id, exec, io, sig)
@@ -143,8 +158,19 @@ func (a *app) execCommand() *cobra.Command {
 		},
 	}
 	ef.add(cmd)
-	ef.set.StringArrayVarP(&ef.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
+	ef.addEnv()
+	tf.add(cmd)
 	return cmd
+}
+
+// requestAfter is request for a program that follows arguments of ours, the last of which is named.
+func (f *execFlags) requestAfter(last string, argv []string) (*api.ExecRequest, error) {
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
+		return nil, &usageError{fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
+	}
+	return f.request(argv)
 }
 
 // execution is one program to run, in either of two ways.
@@ -157,8 +183,7 @@ type execution struct {
 const maxJSONStdin = 64 << 20
 
 // execute runs a program with its output as it comes, or with --json waits and prints the answer.
-func (a *app) execute(ctx context.Context, req *api.ExecRequest, noStdin bool, e execution) error {
-	in := a.input(noStdin)
+func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e execution) error {
 	if a.json {
 		return a.await(ctx, req, in, e)
 	}
@@ -216,11 +241,10 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	return resultCode(&r, caught)
 }
 
-// input is standard input, unless that is a terminal: without a terminal in the box, typing into it
-// would only look like one.
-func (a *app) input(none bool) io.Reader {
-	f, isFile := a.stdin.(*os.File)
-	if none || isFile && term.IsTerminal(int(f.Fd())) {
+// input is standard input, unless that is a terminal and nobody has asked for it: without a terminal in
+// the box, typing into it would only look like one.
+func (a *app) input(f *terminalFlags) io.Reader {
+	if f.noStdin || !f.interactive && tty.Is(a.stdin) {
 		return nil
 	}
 	return a.stdin
@@ -234,9 +258,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	if err != nil {
 		return programError{err}
 	}
-	for _, c := range r.Clamped {
-		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
-	}
+	a.showClamped(r.Clamped)
 	switch r.Status {
 	case "timed_out":
 		fmt.Fprintf(a.stderr, "boxctl: timed out after %v\n", r.Timeout)
@@ -260,6 +282,12 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", n)
 	}
 	return resultCode(r, caught)
+}
+
+func (a *app) showClamped(list []api.Clamp) {
+	for _, c := range list {
+		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
+	}
 }
 
 // resultCode is the exit code of a program's result, nil if that is 0.
@@ -305,7 +333,7 @@ func outOfMemory(o *api.OOM) string {
 	}
 	text := fmt.Sprintf("out of memory, the %s may have %v", o.Of, o.Limit)
 	if len(o.Names) > 0 {
-		text += "; the kernel chose " + printable(strings.Join(o.Names, ", "))
+		text += "; the kernel chose " + show.Printable(strings.Join(o.Names, ", "))
 	}
 	return text
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
 // limitFlags are the flags of run, create and set: what a living session can be given too.
@@ -140,7 +141,7 @@ func (a *app) eachSession(use, short, long string, do func(*client.Client, conte
 			for _, id := range args {
 				s, err := do(c, cmd.Context(), id)
 				if err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", printable(id), err))
+					errs = append(errs, fmt.Errorf("%s: %w", show.Printable(id), err))
 					continue
 				}
 				list.Sessions = append(list.Sessions, s)

@@ -66,7 +66,9 @@ func (a *app) root() *cobra.Command {
   boxctl run --here -- make test           the same, with this directory as its workspace
   boxctl create work                       a box that stays
   boxctl exec work -- sh -c 'make test'    programs in it, one after the other or at once
-  boxctl ls                                what there is
+  boxctl exec -it work -- bash             a shell in it
+  boxctl start work web -- ./serve         a process that stays: see ps, logs, attach, stop
+  boxctl ls                                what there is; top shows it live
   boxctl rm work                           remove it
 
 run and exec end with the exit code of the program; 124 is a timeout, 125 a failure of boxd,
@@ -97,6 +99,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
+		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	return root
@@ -128,6 +131,9 @@ func (a *app) report(err error) int {
 	}
 	if e, ok := errors.AsType[exitError](err); ok {
 		return int(e)
+	}
+	if errors.Is(err, client.ErrDetached) {
+		return 0 // and all has been said
 	}
 	fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {

@@ -125,52 +125,6 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 	}
 }
 
-func TestRoughly(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		-time.Hour: "0s", 0: "0s", time.Second - 1: "0s", time.Second: "1s", 119*time.Second + 999*time.Millisecond: "119s",
-		2 * time.Minute: "2m", 2*time.Hour - 1: "119m", 2 * time.Hour: "2h", 48*time.Hour - 1: "47h", 48 * time.Hour: "2d", 1000 * time.Hour: "41d",
-	} {
-		if got := roughly(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
-	}
-}
-
-func TestNoIDSpeaksToTheTerminal(t *testing.T) {
-	t.Parallel()
-	for id, want := range map[string]string{
-		"work": "work", "日本 é": "日本 é", "a\x1b[31mb": `"a\x1b[31mb"`, "a\tb": `"a\tb"`, "\u202e": `"\u202e"`, "\u009b": `"\u009b"`,
-	} {
-		if got := printable(id); got != want {
-			t.Errorf("%q: %s, want %s", id, got, want)
-		}
-	}
-}
-
-func TestSessionsAreListedInLines(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1_800_000_000, 0)
-	var out bytes.Buffer
-	a := &app{stdout: &out}
-	s := api.Session{
-		ID: "work", Owner: "uid:4294967294", OwnerUID: 4294967294, Profile: "default", State: "ready", Running: 2, Memory: 512 * quantity.MiB,
-		CPUs: 1.5, Pids: 64, LastUsedAt: now.Add(-3 * time.Minute), ExpiresAt: new(now.Add(time.Hour)),
-	}
-	forever := s
-	forever.ID, forever.ExpiresAt, forever.LastUsedAt = "a\nb", nil, now.Add(time.Second) // a clock that was set back
-	if err := a.printSessions([]api.Session{s, forever}, now); err != nil {
-		t.Fatal(err)
-	}
-	const want = `ID      OWNER           PROFILE  STATE  RUNNING  MEMORY  CPUS  PIDS  USED    LEFT
-work    uid:4294967294  default  ready  2        512MiB  1.5   64    3m ago  60m
-"a\nb"  uid:4294967294  default  ready  2        512MiB  1.5   64    0s ago  -
-`
-	if got := out.String(); got != want {
-		t.Errorf("%s", cmp.Diff(want, got))
-	}
-}
-
 func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 	t.Parallel()
 	failed := func(step, errno string) *api.StartFailure {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
 // sessionFlags are the flags of run and create; only those given become part of a request.
@@ -202,55 +202,11 @@ func (a *app) lsCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(api.SessionList{Sessions: list})
 			}
-			return a.printSessions(list, time.Now())
+			return show.Sessions(a.stdout, list, time.Now())
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
 	return cmd
-}
-
-func (a *app) printSessions(list []api.Session, now time.Time) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
-	for _, s := range list {
-		left := "-"
-		if s.ExpiresAt != nil {
-			left = roughly(s.ExpiresAt.Sub(now))
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
-			s.Memory, s.CPUs, s.Pids, roughly(now.Sub(s.LastUsedAt)), left)
-	}
-	return w.Flush()
-}
-
-// roughly is a duration as people say it: its largest unit alone.
-func roughly(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return "0s"
-	case d < 2*time.Minute:
-		return strconv.Itoa(int(d/time.Second)) + "s"
-	case d < 2*time.Hour:
-		return strconv.Itoa(int(d/time.Minute)) + "m"
-	case d < 48*time.Hour:
-		return strconv.Itoa(int(d/time.Hour)) + "h"
-	}
-	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
-}
-
-// printable shows an id without letting it speak to the terminal.
-func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\t' }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
-
-func ownerName(s api.Session) string {
-	if u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10)); err == nil {
-		return u.Username
-	}
-	return s.Owner
 }
 
 func userName() string {

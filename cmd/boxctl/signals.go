@@ -65,6 +65,16 @@ func (p *signalPasser) run(ctx context.Context, hangUp func()) {
 	}
 }
 
+// hangUp takes the first signal as the wish to leave.
+func (p *signalPasser) hangUp(ctx context.Context, leave func()) {
+	select {
+	case sig := <-p.from:
+		p.signal, _ = sig.(syscall.Signal)
+		leave()
+	case <-ctx.Done():
+	}
+}
+
 // send hands a signal to the stream; false means that nobody has taken it.
 func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) bool {
 	select {

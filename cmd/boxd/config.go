@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -35,11 +36,27 @@ type config struct {
 }
 
 type daemonConfig struct {
-	Socket      string `toml:"socket"`
-	SocketGroup string `toml:"socket_group"`
-	StateDir    string `toml:"state_dir"`
-	Ahead       int    `toml:"ahead"`
+	Socket      string            `toml:"socket"`
+	SocketGroup string            `toml:"socket_group"`
+	StateDir    string            `toml:"state_dir"`
+	RuntimeDir  string            `toml:"runtime_dir"`
+	Keeper      string            `toml:"keeper"`
+	AdoptGrace  quantity.Duration `toml:"adopt_grace"`
+	OnStop      string            `toml:"on_stop"`
+	Ahead       int               `toml:"ahead"`
 }
+
+// Who starts the keeper.
+const (
+	keeperOwn      = "own"      // boxd, where none lives
+	keeperExternal = "external" // somebody else, as its own unit
+)
+
+// What becomes of boxes when boxd is stopped.
+const (
+	onStopKeep = "keep"
+	onStopEnd  = "end"
+)
 
 type idConfig struct {
 	Base  uint32 `toml:"base"`
@@ -131,7 +148,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", Ahead: 1},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
@@ -314,10 +331,16 @@ func distance(a, b string) int {
 
 func (c *config) validate(path string) error {
 	var errs []error
-	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "ids.lock": c.IDs.Lock} {
+	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "daemon.runtime_dir": c.Daemon.RuntimeDir, "ids.lock": c.IDs.Lock} {
 		if !isolation.CleanAbsolute(value) {
 			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
 		}
+	}
+	if !slices.Contains([]string{keeperOwn, keeperExternal}, c.Daemon.Keeper) {
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q and %q", c.Daemon.Keeper, keeperOwn, keeperExternal))
+	}
+	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))

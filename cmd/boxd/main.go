@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -32,8 +33,9 @@ import (
 var version = "devel"
 
 const (
-	configPath    = "/etc/boxd/box.toml"
-	greetPatience = 10 * time.Second
+	configPath = "/etc/boxd/box.toml"
+	// greetPatience covers an earlier keeper that has to end first, and the making of the store.
+	greetPatience = time.Minute
 )
 
 func main() {
@@ -71,8 +73,7 @@ func run(ctx context.Context, args []string) error {
 	return serve(ctx, &cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 }
 
-// serve builds the parts from the bottom up, serves until ctx ends or the keeper dies, and takes
-// them down in reverse.
+// serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
 func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 	lock, err := lockState(cfg.Daemon.StateDir)
 	if err != nil {
@@ -84,12 +85,20 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	defer ln.Close()
-	keeper, err := startKeeper(ctx, cfg)
+	run, err := lockRun(cfg.Daemon.RuntimeDir)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err := keeper.Close(); err != nil {
+	defer run.Close()
+	keeper, err := startKeeper(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	keep := cfg.Daemon.OnStop == onStopKeep
+	defer func() { //nolint:contextcheck // boxes end after ctx
+		if keep {
+			keeper.Detach()
+		} else if err := keeper.Close(); err != nil {
 			log.Warn("keeper", "error", err)
 		}
 	}()
@@ -104,21 +113,12 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	defer sup.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // ends with the keeper, which ends before this function returns
-		<-keeper.Done()
-		cancel(client.ErrKeeperGone)
-	}()
 	server := relay.New(relay.Config{Version: version, DefaultProfile: cfg.Sessions.DefaultProfile}, sup, log)
 	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.describe())
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
 	err = server.Serve(ctx, ln)
-	if cause := context.Cause(ctx); errors.Is(cause, client.ErrKeeperGone) {
-		err = cause
-	}
 	return errors.Join(err, systemd.Stopping())
 }
 
@@ -141,6 +141,34 @@ func lockState(dir string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
+	}
+	return f, nil
+}
+
+// lockRun makes the keeper's part of the runtime directory and keeps every other boxd from that keeper.
+func lockRun(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	own := filepath.Join(dir, isolation.KeeperDir)
+	if err := os.Mkdir(own, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	f, err := os.OpenFile(own, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid()) {
+		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
+	}
+	if err != nil { // who can write there could be the keeper
+		f.Close()
+		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)
 	}
 	return f, nil
 }
@@ -209,18 +237,26 @@ func openSocket(cfg *daemonConfig, log *slog.Logger) error {
 	return os.Chmod(cfg.Socket, 0o660)
 }
 
-// startKeeper starts the keeper whose program lies beside boxd's own.
-func startKeeper(ctx context.Context, cfg *config) (*client.Keeper, error) {
+// startKeeper connects to the keeper, and starts one, whose program lies beside boxd's own, where that is
+// boxd's to do.
+func startKeeper(ctx context.Context, cfg *config, log *slog.Logger) (*client.Keeper, error) {
 	own, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find boxkeeper: %w", err)
 	}
 	dir := filepath.Dir(own)
-	ctx, cancel := context.WithTimeout(ctx, greetPatience)
-	defer cancel()
+	external := cfg.Daemon.Keeper == keeperExternal
+	if !external {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, greetPatience)
+		defer cancel()
+	}
 	return client.StartKeeper(ctx, client.KeeperConfig{
-		Program: filepath.Join(dir, "boxkeeper"), BoxInit: filepath.Join(dir, "boxinit"),
-		StateDir: cfg.Daemon.StateDir, IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock, Ahead: cfg.Daemon.Ahead, Group: cfg.Groups.path(), Store: uint64(cfg.Work.StoreSize),
-		Allow: cfg.allow(), Etc: cfg.Image.Etc, Stderr: os.Stderr,
+		KeeperConfig: isolation.KeeperConfig{
+			RunDir: cfg.Daemon.RuntimeDir, StateDir: cfg.Daemon.StateDir, BoxInit: filepath.Join(dir, "boxinit"),
+			IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock, Ahead: cfg.Daemon.Ahead,
+			Group: cfg.Groups.path(), Store: uint64(cfg.Work.StoreSize), Allow: cfg.allow(), Etc: cfg.Image.Etc,
+		},
+		Program: filepath.Join(dir, "boxkeeper"), External: external, Stderr: os.Stderr, Log: log,
 	})
 }

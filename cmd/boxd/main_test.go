@@ -112,3 +112,26 @@ func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
 		t.Error("a link is a state directory")
 	}
 }
+
+func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "boxd")
+	lock, err := lockRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o755, filepath.Join(dir, "keeper"): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", path, info, err, want)
+		}
+	}
+	if _, err := lockRun(dir); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
+		t.Errorf("taken twice: %v", err)
+	}
+	lock.Close()
+	if err := os.Chmod(filepath.Join(dir, "keeper"), 0o770); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockRun(dir); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
+		t.Errorf("open to a group: %v", err)
+	}
+}

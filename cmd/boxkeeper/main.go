@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,12 +16,9 @@ import (
 	"syscall"
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
-	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/keeper"
 )
-
-// boxdSocket is the descriptor of the connection to boxd.
-const boxdSocket = 3
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -32,7 +30,7 @@ func main() {
 func run(args []string) error {
 	if len(args) > 0 {
 		switch args[0] {
-		case keeper.HoldCommand:
+		case isolation.HoldCommand:
 			_, err := io.Copy(io.Discard, os.Stdin)
 			return err
 		case keeper.ZygoteCommand:
@@ -45,17 +43,23 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := fdpass.FromFD(boxdSocket, fdpass.MaxInline)
-	if err != nil {
-		return fmt.Errorf("connection to boxd on descriptor %d: %w (boxd starts boxkeeper)", boxdSocket, err)
+	// Boxes end when boxd says so, in order; a Ctrl-C meant for boxd must not come first. boxd may also have gone
+	// with whatever reads the log.
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx := context.Background()
+	if cfg.Linger { // by a unit of its own, which stops it and not its boxes
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM)
+		defer stop()
+	} else {
+		signal.Ignore(syscall.SIGTERM)
 	}
-	// Boxes end when boxd closes the connection, in order; a Ctrl-C meant for boxd must not come first.
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	k, err := keeper.New(cfg, conn)
+	k, err := keeper.New(cfg)
 	if err != nil {
 		return err
 	}
-	return k.Serve()
+	return k.Serve(ctx)
 }
 
 // parse reads the keeper's configuration from its flags: they come from root, and a configuration
@@ -63,30 +67,32 @@ func run(args []string) error {
 func parse(args []string) (keeper.Config, error) {
 	cfg := keeper.Config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)
+	f.StringVar(&cfg.RunDir, "run", "", "directory of the keeper's socket and of what it knows of living boxes")
 	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd, mode 0700")
 	f.StringVar(&cfg.BoxInit, "boxinit", "", "path of the boxinit program")
 	f.StringVar(&cfg.IDLock, "id-lock", "", "file that reserves id ranges on this host")
 	f.StringVar(&cfg.Group, "group", "", "control group that boxd may make groups in, an absolute path")
 	f.Uint64Var(&cfg.Store, "store", 0, "bytes of the store of workspaces, where the state directory has no quotas")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
+	f.BoolVar(&cfg.Linger, "linger", false, "stay when neither boxd nor a box is left")
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))
-	f.Func("etc", "what of /etc boxes see; may be repeated", func(s string) error {
-		cfg.Host.Etc = append(cfg.Host.Etc, s)
-		return nil
-	})
-	f.Func("allow", "mount source rule, path or path=uid:gid; may be repeated", func(s string) error {
-		rule, err := keeper.ParseAllowRule(s)
-		cfg.Allow = append(cfg.Allow, rule)
-		return err
-	})
+	f.Func("etc", "what of /etc boxes see; may be repeated", into(&cfg.Etc))
+	f.Func("allow", "mount source rule, path or path=uid:gid; may be repeated", into(&cfg.Allow))
 	if err := f.Parse(args); err != nil {
 		return cfg, err
 	}
-	if f.NArg() > 0 || cfg.StateDir == "" || cfg.BoxInit == "" || cfg.IDLock == "" {
-		return cfg, errors.New("-state, -boxinit and -id-lock are required, and nothing but flags is taken")
+	if f.NArg() > 0 || cfg.RunDir == "" || cfg.StateDir == "" || cfg.BoxInit == "" || cfg.IDLock == "" {
+		return cfg, errors.New("-run, -state, -boxinit and -id-lock are required, and nothing but flags is taken")
 	}
 	return cfg, nil
+}
+
+func into(list *[]string) func(string) error {
+	return func(s string) error {
+		*list = append(*list, s)
+		return nil
+	}
 }
 
 func uint32Into(p *uint32) func(string) error {

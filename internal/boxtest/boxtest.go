@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -152,6 +153,10 @@ type Daemon struct {
 	ids idRange
 }
 
+// Lasting makes boxes outlive boxd where it is killed; they end where it is stopped. Without it they end
+// either way.
+const Lasting = "# lasting\n"
+
 // BestEffort lets sessions go without the limits that only control groups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
@@ -173,11 +178,15 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		log: filepath.Join(dir, "log"), t: t,
 	}
 	text := strings.Join(configuration, "\n")
-	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\n", d.Socket)
+	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nruntime_dir = %q\n", d.Socket, filepath.Join(dir, "run"))
 	if dir, ok := strings.CutPrefix(text, "state_dir = "); ok { // elsewhere
 		_, _ = fmt.Sscanf(dir, "%q", &d.State)
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
+	}
+	daemon += "on_stop = \"end\"\n"
+	if !strings.Contains(text, Lasting) && !strings.Contains(text, "adopt_grace") {
+		daemon += "adopt_grace = \"0s\"\n"
 	}
 	text = daemon + text
 	d.makeGroup()
@@ -330,6 +339,31 @@ func (d *Daemon) Warm() {
 
 // PID is the process id of boxd.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Keeper is the process id of the keeper, which may be an earlier boxd's child.
+func (d *Daemon) Keeper() int {
+	d.t.Helper()
+	text, err := os.ReadFile(filepath.Join(d.Dir, "run", "keeper", "lock"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return pid
+}
+
+// Zygotes are the process ids of the keeper's zygotes.
+func (d *Daemon) Zygotes() (pids []int) {
+	d.t.Helper()
+	for _, pid := range Children(d.t, d.Keeper()) {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(text), "\x00zygote") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
 
 // Log returns what boxd and its keeper have logged.
 func (d *Daemon) Log() string {

@@ -46,3 +46,10 @@ func takeIDs(t testing.TB) idRange {
 	t.Fatal("every range of ids is in use by another test's boxd")
 	return idRange{}
 }
+
+// IDs reserves host ids until the end of the test for boxes that no Daemon starts.
+func IDs(t testing.TB) (base, count uint32) {
+	t.Helper()
+	r := takeIDs(t)
+	return r.first, r.boxes()
+}

@@ -89,7 +89,7 @@ func (d *Daemon) helpers() []int {
 	if d.cmd == nil {
 		return nil
 	}
-	return append(Children(d.t, d.PID()), d.PID())
+	return []int{d.PID(), d.Keeper()}
 }
 
 // process is a process of the host.

@@ -80,9 +80,17 @@ func (c *Conn) Send(body []byte, files ...int) error {
 		_ = c.file.SetWriteDeadline(time.Time{})
 	}
 	if err != nil {
-		return err
+		return ended(err)
 	}
 	return serr
+}
+
+// ended says why the poller does not wait: the deadline is over, or the file is closed.
+func ended(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return os.ErrClosed
 }
 
 // Recv receives the next message; see the function Recv for what it returns and who owns it. Only
@@ -94,7 +102,7 @@ func (c *Conn) Recv(inlineOnly bool) (body []byte, files []int, err error) {
 		return !errors.Is(rerr, unix.EAGAIN)
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, ended(err)
 	}
 	return body, files, rerr
 }

@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,4 +170,67 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
+}
+
+func TestASocketIsFoundByItsName(t *testing.T) {
+	t.Parallel()
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 200)) // longer than the path of a socket can be
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	at := int(dir.Fd())
+	if _, err := fdpass.Dial(at, "s"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before there is one: %v", err)
+	}
+	fd, err := fdpass.Bind(at, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(filepath.Join(long, "s")); err != nil || info.Mode() != fs.ModeSocket|0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := fdpass.Bind(at, "s"); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a second one: %v", err)
+	}
+	l, err := fdpass.NewListener(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := fdpass.Dial(at, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fdpass.Send(server, []byte("hello")); err != nil {
+		t.Error(err)
+	}
+	unix.Close(server)
+	c, err := fdpass.FromFD(client, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if body, _, err := c.Recv(true); string(body) != "hello" || err != nil {
+		t.Errorf("%q, %v", body, err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		ended <- err
+	}()
+	l.Close()
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a wait that was ended: %v", err)
+	}
+	if _, err := fdpass.Dial(at, "s"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("when nobody listens any more: %v", err)
+	}
 }

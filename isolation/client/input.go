@@ -166,6 +166,6 @@ func (i *Input) resize(rows, cols uint16) error {
 }
 
 func (i *Input) close() {
-	i.pipe.Close() //nolint:errcheck // CloseWrite may have closed it
+	i.pipe.Close() // CloseWrite may have closed it
 	i.memory.Close()
 }

@@ -7,12 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
-	"os/exec"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,123 +19,210 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ErrKeeperGone means that the keeper has ended; without it no box can start or be cleaned up.
+// ErrKeeperGone means that the keeper has ended while it was at work on a request that cannot be made again,
+// or that there will be none any more.
 var ErrKeeperGone = errors.New("the keeper is gone")
 
-// KeeperConfig says how to start a keeper as a child. It becomes the keeper's flags.
+// ErrNoKeeper means that there is no keeper at present. Boxes live on without one; none can be started or
+// cleaned up until there is one again.
+var ErrNoKeeper = errors.New("there is no keeper at present")
+
+// KeeperConfig says which keeper is wanted, and how to start it.
 type KeeperConfig struct {
-	Program  string // path of boxkeeper
-	BoxInit  string // path of boxinit
-	StateDir string
-	IDBase   uint32
-	IDCount  uint32
-	IDLock   string
-	Ahead    int    // how many boxes are cloned ahead of need
-	Store    uint64 // bytes of the store of workspaces, where the state directory has no quotas; 0: none
-	Group    string // control group for the boxes, an absolute path; "": none
-	Allow    []string
-	Etc      []string
-	Stderr   io.Writer // where the keeper and its zygotes log
+	isolation.KeeperConfig
+	Program  string   // path of boxkeeper
+	External bool     // it is started by somebody else; wait for it
+	Stderr   *os.File // where a keeper that is started, and its zygotes, log
+	Log      *slog.Logger
 }
 
-// Keeper is the connection to a running keeper.
+// Keeper is the connection to a keeper. When it is lost it is made again, to another keeper if that one is
+// dead; its boxes live all the while.
 type Keeper struct {
-	conn *fdpass.Conn
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the connection has ended
+	cfg   KeeperConfig
+	stop  func()        // ends the search for another keeper
+	done  chan struct{} // closed when no other one will be connected to
+	child *child        // of connect alone
 
-	mu      sync.Mutex // guards the fields below
-	next    uint32
-	waiting map[uint32]*call
-	gone    bool
+	mu      sync.Mutex    // guards the fields below
+	link    *link         // nil: none at present
+	linked  chan struct{} // closed when there is one
+	closing bool
 }
 
-// call is one request under way. The reply of an abandoned one is undone, not delivered.
-type call struct {
-	reply     chan answer
-	key       string
-	abandoned bool
-}
+// Times in which another keeper is found.
+const (
+	relinkPatience = 30 * time.Second // that a request waits for one
+	retryFirst     = 50 * time.Millisecond
+	retryMost      = 5 * time.Second
+	quitPatience   = time.Minute // to end every box
+)
 
-type answer struct {
-	msg   *isolation.KeeperReply
-	files []int
-}
-
-// keeperPatience is how long a request may wait for a keeper that does not receive.
-const keeperPatience = 30 * time.Second
-
-// StartKeeper starts a keeper. It ends, and every box with it, when Close is called or this process
-// dies.
+// StartKeeper connects to the keeper that is already there, or else starts one, which then lives on without
+// this process.
 func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
-	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	k := &Keeper{cfg: cfg, done: make(chan struct{}), linked: make(chan struct{})}
+	l, err := k.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	conn.Patience = keeperPatience
-	peer := os.NewFile(uintptr(child), "keeper")
-	defer peer.Close()
-	args := []string{
-		"-state", cfg.StateDir, "-boxinit", cfg.BoxInit, "-id-lock", cfg.IDLock, "-ahead", strconv.Itoa(cfg.Ahead), "-group", cfg.Group, "-store", strconv.FormatUint(cfg.Store, 10),
-		"-id-base", strconv.FormatUint(uint64(cfg.IDBase), 10), "-id-count", strconv.FormatUint(uint64(cfg.IDCount), 10),
-	}
-	for _, a := range cfg.Allow {
-		args = append(args, "-allow", a)
-	}
-	for _, e := range cfg.Etc {
-		args = append(args, "-etc", e)
-	}
-	// Not CommandContext: the keeper ends by its connection, so that it can end the boxes first.
-	cmd := exec.Command(cfg.Program, args...) //nolint:noctx // see above
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.Stderr = cfg.Stderr
-	cmd.ExtraFiles = []*os.File{peer}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("start the keeper: %w", err)
-	}
-	k := &Keeper{conn: conn, cmd: cmd, done: make(chan struct{}), waiting: map[uint32]*call{}}
-	if err := k.greet(ctx); err != nil {
-		conn.Close()
-		_ = cmd.Wait()
-		return nil, fmt.Errorf("greet the keeper %s: %w", cfg.Program, err)
-	}
-	go k.receive()
+	life, stop := context.WithCancel(context.Background())
+	k.stop = stop
+	k.set(l)
+	go k.keep(life, l) //nolint:contextcheck // it outlives the start
 	return k, nil
 }
 
-func (k *Keeper) greet(ctx context.Context) error {
-	hello := isolation.KeeperRequest{Hello: isolation.KeeperVersion}
-	if err := k.conn.Send(hello.Encode()); err != nil {
-		return err
+// keep receives from one keeper after the other, until Close or Detach.
+func (k *Keeper) keep(ctx context.Context, l *link) {
+	defer close(k.done)
+	for l != nil {
+		l.receive()
+		more := k.lose()
+		close(l.over)
+		if !more {
+			return
+		}
+		k.cfg.Log.Warn("the keeper is gone; boxes live on, and another keeper is looked for")
+		l = k.relink(ctx)
+		if l != nil {
+			k.cfg.Log.Info("connected to a keeper again")
+			k.set(l)
+		}
 	}
-	body, files, err := k.conn.RecvContext(ctx, true)
+}
+
+// relink connects again, however long that takes. It returns nil when ctx ends.
+func (k *Keeper) relink(ctx context.Context) *link {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		l, err := k.connect(ctx)
+		if err == nil {
+			return l
+		}
+		if ctx.Err() == nil {
+			k.cfg.Log.Error("no keeper", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (k *Keeper) set(l *link) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.link = l
+	close(k.linked)
+}
+
+// lose notes that the link has ended and reports whether there is to be another.
+func (k *Keeper) lose() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.link, k.linked = nil, make(chan struct{})
+	return !k.closing
+}
+
+// current returns the link, and waits for one for a while: ErrNoKeeper, or ErrKeeperGone after Close.
+func (k *Keeper) current(ctx context.Context) (*link, error) {
+	k.mu.Lock()
+	l, linked := k.link, k.linked
+	k.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	timer := time.NewTimer(relinkPatience)
+	defer timer.Stop()
+	select {
+	case <-linked:
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.link != nil {
+			return k.link, nil
+		}
+	case <-k.done:
+		return nil, ErrKeeperGone
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return nil, ErrNoKeeper
+}
+
+// again is how often a request is made that may be made more than once.
+const again = 3
+
+// do makes a request that may be made again, to the next keeper.
+func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, error) {
+	for n := 1; ; n++ {
+		l, err := k.current(ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		a, err := l.do(ctx, req, "")
+		if !errors.Is(err, ErrKeeperGone) {
+			return a, err
+		}
+		if n == again {
+			return answer{}, ErrNoKeeper
+		}
+		<-l.over // or it would be the current one still
+	}
+}
+
+// Program is the path of the keeper's program.
+func (k *Keeper) Program() string { return k.cfg.Program }
+
+// Done is closed when there will be no keeper any more: after Close or Detach.
+func (k *Keeper) Done() <-chan struct{} { return k.done }
+
+// Close ends all boxes and waits for that, and for the end of the keeper. One that is another's to start
+// stays.
+func (k *Keeper) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), quitPatience)
+	defer cancel()
+	l, err := k.current(ctx)
+	k.mu.Lock()
+	k.closing = true
+	k.mu.Unlock()
+	if err == nil {
+		// A keeper that ends says no more.
+		if _, err = l.do(ctx, isolation.KeeperRequest{Quit: true}, ""); errors.Is(err, ErrKeeperGone) {
+			err = nil
+		}
+	}
+	k.leave()
+	if err == nil && !k.cfg.External && k.child != nil {
+		select {
+		case <-k.child.ended:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err != nil {
-		return err
-	}
-	fdpass.CloseAll(files)
-	reply, err := isolation.DecodeKeeperReply(body)
-	if err != nil {
-		return err
-	}
-	if reply.Hello != isolation.KeeperVersion {
-		return fmt.Errorf("it speaks version %d, not %d: restart boxd and the keeper together", reply.Hello, isolation.KeeperVersion)
+		return fmt.Errorf("end the keeper: %w", err)
 	}
 	return nil
 }
 
-// Program is the path of the keeper's program.
-func (k *Keeper) Program() string { return k.cmd.Path }
+// Detach ends the connection. Keeper and boxes live on.
+func (k *Keeper) Detach() {
+	k.mu.Lock()
+	k.closing = true
+	k.mu.Unlock()
+	k.leave()
+}
 
-// Done is closed when the keeper is gone.
-func (k *Keeper) Done() <-chan struct{} { return k.done }
-
-// Close ends the keeper and all its boxes and waits for that.
-func (k *Keeper) Close() error {
-	err := k.conn.Close()
+func (k *Keeper) leave() {
+	k.stop()
+	k.mu.Lock()
+	if k.link != nil {
+		k.link.conn.Close()
+	}
+	k.mu.Unlock()
 	<-k.done
-	return errors.Join(err, k.cmd.Wait())
 }
 
 // Launch starts a box. If ctx ends first, the box is ended as soon as it has started.
@@ -152,7 +236,16 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 }
 
 func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
-	a, err := k.do(ctx, &isolation.KeeperRequest{Launch: spec}, spec.Key)
+	l, err := k.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := l.do(ctx, isolation.KeeperRequest{Launch: spec}, spec.Key)
+	if errors.Is(err, ErrKeeperGone) {
+		<-l.over
+		// It may have come so far that the next keeper finds a box, which nobody would know of.
+		return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +273,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // End kills a box and waits until it has left nothing behind, with removeWork not even its
 // workspace. A box that does not exist is no error.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
-	a, err := k.do(ctx, &isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}}, "")
+	a, err := k.do(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}})
 	fdpass.CloseAll(a.files)
 	return err
 }
@@ -188,14 +281,14 @@ func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 // SetLimits changes the limits of a living box, all or none. The error unwraps to an
 // *isolation.Refusal if one is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
-	a, err := k.do(ctx, &isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}}, "")
+	a, err := k.do(ctx, isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}})
 	fdpass.CloseAll(a.files)
 	return err
 }
 
 // Look finds out what can be enforced on this host.
 func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
-	a, err := k.do(ctx, &isolation.KeeperRequest{Look: true}, "")
+	a, err := k.do(ctx, isolation.KeeperRequest{Look: true})
 	fdpass.CloseAll(a.files)
 	if err != nil {
 		return nil, err
@@ -208,7 +301,7 @@ func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
 
 // Check examines the host.
 func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
-	a, err := k.do(ctx, &isolation.KeeperRequest{Check: true}, "")
+	a, err := k.do(ctx, isolation.KeeperRequest{Check: true})
 	fdpass.CloseAll(a.files)
 	if err != nil {
 		return nil, err
@@ -216,93 +309,37 @@ func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
 	return a.msg.Checks, nil
 }
 
-// do sends a request and waits for its answer. key names the box that an unwanted answer started.
-func (k *Keeper) do(ctx context.Context, req *isolation.KeeperRequest, key string) (answer, error) {
-	c := &call{reply: make(chan answer, 1), key: key}
-	k.mu.Lock()
-	if k.gone {
-		k.mu.Unlock()
-		return answer{}, ErrKeeperGone
-	}
-	k.next++
-	req.Req = k.next
-	k.waiting[req.Req] = c
-	k.mu.Unlock()
-	if err := k.conn.Send(req.Encode()); err != nil {
-		k.mu.Lock()
-		delete(k.waiting, req.Req)
-		k.mu.Unlock()
-		return answer{}, fmt.Errorf("ask the keeper: %w", err)
-	}
-	select {
-	case a, ok := <-c.reply:
-		if !ok {
-			return answer{}, ErrKeeperGone
-		}
-		if a.msg.Failed != nil {
-			fdpass.CloseAll(a.files)
-			return answer{}, a.msg.Failed
-		}
-		return a, nil
-	case <-ctx.Done():
-	}
-	k.mu.Lock()
-	c.abandoned = true
-	k.mu.Unlock()
-	select {
-	case a, ok := <-c.reply: // it came between the two
-		if ok {
-			k.discard(c, a)
-		}
-	default:
-	}
-	return answer{}, ctx.Err()
-}
-
-// receive delivers answers until the connection ends.
-func (k *Keeper) receive() {
-	defer close(k.done)
-	for {
-		body, files, err := k.conn.Recv(false)
-		var reply *isolation.KeeperReply
-		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // that is the trouble of one request
-			reply, err = isolation.DecodeKeeperReply(body)
-		}
+// List returns the keys of all living boxes, in order.
+func (k *Keeper) List(ctx context.Context) ([]string, error) {
+	var keys []string
+	for after := ""; ; {
+		a, err := k.do(ctx, isolation.KeeperRequest{List: &isolation.List{After: after}})
+		fdpass.CloseAll(a.files)
 		if err != nil {
-			fdpass.CloseAll(files)
-			break
+			return nil, err
 		}
-		a := answer{reply, files}
-		k.mu.Lock()
-		c := k.waiting[reply.Req]
-		delete(k.waiting, reply.Req)
-		wanted := c != nil && !c.abandoned
-		if wanted {
-			c.reply <- a // has room for the one answer
+		page := a.msg.Listed
+		if page == nil || page.More && (len(page.Keys) == 0 || page.Keys[len(page.Keys)-1] <= after) {
+			return nil, fmt.Errorf("list: %w", isolation.ErrMalformed)
 		}
-		k.mu.Unlock()
-		if !wanted {
-			k.discard(c, a)
+		keys = append(keys, page.Keys...)
+		if !page.More {
+			return keys, nil
 		}
+		after = keys[len(keys)-1]
 	}
-	k.mu.Lock()
-	k.gone = true
-	for _, c := range k.waiting {
-		close(c.reply)
-	}
-	k.waiting = nil
-	k.mu.Unlock()
 }
 
-// discard undoes what an answer nobody waits for has brought.
-func (k *Keeper) discard(c *call, a answer) {
-	fdpass.CloseAll(a.files)
-	if c == nil || a.msg.Launched == nil {
-		return
+// adopt connects to PID 1 of a living box again: the control socket and the pidfd are the caller's. The
+// error is ESRCH if the box does not live.
+func (k *Keeper) adopt(ctx context.Context, key string) (launched isolation.Launched, control, pidfd int, err error) {
+	a, err := k.do(ctx, isolation.KeeperRequest{Adopt: &isolation.Adopt{Key: key}})
+	if err != nil {
+		return launched, -1, -1, err
 	}
-	k.mu.Lock()
-	k.next++
-	end := isolation.KeeperRequest{Req: k.next, End: &isolation.EndBox{Key: c.key, RemoveWork: true}}
-	k.mu.Unlock()
-	_ = k.conn.Send(end.Encode()) // its answer is dropped; without a keeper there is no box either
+	if a.msg.Launched == nil || len(a.files) != 2 {
+		fdpass.CloseAll(a.files) // ErrNoRoom, see receive
+		return launched, -1, -1, &isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE}
+	}
+	return *a.msg.Launched, a.files[0], a.files[1], nil
 }

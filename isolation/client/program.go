@@ -5,6 +5,7 @@ package client
 import (
 	"context"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,17 +21,20 @@ type Program struct {
 	output   isolation.Output
 	durable  bool
 	terminal bool
+	direct   bool
 	stdin    bool          // it has a standard input that boxd writes to
 	old      *Program      // that it continues
 	started  chan struct{} // closed when it is durable and runs, or has ended
 	exited   chan struct{} // closed when it has ended
 	missed   error         // its files did not arrive; the receiver's
+	closing  sync.Once
 
 	// Set before started is closed.
 	pid     uint32
 	input   *Input
 	log     *output.Log
 	event   *os.File // wakes log; nil once the program has ended
+	far     []*os.File
 	private *os.File // of an adopted program: what Files.Private was
 	// Set before exited is closed.
 	rings [2]int // of a program that is not durable; -1 if it has written nothing
@@ -40,7 +44,7 @@ type Program struct {
 
 func (b *Box) newProgram(cmd *isolation.Command) *Program {
 	return &Program{
-		box: b, output: cmd.Output, durable: cmd.Durable, terminal: cmd.Terminal != nil, stdin: cmd.Stdin == isolation.StdinPipe, rings: [2]int{-1, -1},
+		box: b, output: cmd.Output, durable: cmd.Durable, terminal: cmd.Terminal != nil, direct: cmd.Direct, stdin: cmd.Stdin == isolation.StdinPipe, rings: [2]int{-1, -1},
 		started: make(chan struct{}), exited: make(chan struct{}),
 	}
 }
@@ -56,6 +60,9 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	if input {
 		want = 2
 	}
+	if p.direct {
+		want = 3
+	}
 	if p.log == nil { // or it continues another
 		want += 4
 	}
@@ -66,6 +73,10 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	var in []int
 	if input {
 		in, files = files[:2], files[2:]
+	}
+	var far []int
+	if p.direct {
+		far, files = files[:3], files[3:]
 	}
 	if in != nil && (!output.IsMemory(in[1]) || unix.SetNonblock(in[0], true) != nil) {
 		return isolation.ErrMalformed
@@ -80,6 +91,9 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	}
 	if in != nil {
 		p.input = newInput(p, in[0], in[1])
+	}
+	for _, fd := range far {
+		p.far = append(p.far, os.NewFile(uintptr(fd), "stdio"))
 	}
 	p.pid = pid
 	close(p.started)
@@ -148,6 +162,14 @@ func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
 // Started.
 func (p *Program) Input() *Input { return p.input }
 
+// Far returns the far ends of a direct program's standard input, output and error. They are the caller's, who
+// asks once, after Started. Of an adopted program there are none.
+func (p *Program) Far() []*os.File {
+	far := p.far
+	p.far = nil
+	return far
+}
+
 // Private is what Files.Private was when an adopted program was started, nil if there was none. It is the
 // caller's.
 func (p *Program) Private() *os.File { return p.private }
@@ -194,7 +216,9 @@ func (p *Program) tell(req *isolation.BoxRequest) error {
 
 // Close releases the descriptors of a program that has ended, or that is left to the next boxd. Nobody may be
 // reading or writing.
-func (p *Program) Close() {
+func (p *Program) Close() { p.closing.Do(p.close) }
+
+func (p *Program) close() {
 	if p.input != nil {
 		p.input.close()
 	}
@@ -203,6 +227,9 @@ func (p *Program) Close() {
 	}
 	if p.log != nil {
 		p.log.Close()
+	}
+	for _, f := range p.far {
+		f.Close()
 	}
 	for _, fd := range p.rings {
 		if fd >= 0 {

@@ -301,6 +301,9 @@ func (s *Store) Close() error {
 	})
 }
 
+// Leave lets go of the store and leaves it mounted for who uses it next: OpenStore will find it.
+func (s *Store) Leave() { s.abandon() }
+
 func retry(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {

@@ -45,6 +45,7 @@ type program struct {
 	journal  output.Journal
 	event    int // eventfd of the readers, -1 if none
 	pace     isolation.Pace
+	far      []int    // ends of its pipes, until they have been handed over
 	private  int      // boxd's, for the next boxd; -1 if none
 	before   *program // whose output it goes on with, until it has started
 }
@@ -52,7 +53,7 @@ type program struct {
 func newProgram(id uint32, cmd *isolation.Command) *program {
 	return &program{
 		id: id, pidfd: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
-		keep: cmd.KeepRunning, durable: cmd.Durable, group: cgroup.Group{FD: -1},
+		keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
 	}
 }
 
@@ -105,6 +106,8 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		p.private, files = private, files[:len(files)-1] // the last of them
 	}
 	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
+	fdpass.CloseAll(p.far)
+	p.far = nil
 	if old := p.before; old != nil {
 		p.before = nil
 		old.disown()
@@ -115,7 +118,6 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 
 // attachments sorts the files of a Spawn; -1 means none.
 func attachments(cmd *isolation.Command, files []int) (script, stdin, private int, ok bool) {
-	script, stdin, private = -1, -1, -1
 	next := func(wanted bool) int {
 		if !wanted || len(files) == 0 {
 			return -1
@@ -250,158 +252,4 @@ func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	}
 	s.watchStreams(p)
 	return nil
-}
-
-// end kills a program and everything it has started; finish follows when it is gone.
-func (s *server) end(p *program, reason isolation.Reason) {
-	p.deadline = 0
-	if p.reason == isolation.ReasonExited {
-		p.reason = reason
-	}
-	s.kill(p)
-}
-
-// finish sees to it that a program which has ended is reported, after ending and counting what it left
-// behind.
-func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) {
-	exit := &isolation.Exit{
-		Reason: p.reason, Duration: monotonic() - p.started,
-		UserTime: time.Duration(usage.Utime.Nano()), SystemTime: time.Duration(usage.Stime.Nano()),
-		MaxRSS: uint64(usage.Maxrss) << 10,
-	}
-	if status.Signaled() {
-		exit.Signal = int(status.Signal())
-		if exit.Reason == isolation.ReasonExited {
-			exit.Reason = isolation.ReasonSignaled
-		}
-	} else {
-		exit.Code = status.ExitStatus()
-	}
-	p.exit = exit
-	delete(s.byPID, p.pid) // the number may be another's now
-	s.unwatch(p.pidfd, p.token)
-	p.pidfd, p.deadline = -1, 0
-	switch others := s.othersAlive(p); {
-	case p.keep && !p.killed:
-		exit.Kept = others
-		s.kept = s.kept || others
-	case others:
-		if ours := p.killed; ours {
-			s.kill(p)
-		} else {
-			exit.Leftovers = s.kill(p)
-		}
-		if !s.isEmpty(p) {
-			return // report follows
-		}
-	}
-	s.report(p)
-}
-
-// report says that a program has ended, and forgets it if it is not durable.
-func (s *server) report(p *program) {
-	exit := p.exit
-	if p.group.FD >= 0 {
-		exit.Grouped, exit.Use = true, p.group.Use()
-		if exit.Reason == isolation.ReasonSignaled && exit.Signal == int(unix.SIGKILL) && exit.Use.OOMKills > 0 {
-			exit.Reason = isolation.ReasonOOM
-		}
-	}
-	exit.Disks = [2]isolation.Disk{diskOf(isolation.Workspace), diskOf("/tmp")}
-	reply := isolation.BoxReply{ID: p.id, Exited: exit}
-	var files []int
-	for i := range p.streams {
-		st := &p.streams[i]
-		s.drain(p, st)
-		exit.Streams[i].Total = uint64(st.ring.Size())
-		exit.Streams[i].CutFrom, exit.Streams[i].CutTo = st.ring.Cut()
-		if st.ring.FD >= 0 && !p.durable {
-			reply.Attached[i] = true
-			files = append(files, st.ring.FD)
-		}
-	}
-	s.release(p)
-	s.send(&reply, files...)
-	p.tellReaders()
-	if p.over = true; !p.durable {
-		s.forget(p)
-	}
-}
-
-// othersAlive reports whether a program that has ended may have left processes. Without a control group
-// to tell, it is whether PID 1 still has children: without any there can be no other process in the box,
-// and the walk through /proc is saved.
-func (s *server) othersAlive(p *program) bool {
-	if p.group.FD >= 0 {
-		populated, err := p.group.Populated()
-		return populated || err != nil
-	}
-	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return !errors.Is(err, unix.ECHILD)
-}
-
-// abandon undoes a start that failed halfway.
-func (s *server) abandon(p *program) {
-	if p.before != nil {
-		p.disown()
-	}
-	s.release(p)
-	s.forget(p)
-}
-
-// disown leaves a program's output to another.
-func (p *program) disown() {
-	for i := range p.streams {
-		p.streams[i].ring.FD = -1
-	}
-	p.journal.FD, p.event = -1, -1
-}
-
-// release gives back what only a running program needs.
-func (s *server) release(p *program) {
-	for i := range p.streams {
-		s.closePipe(&p.streams[i])
-	}
-	if p.input.pipe >= 0 {
-		unix.Close(p.input.pipe)
-		p.input.pipe = -1
-	}
-	switch {
-	case p.pidfd >= 0:
-		s.unwatch(p.pidfd, p.token)
-		p.pidfd = -1
-	case p.events > 0:
-		s.unwatch(p.events, p.token)
-		p.events = 0
-	}
-	if p.script != "" {
-		restore := asBoxUser()
-		_ = unix.Unlink(p.script) // the program may have removed it
-		restore()
-		p.script = ""
-	}
-	s.dropGroup(p)
-	if s.byPID[p.pid] == p {
-		delete(s.byPID, p.pid)
-	}
-	if p.tag != 0 && !p.keep && !p.stuck {
-		s.ground.Free(p.tag)
-		p.tag = 0
-	}
-	p.deadline = 0
-	s.life.idleSince = monotonic()
-}
-
-// forget drops what is kept of a program that has been released. Copies of its output may live on with boxd.
-func (s *server) forget(p *program) {
-	for i := range p.streams {
-		p.streams[i].ring.Close()
-	}
-	p.journal.Close()
-	for _, fd := range []int{p.event, p.private, p.input.memory} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
-	delete(s.programs, p.id)
 }

@@ -39,12 +39,21 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		if err := s.openRings(p, cmd); err != nil {
 			return io, stepError(isolation.StepStdio, "rings", err)
 		}
+		for i := range p.streams {
+			if ring := &p.streams[i].ring; cmd.Wait {
+				p.pace.Taken[i] = uint64(ring.Size())
+				ring.Hold(ring.Size())
+			}
+		}
 	}
 	if cmd.Terminal != nil {
 		slave, err := s.openTerminal(p, cmd.Terminal)
 		return stdio{slave, slave, slave}, err
 	}
 	var err error
+	if cmd.Direct {
+		return p.openDirect(io)
+	}
 	switch cmd.Stdin {
 	case isolation.StdinNull:
 	case isolation.StdinFile:
@@ -59,6 +68,21 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)
 		}
+	}
+	return io, nil
+}
+
+// openDirect makes pipes whose far ends are somebody else's.
+func (p *program) openDirect(io stdio) (stdio, error) {
+	for i := range io {
+		reading, writing, err := pipe()
+		if err != nil {
+			return io, stepError(isolation.StepStdio, "pipe", err)
+		}
+		if i == 0 {
+			reading, writing = writing, reading
+		}
+		p.far, io[i] = append(p.far, reading), writing
 	}
 	return io, nil
 }
@@ -103,6 +127,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 
 // handOver lists what boxd needs of a durable program, in the order of the protocol.
 func (p *program) handOver(all bool) (files []int) {
+	files = append(files, p.far...)
 	if p.input.pipe >= 0 {
 		files = append(files, p.input.pipe, p.input.memory)
 	}
@@ -178,6 +203,10 @@ func (s *server) setPace(p *program, pace *isolation.Pace) {
 	for i := range p.streams {
 		st := &p.streams[i]
 		p.pace.Taken[i] = min(p.pace.Taken[i], uint64(st.ring.Size()))
+		st.ring.Hold(-1)
+		if p.pace.Wait {
+			st.ring.Hold(int64(p.pace.Taken[i]))
+		}
 		if st.paused && !p.ahead(st) {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: st.token}
 			if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, st.pipe, &ev) == nil {

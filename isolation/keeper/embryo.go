@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/ids"
 )
 
 // embryo is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
 // ids, and nothing of any session. To be cloned and to come to its first line of code is more than
 // half of a start, so the keeper has some ahead of need.
 type embryo struct {
-	ids     idRange
+	ids     ids.Range
 	control int // our end of its control socket
 	pid     int
 	pidfd   int
@@ -29,7 +31,7 @@ func (e *embryo) alive() bool {
 }
 
 // discard ends an embryo and waits until it is dead, so that its ids are free.
-func (e *embryo) discard(ids *idRanges) {
+func (e *embryo) discard(from *ids.Ranges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
 	for {
@@ -40,7 +42,7 @@ func (e *embryo) discard(ids *idRanges) {
 	}
 	unix.Close(e.control)
 	unix.Close(e.pidfd)
-	ids.release(e.ids)
+	from.Release(e.ids)
 }
 
 // nursery holds the embryos.
@@ -62,30 +64,30 @@ const quiet = 5 * time.Millisecond
 
 // enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
 // follow.
-func (n *nursery) enter(ids *idRanges) *embryo {
+func (n *nursery) enter(from *ids.Ranges) *embryo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
-	return n.takeLocked(ids)
+	return n.takeLocked(from)
 }
 
 // await waits for an embryo that is being made and returns one, nil if there is none. The caller is
 // between enter and leave, in which time no other is begun.
-func (n *nursery) await(ids *idRanges) *embryo {
+func (n *nursery) await(from *ids.Ranges) *embryo {
 	n.work.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.takeLocked(ids)
+	return n.takeLocked(from)
 }
 
-func (n *nursery) takeLocked(ids *idRanges) *embryo {
+func (n *nursery) takeLocked(from *ids.Ranges) *embryo {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]
 		if e.alive() && n.stamp == hostStamp() {
 			return e
 		}
-		e.discard(ids)
+		e.discard(from)
 	}
 	return nil
 }
@@ -141,12 +143,12 @@ func (n *nursery) grow(k *Keeper) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed || len(n.ready) >= n.want {
-		e.discard(&k.ids)
+		e.discard(k.ids)
 		return false
 	}
 	if n.stamp != stamp {
 		for _, old := range n.ready {
-			old.discard(&k.ids)
+			old.discard(k.ids)
 		}
 		n.ready, n.stamp = nil, stamp
 	}
@@ -156,7 +158,7 @@ func (n *nursery) grow(k *Keeper) bool {
 }
 
 // close ends all embryos.
-func (n *nursery) close(ids *idRanges) {
+func (n *nursery) close(from *ids.Ranges) {
 	n.mu.Lock()
 	n.closed = true
 	if n.growing != nil {
@@ -165,18 +167,18 @@ func (n *nursery) close(ids *idRanges) {
 	n.mu.Unlock()
 	n.work.Wait()
 	for _, e := range n.ready {
-		e.discard(ids)
+		e.discard(from)
 	}
 	n.ready = nil
 }
 
 // conceive clones a PID 1.
 func (k *Keeper) conceive() (*embryo, error) {
-	ids, err := k.ids.take()
+	own, err := k.ids.Take()
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestEmbryo(ids, noGroup)
+	c, err := k.requestEmbryo(own, noGroup)
 	if err != nil {
 		return nil, err
 	}
@@ -193,19 +195,19 @@ type conceiving struct {
 
 // requestEmbryo asks the zygote for a PID 1 with these ids, which it takes over, in the control group of a
 // descriptor or in none of its own. The caller must call await, and may do other things before.
-func (k *Keeper) requestEmbryo(ids idRange, group int) (*conceiving, error) {
+func (k *Keeper) requestEmbryo(own ids.Range, group int) (*conceiving, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		k.ids.release(ids)
+		k.ids.Release(own)
 		return nil, err
 	}
-	clone, err := k.zygote.request(k, ids, ends[1], group)
+	clone, err := k.zygote.request(k, own, ends[1], group)
 	if err != nil {
 		unix.Close(ends[0])
-		k.ids.release(ids)
+		k.ids.Release(own)
 		return nil, err
 	}
-	return &conceiving{k: k, e: &embryo{ids: ids, control: ends[0]}, group: group, clone: clone}, nil
+	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, group: group, clone: clone}, nil
 }
 
 func (c *conceiving) await() (*embryo, error) {
@@ -223,7 +225,7 @@ func (c *conceiving) await() (*embryo, error) {
 		return c.await()
 	}
 	if err != nil {
-		c.k.ids.release(c.e.ids)
+		c.k.ids.Release(c.e.ids)
 		return nil, err
 	}
 	c.e.pid, c.e.pidfd = pid, pidfd

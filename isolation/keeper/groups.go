@@ -4,8 +4,8 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
-	"log"
 	"strconv"
 	"sync"
 	"syscall"
@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
+	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // groups is the keeper's part of the control groups. It is opened when it is first needed and again when
@@ -22,7 +23,8 @@ import (
 type groups struct {
 	mu    sync.Mutex // guards the fields below
 	tree  *tree.Tree
-	swept bool // what an earlier keeper has left is gone
+	keep  map[string]bool // keys of boxes that an earlier keeper has started, until what it left is swept
+	swept bool            // what an earlier keeper has left is gone
 }
 
 // open returns the tree of the boxes.
@@ -43,14 +45,18 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 		// Its boxes are dead, but not all may have been removed yet: what they hold of it stays open.
 		g.tree = nil
 	}
-	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir, !g.swept)
+	keep := func(key string) bool { return g.keep[key] }
+	if g.swept {
+		keep = nil
+	}
+	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir, keep)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &noAnchorError{k.cfg.Group, err}
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.tree, g.swept = t, true
+	g.tree, g.keep, g.swept = t, nil, true
 	return t, nil
 }
 
@@ -84,8 +90,27 @@ func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, 
 	if spec.Scope != "" {
 		return t.MakeIn(spec.Scope, root, &spec.Limits)
 	}
-	return t.Make(strconv.FormatUint(uint64(spec.Caller.UID), 10), spec.Key, root, &spec.Limits)
+	return t.Make(ownerName(spec.Caller.UID), spec.Key, root, &spec.Limits)
 }
+
+// find takes over the groups of a box that an earlier keeper has started.
+func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
+	t, err := g.open(k)
+	if err != nil {
+		return nil, err
+	}
+	if r.Scope {
+		return t.FindIn(r.Group, &r.Limits)
+	}
+	b, err := t.Find(ownerName(r.Owner), r.Key, &r.Limits)
+	if err == nil && b.Path() != r.Group {
+		b.Close()
+		return nil, fmt.Errorf("control group %s: its record says %s", b.Path(), r.Group)
+	}
+	return b, err
+}
+
+func ownerName(uid uint32) string { return strconv.FormatUint(uint64(uid), 10) }
 
 func (g *groups) close() {
 	g.mu.Lock()
@@ -108,6 +133,11 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	if b == nil {
 		return syscall.ESRCH
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if b.record == nil {
+		return syscall.ESRCH // it is starting, or has ended
+	}
 	undo := func() error { return nil }
 	if req.Work != (isolation.Quota{}) {
 		var err error
@@ -122,40 +152,33 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 			return err
 		}
 	}
-	if b.groups == nil {
+	if b.groups == nil && b.record.Group == "" {
 		return nil
 	}
-	err := b.groups.SetLimits(&req.Limits)
-	if err != nil {
-		err = errors.Join(err, undo())
+	err := error(errNoGroups)
+	if b.groups != nil {
+		err = b.groups.SetLimits(&req.Limits)
 	}
+	if err == nil {
+		b.record.Limits = req.Limits
+		if werr := k.records.Write(b.record); werr != nil {
+			k.cfg.Log.Print(werr) // the next keeper would go back to older ones if a change failed, no more
+		}
+		return nil
+	}
+	err = errors.Join(err, undo())
 	if used, ok := errors.AsType[*tree.InUseError](err); ok {
 		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err
 }
 
+// errNoGroups means that the groups of a living box could not be opened again.
+var errNoGroups = errors.New("the control groups of the box are lost")
+
 // inUse refuses a limit that is below what is in use.
 func inUse(field string, asked, used uint64) error {
 	return &isolation.StepError{Step: isolation.StepGroup, Item: field, Errno: unix.EBUSY, Refused: &isolation.Refusal{
 		Field: field, Value: strconv.FormatUint(asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used, 10),
 	}}
-}
-
-// path is where the box's groups are, "" if it has none.
-func (b *box) path() string {
-	if b.groups == nil {
-		return ""
-	}
-	return b.groups.Path()
-}
-
-// removeGroups removes the groups of a box that is dead.
-func (b *box) removeGroups(l *log.Logger) {
-	if b.groups == nil {
-		return
-	}
-	if err := b.groups.Remove(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.Printf("control groups %s: %v", b.groups.Path(), err)
-	}
 }

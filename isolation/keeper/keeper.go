@@ -7,10 +7,8 @@
 package keeper
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"math"
 	"os"
@@ -23,27 +21,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/rootfs"
+	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/records"
 	"github.com/boxd-dev/boxd/isolation/seccomp"
+	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/workspaces"
 )
 
 // Config is what the keeper allows. It comes from root and is never changed by a request.
 type Config struct {
-	StateDir string // holds the managed workspaces; 0700
-	BoxInit  string // the program that becomes PID 1 of a box
-	IDBase   uint32 // first host id of the first range, a multiple of isolation.IDRange
-	IDCount  uint32 // number of ranges, one for each living box
-	IDLock   string // file that reserves ranges among all keepers of the host
-	Store    uint64 // bytes of the store, where the state directory has no quotas; 0: no store
-	Ahead    int    // how many boxes are cloned ahead of need
-	Group    string // control group that has been delegated to boxd, an absolute path; "": none
-	Allow    []AllowRule
-	Host     rootfs.Host
-	Log      *log.Logger
+	isolation.KeeperConfig
+	Linger bool // wait for the next boxd, also when no box lives
+	Log    *log.Logger
 }
 
 // Times the keeper gives to things that take milliseconds when all is well.
@@ -52,34 +43,32 @@ const (
 	endPatience    = 30 * time.Second
 )
 
-// Keeper serves one boxd.
+// Keeper serves one boxd at a time, and watches its boxes also while there is none.
 type Keeper struct {
-	cfg     Config
-	conn    *fdpass.Conn
-	boxInit int // descriptor of cfg.BoxInit
-	filters [2]seccomp.Filter
-	ids     idRanges
-	users   userNamespaces
-	zygote  zygote
-	ahead   nursery
-	groups  groups
-	work    *workspaces.Dir
+	cfg      Config
+	run      *records.Place
+	listener *fdpass.Listener
+	greeting isolation.Greeting
+	boxInit  int // descriptor of cfg.BoxInit
+	filters  [2]seccomp.Filter
+	rules    sources.Rules
+	ids      *ids.Ranges
+	users    sources.UserNamespaces
+	zygote   zygote
+	ahead    nursery
+	groups   groups
+	work     *workspaces.Dir
+	records  *records.Dir
+	damaged  map[string]bool // boxes whose records cannot be read: nobody touches them
+	ended    chan struct{}   // has a word when a box has ended
 
 	mu    sync.Mutex // guards the field below
 	boxes map[string]*box
 }
 
-// box is a box from the reservation of its key to its removal. It is watched once it has a pidfd.
-type box struct {
-	pid    int
-	pidfd  *os.File
-	ids    idRange
-	groups *tree.Box     // nil: none
-	gone   chan struct{} // closed when it and all its processes are dead and released
-}
-
-// New checks the configuration and prepares what all boxes share. It takes conn over.
-func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
+// New checks the configuration, prepares what all boxes share, and takes over the boxes that an earlier
+// keeper has left. It waits until that has ended.
+func New(cfg Config) (*Keeper, error) {
 	if cfg.IDBase%isolation.IDRange != 0 || cfg.IDBase == 0 || cfg.IDCount == 0 ||
 		uint64(cfg.IDBase)+uint64(cfg.IDCount)*isolation.IDRange > 1<<32-isolation.IDRange {
 		return nil, fmt.Errorf("id ranges %d+%d: want a multiple of %d, and all below 2³²", cfg.IDBase, cfg.IDCount, isolation.IDRange)
@@ -92,157 +81,87 @@ func New(cfg Config, conn *fdpass.Conn) (*Keeper, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("subreaper: %w", err)
 	}
-	state, err := filepath.EvalSymlinks(cfg.StateDir) // as the sources of mounts are compared with it
-	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	cfg.StateDir = state
 	k := &Keeper{
-		cfg: cfg, conn: conn, boxes: map[string]*box{}, ahead: nursery{want: cfg.Ahead},
-		ids: idRanges{path: cfg.IDLock, base: cfg.IDBase, count: cfg.IDCount, used: map[uint32]bool{}},
+		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1,
+		ahead: nursery{want: cfg.Ahead}, ids: ids.New(cfg.IDLock, cfg.IDBase, cfg.IDCount),
 	}
-	for i := range k.filters {
-		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
-		if err != nil {
-			return nil, err
-		}
-		k.filters[i] = f
-	}
-	if k.boxInit, err = unix.Open(cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("open %s: %w", cfg.BoxInit, err)
-	}
-	if k.work, err = workspaces.Open(cfg.StateDir, cfg.Store); err != nil {
-		unix.Close(k.boxInit)
+	if err := k.prepare(); err != nil {
+		k.close()
 		return nil, err
 	}
 	return k, nil
 }
 
-// Serve answers boxd until its end of the connection closes, then ends every box and returns.
-func (k *Keeper) Serve() error {
-	stopReaper := startReaper()
-	defer stopReaper()
-	var requests sync.WaitGroup
-	defer k.close()
-	defer requests.Wait()
-	for {
-		body, files, err := k.conn.Recv(false)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+func (k *Keeper) prepare() error {
+	state, err := filepath.EvalSymlinks(k.cfg.StateDir) // as the sources of mounts are compared with it
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	k.rules.State = state
+	for _, text := range k.cfg.Allow {
+		rule, err := sources.ParseAllowRule(text)
 		if err != nil {
-			return fmt.Errorf("receive from boxd: %w", err)
-		}
-		fdpass.CloseAll(files) // no request carries any
-		req, err := isolation.DecodeKeeperRequest(body)
-		if err != nil {
-			return fmt.Errorf("request from boxd: %w", err)
-		}
-		requests.Go(func() { k.answer(req) })
-	}
-}
-
-// answer serves one request. A reply that cannot be sent means boxd is gone; Serve sees that too.
-func (k *Keeper) answer(req *isolation.KeeperRequest) {
-	reply := isolation.KeeperReply{Req: req.Req}
-	var files []int
-	switch {
-	case req.Launch != nil:
-		l := k.launch(req.Launch)
-		if l.failed != nil {
-			reply.Failed = l.failed
-			k.cfg.Log.Printf("box %s: %v", req.Launch.Key, l.failed)
-			break
-		}
-		defer k.ahead.leave(k)
-		files = []int{l.embryo.control, l.embryo.pidfd}
-		defer fdpass.CloseAll(files)
-		reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.base, Group: l.box.path()}
-	case req.End != nil:
-		if err := k.end(req.End); err != nil {
-			reply.Failed = stepError(isolation.StepWorkspace, req.End.Key, err)
-			break
-		}
-		reply.Done = true
-	case req.Limits != nil:
-		if err := k.setLimits(req.Limits); err != nil {
-			reply.Failed = stepError(isolation.StepGroup, err.Error(), err)
-			break
-		}
-		reply.Done = true
-	case req.Look:
-		reply.Host = k.groups.look(k)
-		k.work.Look(reply.Host)
-	case req.Check:
-		reply.Checks = k.check()
-	default:
-		reply.Hello = isolation.KeeperVersion
-	}
-	_ = k.conn.Send(reply.Encode(), files...)
-}
-
-// end kills a box if it lives, waits until nothing of it is left, and removes its workspace if
-// asked. A box that is not known is no error: what is asked for is true.
-func (k *Keeper) end(req *isolation.EndBox) error {
-	k.mu.Lock()
-	b := k.boxes[req.Key]
-	starting := b != nil && b.pidfd == nil
-	k.mu.Unlock()
-	if starting {
-		return fmt.Errorf("box %s is still starting: %w", req.Key, syscall.EBUSY)
-	}
-	if b != nil {
-		if err := b.kill(); err != nil {
 			return err
 		}
+		k.rules.Allow = append(k.rules.Allow, rule)
 	}
-	if !req.RemoveWork {
-		return nil
+	for i := range k.filters {
+		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
+		if err != nil {
+			return err
+		}
+		k.filters[i] = f
 	}
-	return k.work.Remove(req.Key)
+	if k.boxInit, err = unix.Open(k.cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open %s: %w", k.cfg.BoxInit, err)
+	}
+	if k.run, err = records.OpenPlace(k.cfg.RunDir); err != nil {
+		return err
+	}
+	if k.work, err = workspaces.Open(state, k.cfg.Store); err != nil {
+		return err
+	}
+	if k.records, err = records.Open(k.cfg.RunDir); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := k.takeOver(); err != nil {
+		return err
+	}
+	if err := k.greet(); err != nil {
+		return err
+	}
+	k.listener, err = k.run.Listen()
+	return err
 }
 
-// kill ends PID 1 of the box, with which the kernel ends every other process in it.
-func (b *box) kill() error {
-	raw, err := b.pidfd.SyscallConn()
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
-	}
-	timer := time.NewTimer(endPatience)
-	defer timer.Stop()
-	select {
-	case <-b.gone:
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("box of pid %d does not die: %w", b.pid, syscall.EBUSY)
-	}
-}
-
-// close ends all boxes; nobody is left to want them.
+// close lets go of everything. Boxes that live are left to the next keeper.
 func (k *Keeper) close() {
-	k.mu.Lock()
-	boxes := make([]*box, 0, len(k.boxes))
-	for _, b := range k.boxes {
-		boxes = append(boxes, b)
+	if k.listener != nil { // first of all: who is refused here starts another keeper
+		k.listener.Close()
+		k.run.Hide()
 	}
-	k.mu.Unlock()
-	var all sync.WaitGroup
-	for _, b := range boxes {
-		all.Go(func() {
-			if err := b.kill(); err != nil {
-				k.cfg.Log.Print(err)
-			}
-		})
-	}
-	all.Wait()
-	k.ahead.close(&k.ids)
+	k.ahead.close(k.ids)
 	k.zygote.close()
-	k.users.close()
+	k.users.Close()
 	k.groups.close()
-	k.ids.close()
-	k.work.Close(k.cfg.Log)
+	k.ids.Close()
+	if k.work != nil {
+		k.work.Close(!k.idle() || len(k.damaged) > 0, k.cfg.Log)
+	}
+	if k.records != nil {
+		k.records.Close()
+	}
+	if k.run != nil {
+		k.run.Close()
+	}
 	unix.Close(k.boxInit)
-	k.conn.Close()
+}
+
+// idle reports whether no box lives.
+func (k *Keeper) idle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.boxes) == 0
 }
 
 // startReaper collects every ended child. Boxes are watched by pidfd, so their status is not needed
@@ -250,7 +169,7 @@ func (k *Keeper) close() {
 func startReaper() (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
-	ctx, cancel := context.WithCancel(context.Background())
+	end := make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
 		for {
@@ -259,13 +178,13 @@ func startReaper() (stop func()) {
 			}
 			select {
 			case <-signals:
-			case <-ctx.Done():
+			case <-end:
 				return
 			}
 		}
 	})
 	return func() {
-		cancel()
+		close(end)
 		done.Wait()
 		signal.Stop(signals)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/sources"
 )
 
 // launching is one start of a box. Its steps run in order; when one fails, undo releases what the
@@ -24,12 +26,13 @@ type launching struct {
 	spec    *isolation.Spec
 	box     *box
 	watched bool // the box's end releases the box
-	sources []source
-	ids     *idRange     // taken, and nobody else's yet
+	sources []sources.Source
+	ids     *ids.Range   // taken, and nobody else's yet
 	init    cgroup.Group // that PID 1 is cloned into; -1: none
 	dropped bool         // dropEmbryo has run
 	asked   *conceiving  // the zygote is at work on embryo
 	embryo  *embryo
+	socket  int // that PID 1 will listen on; -1: none
 	mounts  []isolation.SetupMount
 	trees   []int
 	undo    []func()
@@ -46,6 +49,7 @@ func (l *launching) steps() []launchStep {
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
 		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
+		{isolation.StepSetup, l.makeDirectory},
 		{isolation.StepClone, l.awaitClone},
 		{isolation.StepGroup, l.enterGroup},
 		{isolation.StepIDMap, l.mapMounts},
@@ -70,7 +74,7 @@ func (k *Keeper) launch(spec *isolation.Spec) *launching {
 }
 
 func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
-	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: noGroup}}
+	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: noGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -78,9 +82,12 @@ func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
 		}
 	}
 	for _, src := range l.sources {
-		unix.Close(src.fd)
+		unix.Close(src.FD)
 	}
 	fdpass.CloseAll(l.trees)
+	if l.socket >= 0 {
+		unix.Close(l.socket) // when PID 1 is dead nobody must listen any more
+	}
 	if l.failed != nil {
 		for _, f := range slices.Backward(l.undo) {
 			f()
@@ -99,7 +106,7 @@ func (l *launching) claim() (string, error) {
 	}
 	l.k.mu.Lock()
 	defer l.k.mu.Unlock()
-	if l.k.boxes[l.spec.Key] != nil {
+	if l.k.boxes[l.spec.Key] != nil || l.k.damaged[l.spec.Key] {
 		return l.spec.Key, unix.EEXIST
 	}
 	l.box = &box{gone: make(chan struct{})}
@@ -116,18 +123,18 @@ func (l *launching) claim() (string, error) {
 
 func (l *launching) openSources() (string, error) {
 	var err error
-	l.sources, err = l.k.openSources(l.spec)
+	l.sources, err = l.k.rules.Open(l.spec)
 	return "", err
 }
 
 // takeEmbryo takes a PID 1 that waits for its setup, or ids for a new one.
 func (l *launching) takeEmbryo() (string, error) {
-	l.embryo = l.k.ahead.enter(&l.k.ids)
+	l.embryo = l.k.ahead.enter(l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.embryo == nil {
-		ids, err := l.k.ids.take()
+		own, err := l.k.ids.Take()
 		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
-			l.embryo = l.k.ahead.await(&l.k.ids)
+			l.embryo = l.k.ahead.await(l.k.ids)
 		}
 		switch {
 		case l.embryo != nil:
@@ -136,7 +143,7 @@ func (l *launching) takeEmbryo() (string, error) {
 		case err != nil:
 			return "", err
 		default:
-			l.ids = &ids
+			l.ids = &own
 		}
 	}
 	l.undo = append(l.undo, l.dropEmbryo)
@@ -146,9 +153,9 @@ func (l *launching) takeEmbryo() (string, error) {
 // base is the first of the box's host ids.
 func (l *launching) base() uint32 {
 	if l.ids != nil {
-		return l.ids.base
+		return l.ids.Base
 	}
-	return l.embryo.ids.base
+	return l.embryo.ids.Base
 }
 
 // askZygote asks for a PID 1 where none was ready: it is cloned into the box's control group at once. To be
@@ -167,9 +174,9 @@ func (l *launching) askZygote() (string, error) {
 		l.init = in
 		group = in.FD
 	}
-	ids := *l.ids
+	own := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestEmbryo(ids, group)
+	asked, err := l.k.requestEmbryo(own, group)
 	if err != nil {
 		return "", err
 	}
@@ -191,10 +198,10 @@ func (l *launching) dropEmbryo() {
 	}
 	switch {
 	case l.ids != nil:
-		l.k.ids.release(*l.ids)
+		l.k.ids.Release(*l.ids)
 	case l.embryo == nil:
 	case !l.watched:
-		l.embryo.discard(&l.k.ids)
+		l.embryo.discard(l.k.ids)
 	default:
 		fdpass.CloseAll([]int{l.embryo.control, l.embryo.pidfd})
 		if err := l.box.kill(); err != nil {
@@ -263,29 +270,29 @@ func (l *launching) mapMounts() (string, error) {
 		if err != nil {
 			return isolation.Workspace, err
 		}
-		l.sources = append(l.sources, source{
-			fd: dir, mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, owner: workOwner(),
+		l.sources = append(l.sources, sources.Source{
+			FD: dir, Mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, Owner: sources.WorkOwner(),
 		})
 	}
-	slices.SortStableFunc(l.sources, func(a, b source) int { return cmp.Compare(len(a.mount.Target), len(b.mount.Target)) })
+	slices.SortStableFunc(l.sources, func(a, b sources.Source) int { return cmp.Compare(len(a.Mount.Target), len(b.Mount.Target)) })
 	for _, src := range l.sources {
 		if err := l.mapMount(src); err != nil {
-			return src.mount.Target, err
+			return src.Mount.Target, err
 		}
 	}
 	return "", nil
 }
 
-func (l *launching) mapMount(src source) error {
+func (l *launching) mapMount(src sources.Source) error {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
 		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
 	}
-	if !src.mount.Writable {
+	if !src.Mount.Writable {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
-	if src.owner.mapped {
-		ns, err := l.userNamespace(src.owner)
+	if src.Owner.Mapped {
+		ns, err := l.userNamespace(src.Owner)
 		if err != nil {
 			return err
 		}
@@ -293,39 +300,44 @@ func (l *launching) mapMount(src source) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(ns)
 	}
-	tree, err := mountfd.Clone(src.fd, "", false)
+	tree, err := mountfd.Clone(src.FD, "", false)
 	if err != nil {
 		return err
 	}
 	l.trees = append(l.trees, tree)
-	l.mounts = append(l.mounts, isolation.SetupMount{Target: src.mount.Target, Writable: src.mount.Writable})
+	l.mounts = append(l.mounts, isolation.SetupMount{Target: src.Mount.Target, Writable: src.Mount.Writable})
 	return mountfd.Restrict(tree, &attr)
 }
 
 // userNamespace returns a descriptor of the map from an owner on disk to the box user. Managed
 // workspaces have the box user's own number on disk, so the box's own namespace is that map. It knows
 // the other ids of the box as well, root's too, so a host directory never gets it, whoever owns that.
-func (l *launching) userNamespace(o owner) (int, error) {
-	if !o.managed {
-		return l.k.users.get(o, l.embryo.ids.base)
+func (l *launching) userNamespace(o sources.Owner) (int, error) {
+	if !o.Managed {
+		return l.k.users.Get(o, l.embryo.ids.Base)
 	}
 	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // sendSetup tells PID 1 what to make of itself.
 func (l *launching) sendSetup() (string, error) {
-	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
-	files := l.trees
-	if l.box.groups != nil {
-		files = append(slices.Clone(files), l.box.groups.Work().FD)
+	if err := l.writeRecord(); err != nil {
+		return "record", err
 	}
+	hostWritable := slices.ContainsFunc(l.spec.Mounts, func(m isolation.Mount) bool { return m.Writable })
+	files := slices.Clone(l.trees)
+	if l.box.groups != nil {
+		files = append(files, l.box.groups.Work().FD)
+	}
+	files = append(files, l.socket)
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
-		Hostname: l.spec.Hostname,
-		Scratch:  l.spec.Scratch,
-		Rlimits:  l.spec.Rlimits,
-		Mounts:   l.mounts,
-		Grouped:  l.box.groups != nil,
-		Filter:   l.k.filter(hostWritable),
+		Hostname:  l.spec.Hostname,
+		Scratch:   l.spec.Scratch,
+		Rlimits:   l.spec.Rlimits,
+		Mounts:    l.mounts,
+		Grouped:   l.box.groups != nil,
+		Adoptable: true,
+		Filter:    l.k.filter(hostWritable),
 	}}
 	return "", fdpass.Send(l.embryo.control, req.Encode(), files...)
 }
@@ -353,26 +365,6 @@ func (l *launching) awaitClone() (string, error) {
 	l.watched = true
 	go l.k.watch(l.spec.Key, l.box)
 	return "", nil
-}
-
-// watch waits for the end of a box, whoever caused it, and releases what only the living need. Its
-// own end comes with the box's: Serve kills every box before it returns.
-func (k *Keeper) watch(key string, b *box) {
-	if raw, err := b.pidfd.SyscallConn(); err == nil {
-		// A pidfd is readable once the process is dead (pidfd_open(2)); PID 1 dies after all others.
-		_ = raw.Read(func(fd uintptr) bool {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(poll, 0)
-			return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-		})
-	}
-	b.pidfd.Close()
-	b.removeGroups(k.cfg.Log)
-	k.ids.release(b.ids)
-	k.mu.Lock()
-	delete(k.boxes, key)
-	k.mu.Unlock()
-	close(b.gone)
 }
 
 func (k *Keeper) filter(hostWritable bool) []byte {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/rootfs"
 )
 
@@ -53,16 +54,16 @@ type zygote struct {
 type cloning struct {
 	z       *zygote
 	k       *Keeper
-	ids     idRange
+	ids     ids.Range
 	control int
 	group   int  // control group, noGroup if the clone has none of its own
 	fresh   bool // the zygote was started for this request
 }
 
-// request asks for a PID 1 with the range ids and the socket control, which it takes over. The zygote
+// request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
 // works while its caller does something else.
-func (z *zygote) request(k *Keeper, ids idRange, control, group int) (*cloning, error) {
-	c := &cloning{z: z, k: k, ids: ids, control: control, group: group}
+func (z *zygote) request(k *Keeper, own ids.Range, control, group int) (*cloning, error) {
+	c := &cloning{z: z, k: k, ids: own, control: control, group: group}
 	z.mu.Lock()
 	stamp := hostStamp()
 	if z.conn != nil && z.stamp != stamp {
@@ -90,11 +91,11 @@ func (c *cloning) sendLocked() error {
 			return err
 		}
 	}
-	files := []int{c.control, c.ids.lock}
+	files := []int{c.control, c.ids.Lock}
 	if c.group != noGroup {
 		files = append(files, c.group)
 	}
-	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.base), files...); err != nil {
+	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.Base), files...); err != nil {
 		return fmt.Errorf("zygote: %w", err)
 	}
 	return nil
@@ -139,7 +140,7 @@ func (z *zygote) startLocked(k *Keeper) error {
 		return err
 	}
 	defer null.Close()
-	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", ZygoteCommand}, k.cfg.Host.Etc...), &syscall.ProcAttr{
+	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", ZygoteCommand}, k.cfg.Etc...), &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
 		Files: []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(k.boxInit)},
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true},

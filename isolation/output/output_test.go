@@ -276,6 +276,23 @@ func TestTheOrderIsForgottenBeforeTheData(t *testing.T) {
 	}
 }
 
+// What a lossless reader has not had is kept, even where Fill has moved more at once than it was to.
+func TestWhatIsHeldIsKept(t *testing.T) {
+	t.Parallel()
+	w, l := newWriter(t, 0, 64<<10)
+	held := &w.rings[0]
+	held.Hold(1 << 20)
+	w.write(t, 0, make([]byte, 4<<20))
+	if from, err := l.Oldest(); err != nil || from[0] != 1<<20 {
+		t.Errorf("kept from %v, %v", from, err)
+	}
+	held.Hold(-1)
+	w.write(t, 0, []byte("x"))
+	if from, err := l.Oldest(); err != nil || from[0] < 3<<20 {
+		t.Errorf("then from %v, %v", from, err)
+	}
+}
+
 func TestNewsWakesWhoWaits(t *testing.T) {
 	t.Parallel()
 	_, l := newWriter(t, 0, 4096)

@@ -15,6 +15,7 @@ import (
 type Ring struct {
 	FD         int // -1 until the first byte, unless Create makes it before
 	Head, Tail int64
+	held       int64 // nothing from here on is given back; -1: no such place
 	size       int64 // bytes written so far
 	holeTo     int64 // end of the hole; it begins at Head
 }
@@ -30,7 +31,12 @@ const (
 const chunk = 1 << 20
 
 // NewRing returns an empty ring without a file.
-func NewRing(head, tail uint64) Ring { return Ring{FD: -1, Head: int64(head), Tail: int64(tail)} }
+func NewRing(head, tail uint64) Ring {
+	return Ring{FD: -1, Head: int64(head), Tail: int64(tail), held: -1}
+}
+
+// Hold keeps everything from an offset on, until it is called again. -1 lets go.
+func (r *Ring) Hold(offset int64) { r.held = offset }
 
 // Size is the number of bytes written so far.
 func (r *Ring) Size() int64 { return r.size }
@@ -78,7 +84,11 @@ func (r *Ring) Append(data []byte) error {
 // trim gives back what is no longer kept.
 func (r *Ring) trim() {
 	start := max((r.Head+page-1)&^(page-1), r.holeTo)
-	end := (r.size - r.Tail) &^ (page - 1)
+	end := r.size - r.Tail
+	if r.held >= 0 {
+		end = min(end, r.held)
+	}
+	end &^= page - 1
 	if end-start < holeStep {
 		return
 	}

@@ -84,13 +84,18 @@ func (w *Dir) openStore(state string, size uint64) error {
 	return nil
 }
 
-// Close lets go of the workspaces; what they hold stays.
-func (w *Dir) Close(l *log.Logger) {
+// Close lets go of the workspaces; what they hold stays. While boxes live that use them, the store stays
+// mounted, and the next Open finds it.
+func (w *Dir) Close(inUse bool, l *log.Logger) {
 	if w.quotas != nil {
 		w.quotas.Close()
 	}
 	w.root.Close()
-	if w.store == nil {
+	switch {
+	case w.store == nil:
+		return
+	case inUse:
+		w.store.Leave()
 		return
 	}
 	if err := w.store.Close(); err != nil {
@@ -168,9 +173,7 @@ func (w *Dir) limit(key string, quota isolation.Quota) error {
 
 // SetQuota changes what a living workspace may hold, and returns what undoes it. ESRCH: it has no quota.
 func (w *Dir) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
-	w.mu.Lock()
-	id, ok := w.ids[key]
-	w.mu.Unlock()
+	id, ok := w.idOf(key)
 	if !ok {
 		return nil, unix.ESRCH
 	}

@@ -36,7 +36,7 @@ type SessionRequest struct {
 	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
 	TTL             *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
-	Mounts          []Mount            `json:"mounts,omitempty" max:"250"`
+	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 }

@@ -56,6 +56,27 @@ func problem() api.Problem {
 	}
 }
 
+func process() api.Process {
+	born := time.Date(2026, 11, 21, 9, 30, 0, 123456789, time.UTC)
+	return api.Process{
+		ID: "mcp/a", Session: "a/b", State: "waiting", Starts: 2, Argv: []string{"server", "-x"}, Cwd: "/workspace", Env: []string{"TOKEN"}, Stdin: true, Readers: 2, Writer: true,
+		Terminal: &api.Terminal{Rows: 24, Cols: 80}, Timeout: new(quantity.Duration(time.Hour)),
+		Restart: api.Restart{Policy: "always", Delay: new(quantity.Duration(time.Second)), MaxDelay: new(quantity.Duration(time.Minute)), Limit: new(5), Window: new(quantity.Duration(time.Minute))},
+		Stop:    api.Stop{Signal: "SIGTERM", Grace: new(quantity.Duration(10 * time.Second))}, Lease: new(quantity.Duration(time.Minute)), Labels: map[string]string{"team": "x"},
+		Output:    [2]api.StreamState{{Bytes: 2000000, From: 951424}, {Bytes: 4}},
+		StartedAt: born, EndedAt: new(born.Add(time.Minute)), NextStart: new(born.Add(time.Second)), ExpiresAt: new(born.Add(time.Hour)),
+		Reason: "lease", Clamped: result().Clamped, Result: new(result()),
+	}
+}
+
+func processRequest() *api.ProcessRequest {
+	return &api.ProcessRequest{
+		Argv: []string{"server"}, Env: map[string]string{"TOKEN": "x"}, Cwd: "/tmp", Memory: new(quantity.GiB), Terminal: &api.Terminal{Rows: 24, Cols: 80}, Stdin: true,
+		Restart: &api.Restart{Policy: "on-failure", Limit: new(0)}, Ready: &api.Ready{Port: new(80), Timeout: new(quantity.Duration(time.Second))},
+		Stop: &api.Stop{Signal: "SIGINT"}, Lease: new(quantity.Duration(time.Minute)), Output: new(quantity.MiB), Labels: map[string]string{"team": "x"},
+	}
+}
+
 // The wire does not change by accident: the files in testdata are what clients have been told. With
 // UPDATE in the environment they are written anew.
 func TestTheWireIsWhatItWas(t *testing.T) {
@@ -68,8 +89,18 @@ func TestTheWireIsWhatItWas(t *testing.T) {
 			Session: &api.SessionRequest{Profile: "default", Memory: new(quantity.GiB), TTL: new(quantity.Duration(90 * time.Second))},
 			Exec:    api.ExecRequest{Command: new("make test"), Cwd: "/workspace", Timeout: new(quantity.Duration(time.Minute))}, Stdin: true,
 		}},
-		"change.json": &api.SessionChange{Memory: new(quantity.GiB), CPUs: new(0.5), OOM: new("session"), TTL: new(quantity.Duration(time.Minute))},
-		"signal.json": &api.ClientControl{Signal: "SIGINT"},
+		"change.json":  &api.SessionChange{Memory: new(quantity.GiB), CPUs: new(0.5), OOM: new("session"), TTL: new(quantity.Duration(time.Minute))},
+		"signal.json":  &api.ClientControl{Signal: "SIGINT"},
+		"process.json": new(process()), "process_request.json": processRequest(),
+		"resize.json": &api.ClientControl{Resize: &api.Terminal{Rows: 24, Cols: 80}},
+		"attach.json": &api.ClientControl{Attach: &api.StreamAttach{Stdout: new(int64(5)), Stderr: new(int64), Write: true, TakeOver: true, Stdin: new(int64(7)), Lossless: true, Lines: true}},
+		"replay.json": &api.ClientControl{Attach: &api.StreamAttach{Replay: true}},
+		"attached.json": &api.ServerControl{Attached: &api.StreamAttached{
+			Process: api.Process{ID: "p", Argv: []string{}, Env: []string{}}, Stdout: 5, Stderr: 6, Stdin: 7, Writer: true,
+		}},
+		"gap.json":         &api.ServerControl{Gap: &api.StreamGap{Stream: "stderr", Bytes: 65536}},
+		"writer_lost.json": &api.ServerControl{WriterLost: true},
+		"log_line.json":    &api.LogLine{Stream: "stdout", Offset: 4096, Time: process().StartedAt, Data: "gP8=", Base64: true},
 	} {
 		path := filepath.Join("testdata", name)
 		var got bytes.Buffer
@@ -129,6 +160,10 @@ func TestFieldsAreNamedInOneStyle(t *testing.T) {
 	}
 	for _, v := range []any{
 		api.OneShotRequest{},
+		api.ProcessRequest{},
+		api.ProcessList{},
+		api.SignalRequest{},
+		api.LogLine{},
 		api.SessionList{},
 		api.ExecResult{},
 		api.Problem{},

@@ -102,7 +102,7 @@ type Process struct {
 	// "not ready", "shutdown".
 	Reason  string  `json:"reason,omitempty"`
 	Clamped []Clamp `json:"clamped,omitempty"`
-	// Result is that of the last start that has ended. Output is in it when the process itself has ended.
+	// Result is what it has come to, when it has ended; output is in it in the answer about this process alone.
 	Result *ExecResult `json:"result,omitempty"`
 }
 
@@ -121,6 +121,22 @@ type ProcessList struct {
 type SignalRequest struct {
 	Signal string `json:"signal"` // "SIGHUP"
 }
+
+// The output of a process, GET /v1/sessions/{id}/processes/{p}/logs, is all that is kept, in the order it was
+// written, or what these say:
+//
+//	follow=true        goes on until the process has ended
+//	stdout=N&stderr=N  begins at these bytes of the streams
+//	tail=N             begins at most N bytes before the end of each stream; "64KiB" is a number too
+//	lines=N            begins N lines before the end
+//	stream=stderr      only that one
+//	format=text        the bytes (the default), what is not kept any more being a line that says so;
+//	                   with timestamps=true every line begins with the time
+//	format=ndjson      LogLines, each in a line of its own
+//	format=sse         LogLines as events, whose ids a client sends back as Last-Event-ID to go on behind
+//	                   them; the last one is "event: end"
+//
+// An answer of text or ndjson that is cut off has no end, by the rules of HTTP.
 
 // LogLine is one line of GET …/logs with format=ndjson or sse: a piece of a stream as it was written.
 type LogLine struct {

@@ -2,6 +2,8 @@
 
 package api
 
+import "github.com/boxd-dev/boxd/internal/quantity"
+
 // A stream is a WebSocket of binary messages. The first byte of each names its channel:
 //
 //	client                                     boxd
@@ -31,14 +33,23 @@ const (
 //	            ◄───────────────────────────── control {"gap": …}: output that is not kept any more
 //	            ◄───────────────────────────── control {"writer_lost": true}: another writes now
 //
-// Closing it leaves the process alone. Output is counted by stream from the first byte the process has
-// ever written, so a client that has been cut off goes on at the bytes it has; and so is input.
+// Closing it leaves the process alone; so does breaking the rules, which closes it with status 1008. boxd
+// pings every 30 seconds and drops a client that does not answer within a minute. One that does not read is
+// behind, for as long as it likes to be if it takes anything within ten minutes: nothing is kept for it but
+// what the process keeps anyway, and what it is too late for is a gap. Output is counted by stream from the first byte the process has
+// ever written, so a client that has been cut off goes on at the bytes it has; and so is input. An exec
+// stream whose start has an id is a stream of the process of that id, from the first byte of output and of
+// input, and can be gone on with as such.
+//
+// In lines, only whole lines of at most MaxLine bytes are messages of stdout; what is none, as its beginning
+// or its end is missing or it is longer, is a gap. Bytes are counted with the ends of lines.
 
 // Bounds of a stream, in bytes.
 const (
 	StdinWindow = 256 << 10
 	MaxFrame    = 64<<10 + 1 // of stdin; outputs keep to it too
 	MaxStart    = 16 << 20   // of the first message
+	MaxLine     = 16 << 20   // of a line without its end, where messages are lines
 )
 
 // ClientControl is a control message from the client; one field is set.
@@ -56,6 +67,9 @@ type StreamStart struct {
 	Stdin   bool            `json:"stdin,omitempty"` // frames of standard input will follow
 	// Terminal gives the program a terminal instead of pipes. Its output is all stdout.
 	Terminal *Terminal `json:"terminal,omitempty"`
+	// Lease is how long a program with an id lives on without a client: with 0s it ends when its client goes.
+	// Left out, only its timeout ends it.
+	Lease *quantity.Duration `json:"lease,omitempty"`
 }
 
 // StreamAttach is the first message to a process.
@@ -98,7 +112,7 @@ type StreamStarted struct {
 // StreamAttached says what a stream of a process begins with.
 type StreamAttached struct {
 	Process Process `json:"process"`
-	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come
+	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come, or be in a gap
 	Stderr  int64   `json:"stderr"`
 	Stdin   int64   `json:"stdin"` // bytes of standard input the process has ever been given
 	Writer  bool    `json:"writer"`

@@ -25,6 +25,9 @@ const DefaultSocket = "/run/boxd/boxd.sock"
 // maxAnswer bounds an answer that is read into memory, in bytes.
 const maxAnswer = 512 << 20
 
+// maxProblem bounds the problem that is the answer where something else was to come, in bytes.
+const maxProblem = 1 << 20
+
 // Error is an error that boxd reported.
 type Error struct{ api.Problem }
 
@@ -52,33 +55,59 @@ func (e *ConnectError) Unwrap() error { return e.Err }
 
 // Client is a connection to one boxd. It keeps connections open between calls; Close ends them.
 type Client struct {
-	socket string
-	http   *http.Client
+	socket  string
+	http    *http.Client
+	streams *http.Client // for WebSockets
+	pace    pace         // of connections that are made again
 	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only root may.
 	Owner string
 }
 
 // New returns a client of the boxd at a Unix socket. It does not connect yet.
 func New(socket string) *Client {
-	c := &Client{socket: socket}
-	c.http = &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-				if errno, ok := errors.AsType[syscall.Errno](err); ok {
-					err = errno // what is around it names the socket again
-				}
-				if err != nil {
-					return nil, &ConnectError{Socket: socket, Err: err}
-				}
-				return conn, nil
-			},
-			DisableCompression: true,
-			MaxIdleConns:       64, MaxIdleConnsPerHost: 64,
-		},
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			err = errno // what is around it names the socket again
+		}
+		if err != nil {
+			return nil, &ConnectError{Socket: socket, Err: err}
+		}
+		return conn, nil
+	}
+	return &Client{
+		socket: socket, pace: usualPace(),
+		http: httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64}),
+		streams: httpClient(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return streamConn{conn}, nil
+		}}),
+	}
+}
+
+func httpClient(t *http.Transport) *http.Client {
+	t.DisableCompression = true
+	return &http.Client{
+		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd has none
 	}
-	return c
+}
+
+// streamConn is the connection of a stream. The WebSocket library takes io.EOF in the middle of a message
+// for the end of the message; here it is an error like others.
+type streamConn struct{ net.Conn }
+
+var errHungUp = errors.New("the other end has hung up")
+
+func (c streamConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = &net.OpError{Op: "read", Net: "unix", Err: errHungUp}
+	}
+	return n, err
 }
 
 // Close ends idle connections.
@@ -189,21 +218,25 @@ func (c *Client) Ready(ctx context.Context) error {
 // ErrNoID means that a call about a session was given the empty id, which no session has.
 var ErrNoID = errors.New("the id of the session is empty")
 
-// path is that of a session's route. An id is one segment whatever is in it: a slash travels as %2F,
-// and "." and "..", which would be taken for steps in the path, as %2E.
+// path is that of a session's route.
 func (c *Client) path(id, rest string) (string, error) {
 	if id == "" {
 		return "", ErrNoID
 	}
-	segment := url.PathEscape(id)
-	if strings.Trim(id, ".") == "" {
-		segment = strings.ReplaceAll(id, ".", "%2E")
-	}
-	path := "/v1/sessions/" + segment + rest
+	path := "/v1/sessions/" + segment(id) + rest
 	if c.Owner != "" {
 		path += "?owner=" + url.QueryEscape(c.Owner)
 	}
 	return path, nil
+}
+
+// segment is an id as one segment of a path whatever is in it: a slash travels as %2F, and "." and "..",
+// which would be taken for steps in the path, as %2E.
+func segment(id string) string {
+	if strings.Trim(id, ".") == "" {
+		return strings.ReplaceAll(id, ".", "%2E")
+	}
+	return url.PathEscape(id)
 }
 
 // ErrNotText means that a request has text that is not UTF-8, which JSON cannot carry.

@@ -38,7 +38,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = srv.Serve(ln)
+		_ = srv.Serve(streamListener{ln})
 	}()
 	c := New(socket)
 	t.Cleanup(func() {
@@ -47,6 +47,17 @@ func serve(t *testing.T, handler http.HandlerFunc) *Client {
 		<-done
 	})
 	return c
+}
+
+// streamListener is for WebSockets that are cut in the middle of a message: see streamConn.
+type streamListener struct{ net.Listener }
+
+func (l streamListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return streamConn{conn}, nil
 }
 
 // ids are the difficult ones.

@@ -4,15 +4,16 @@ package client
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
-	"net/http"
-	"sync"
+	"strings"
+	"syscall"
+	"time"
 
-	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -21,6 +22,10 @@ type Stdio struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+	// Terminal gives a program that ExecStream and RunStream start a terminal; its output is all Stdout.
+	Terminal *api.Terminal
+	// Resize brings new sizes of the terminal.
+	Resize <-chan api.Terminal
 }
 
 // ErrStreamEnded means that a stream ended before the program's result came: what became of the
@@ -28,186 +33,108 @@ type Stdio struct {
 var ErrStreamEnded = errors.New("the connection to boxd ended before the program did")
 
 // ExecStream runs a program in a session with its output as it comes. Signals from the channel go to
-// the program; ending ctx ends it.
+// the program; ending ctx ends it. A connection that is lost once the program has started, as when boxd
+// is restarted, is made again without a byte more or less.
 func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	path, err := c.path(id, "/exec/stream")
 	if err != nil {
 		return nil, err
 	}
-	return c.stream(ctx, path, &api.StreamStart{Exec: *req}, stdio, signals)
-}
-
-// RunStream does the same in a session made for the purpose and removed before it returns.
-func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
-	return c.stream(ctx, "/v1/exec/stream", &api.StreamStart{Session: &req.Session, Exec: req.Exec}, stdio, signals)
-}
-
-func (c *Client) stream(ctx context.Context, path string, start *api.StreamStart, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, &websocket.DialOptions{HTTPClient: c.http}) //nolint:bodyclose // the library has closed it
+	start := &api.StreamStart{Exec: *req, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal}
+	if start.Exec.ID == "" { // nobody else knows it
+		start.Lease = new(quantity.Duration(0))
+		start.Exec.ID = strings.ToLower(rand.Text())
+	}
+	again, err := c.processPath(id, start.Exec.ID, "/stream", nil)
 	if err != nil {
-		return nil, dialError(resp, err)
+		return nil, err
 	}
-	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
-	ws.SetReadLimit(-1) // boxd is trusted; its frames are small, its last one holds no output
-	s := &execStream{ws: ws, stdio: stdio}
-	s.room = sync.NewCond(&s.mu)
-	start.Stdin = stdio.Stdin != nil
-	if err := s.control(ctx, api.ClientControl{Start: start}); err != nil {
-		return nil, fmt.Errorf("start the program: %w", err)
-	}
-	go s.forward(ctx, signals) // ends with ctx
-	r, err := s.receive(ctx)
-	if err == nil {
-		_ = ws.Close(websocket.StatusNormalClosure, "")
-	}
-	if rerr := s.stop(); rerr != nil {
-		return nil, rerr
+	s := newStream(c, stdio, signals)
+	s.first, s.path, s.again = &api.ClientControl{Start: start}, path, again
+	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: true}
+	r, err := s.run(ctx)
+	if req.ID == "" && s.begun { // nobody else knows it
+		c.forget(ctx, id, start.Exec.ID, err != nil)
 	}
 	return r, err
 }
 
-func dialError(resp *http.Response, err error) error {
-	if e, ok := errors.AsType[*ConnectError](err); ok {
-		return e
+// forgetPatience is for boxd to end and forget a program that has lost its caller.
+const forgetPatience = 5 * time.Second
+
+// forget removes what an execution has left with boxd. What is not removed here is by its lease.
+func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	defer cancel()
+	if kill && c.SignalProcess(ctx, id, p, unix.SignalName(syscall.SIGKILL)) != nil {
+		return
 	}
-	if resp == nil || resp.Body == nil {
-		return err
-	}
-	data, rerr := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if rerr != nil {
-		return err
-	}
-	return problemOf(resp, data)
+	_ = c.DeleteProcess(ctx, id, p)
 }
 
-// execStream is the client's side of one stream.
-type execStream struct {
-	ws    *websocket.Conn
-	stdio Stdio
-	sent  uint64 // bytes of stdin; pump's
-
-	mu    sync.Mutex // guards the fields below
-	room  *sync.Cond // signaled when one of them changes
-	taken uint64     // bytes of stdin that boxd has confirmed
-	over  bool
-	input error // why standard input could not be read to its end
+// RunStream does the same in a session made for the purpose and removed before it returns. A connection
+// that is lost is not made again.
+func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
+	s := newStream(c, stdio, signals)
+	s.path = "/v1/exec/stream"
+	s.first = &api.ClientControl{Start: &api.StreamStart{
+		Session: &req.Session, Exec: req.Exec, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal,
+	}}
+	return s.run(ctx)
 }
 
-// receive handles boxd's messages until the result comes.
-func (s *execStream) receive(ctx context.Context) (*api.ExecResult, error) {
-	for {
-		_, data, err := s.ws.Read(ctx)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err != nil || len(data) == 0 {
-			return nil, ErrStreamEnded
-		}
-		switch data[0] {
-		case api.ChannelStdout:
-			_, err = s.stdio.Stdout.Write(data[1:])
-		case api.ChannelStderr:
-			_, err = s.stdio.Stderr.Write(data[1:])
-		case api.ChannelControl:
-			r, cerr := s.handle(ctx, data[1:])
-			if r != nil || cerr != nil {
-				return r, cerr
-			}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write output: %w", err)
-		}
-	}
+// ErrProcessGone means that boxd no longer knew a process when its stream was to go on. It is an
+// ErrStreamEnded too.
+var ErrProcessGone error = processGone{}
+
+type processGone struct{}
+
+func (processGone) Error() string { return ErrStreamEnded.Error() + ", and now boxd does not know it" }
+
+// Is makes it an ErrStreamEnded too.
+func (processGone) Is(target error) bool { return target == ErrStreamEnded }
+
+// ErrDetached is what the Stdin of Attach returns from Read to end the stream and leave the process
+// alone; Attach then returns it too.
+var ErrDetached = errors.New("detached")
+
+// AttachOptions say how to join a process. Without any one reads what it writes from now on.
+type AttachOptions struct {
+	From   *[2]int64 // begin at these bytes of stdout and stderr
+	Replay bool      // begin with the oldest output that is kept
+	// Write asks to be the one that sends standard input; TakeOver, to be it instead of another.
+	Write, TakeOver bool
+	Lossless        bool // the process waits when its output is not read
+	// Lines makes every Write to Stdout one whole line, and sends Stdin line by line without empty ones:
+	// what MCP needs.
+	Lines bool
+	// Attached is called once, when the stream has begun.
+	Attached func(*api.StreamAttached)
+	// Gap is called between Writes where output is missing, as it is not kept any more.
+	Gap func(api.StreamGap)
+	// WriterLost is called when another has become the one that sends standard input.
+	WriterLost func()
 }
 
-func (s *execStream) handle(ctx context.Context, data []byte) (*api.ExecResult, error) {
-	var msg api.ServerControl
-	if err := json.Unmarshal(data, &msg); err != nil {
-		return nil, fmt.Errorf("control message: %w", err)
-	}
-	switch {
-	case msg.Error != nil:
-		return nil, &Error{*msg.Error}
-	case msg.Exit != nil:
-		return msg.Exit, nil
-	case msg.Started != nil && s.stdio.Stdin != nil:
-		go s.pump(ctx) // ends with the input or stop, except for a Read that nothing can interrupt
-	case msg.StdinTaken > 0:
-		s.mu.Lock()
-		s.taken = msg.StdinTaken
-		s.room.Broadcast()
-		s.mu.Unlock()
-	}
-	return nil, nil //nolint:nilnil // neither result nor error: the stream goes on
-}
-
-// pump sends standard input, never more of it than the window allows.
-func (s *execStream) pump(ctx context.Context) {
-	frame := make([]byte, 1, api.MaxFrame)
-	frame[0] = api.ChannelStdin
-	for {
-		n, err := s.stdio.Stdin.Read(frame[1:api.MaxFrame])
-		if n > 0 {
-			if !s.await(uint64(n)) || s.ws.Write(ctx, websocket.MessageBinary, frame[:1+n]) != nil {
-				return
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			_ = s.ws.Write(ctx, websocket.MessageBinary, frame[:1])
-			return
-		}
-		if err != nil { // half of an input is not to be taken for all of it
-			s.mu.Lock()
-			s.input = fmt.Errorf("read standard input: %w", err)
-			s.mu.Unlock()
-			_ = s.ws.CloseNow() // ends the program
-			return
-		}
-	}
-}
-
-// await waits until n more bytes fit into the window; false means that the stream is over.
-func (s *execStream) await(n uint64) bool {
-	s.sent += n
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.sent-s.taken > api.StdinWindow && !s.over {
-		s.room.Wait()
-	}
-	return !s.over
-}
-
-// stop ends pump, and returns what has gone wrong in it.
-func (s *execStream) stop() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = true
-	s.room.Broadcast()
-	return s.input
-}
-
-func (s *execStream) forward(ctx context.Context, signals <-chan string) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case name, ok := <-signals:
-			if !ok {
-				return
-			}
-			if s.control(ctx, api.ClientControl{Signal: name}) != nil {
-				return
-			}
-		}
-	}
-}
-
-func (s *execStream) control(ctx context.Context, msg api.ClientControl) error {
-	data, err := encode(msg)
+// Attach joins a process until it ends, and returns its result. A connection that is lost, as when boxd
+// is restarted, is made again without a byte more or less in either direction. Ending ctx leaves the
+// process alone.
+func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
+	path, err := c.processPath(id, p, "/stream", nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...))
+	if !o.Write {
+		stdio.Stdin = nil
+	}
+	s := newStream(c, stdio, signals)
+	s.options, s.path, s.again = o, path, path
+	s.attach = api.StreamAttach{Write: o.Write, Lossless: o.Lossless, Lines: o.Lines}
+	first := s.attach
+	first.Replay, first.TakeOver = o.Replay, o.TakeOver
+	if o.From != nil {
+		first.Stdout, first.Stderr = &o.From[0], &o.From[1]
+	}
+	s.first = &api.ClientControl{Attach: &first}
+	return s.run(ctx)
 }

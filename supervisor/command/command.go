@@ -75,7 +75,7 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 	o := &Order{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
 		Env: withEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
-		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe,
+		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}}
 	cmd := &o.Command
 	if cmd.Dir == "" {

@@ -26,6 +26,7 @@ type Process struct {
 	Terminal  *process.Size
 	Stdin     bool
 	StdinData []byte
+	Awaited   bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
 	Managed   bool // it has no timeout of its own, and its output is as Output says
 	Restart   *process.Restart
 	Ready     *process.Ready
@@ -60,7 +61,7 @@ func (c *Context) Process(req *Process) (*process.Spec, error) {
 		return nil, err
 	}
 	cmd := &o.Command
-	cmd.Durable = true
+	cmd.Durable, cmd.Wait = true, req.Awaited
 	if req.Managed {
 		keep := defaultOutput
 		if req.Output != nil {

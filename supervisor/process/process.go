@@ -84,7 +84,7 @@ type Process struct {
 	file   *os.File        // of holder, see private.go
 	fresh  *os.File        // of now, until that runs
 	cut    func()          // ends the Write that is under way
-	found  bool            // an earlier boxd may have had lossless readers, who may come back
+	found  bool            // the program waits for lossless readers who are to come, or whom an earlier boxd had
 	at     progress
 	state  State
 	news   chan struct{} // closed at the next change of state
@@ -104,7 +104,7 @@ type Process struct {
 func newProcess(home Home, spec *Spec) *Process {
 	p := &Process{
 		spec: *spec, home: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
-		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{},
+		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
 	}
 	if t := spec.Command.Terminal; t != nil {
 		p.size = (*Size)(t)

@@ -290,8 +290,8 @@ func (b *bench) startDaemon(ctx context.Context, name string, ahead int) (*clien
 		return nil, err
 	}
 	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
-	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nahead = %d\n"+
-		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n", socket, filepath.Join(dir, "state"), ahead)
+	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nruntime_dir = %q\nahead = %d\n"+
+		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n", socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), ahead)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -57,6 +57,7 @@ cat >"$dir/box.toml" <<TOML
 socket = "$dir/boxd.sock"
 socket_group = "root"
 state_dir = "$dir/state"
+runtime_dir = "$dir/run"
 [ids]
 base = $base
 count = 64
@@ -101,7 +102,7 @@ show boxctl run -v "$dir/project/repo:/mnt/repo:ro" -n \
 	-c 'git clone -q /mnt/repo words && cd words && git log --oneline | cat && python3 -m unittest -v 2>&1'
 
 title '4. A hostile script'
-show boxctl run -t 60s -v "$dir/project:/mnt/project:ro" -n -- python3 /mnt/project/hostile.py
+show boxctl run --timeout 60s -v "$dir/project:/mnt/project:ro" -n -- python3 /mnt/project/hostile.py
 
 title 'The end'
 kill "$daemon" && wait "$daemon" && daemon=''

@@ -5,6 +5,7 @@ package limits_test
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -65,6 +66,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	}{
 		{"less memory than is used", api.SessionChange{Memory: new(64 * quantity.MiB), CPUs: new(0.5), Labels: map[string]string{"x": "y"}}, http.StatusConflict, "memory"},
 		{"fewer processes than there are", api.SessionChange{Pids: new(20), Memory: new(512 * quantity.MiB)}, http.StatusConflict, "pids"},
+		{"fewer files than there are", api.SessionChange{WorkspaceInodes: new(1), Pids: new(70)}, http.StatusConflict, "workspace_inodes"},
 		{"less disk than is used", api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB), Pids: new(70)}, http.StatusConflict, "workspace_quota"},
 		{"room on disk, too few processes", api.SessionChange{WorkspaceQuota: new(128 * quantity.MiB), Pids: new(20)}, http.StatusConflict, "pids"},
 		{"nothing", api.SessionChange{Memory: new(quantity.Size(0))}, http.StatusBadRequest, "memory"},
@@ -216,5 +218,20 @@ func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	refused(t, err, http.StatusNotImplemented, "")
 	if boxtest.Grouped() {
 		succeeds(t, d, "s1", sh("head -c 9000000 /dev/zero > big"))
+	}
+}
+
+// A quota that nothing would keep is refused, whenever it is asked for.
+func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
+	dir := boxtest.TempDir(t)
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
+	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
+	_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
+	refused(t, err, http.StatusNotImplemented, "")
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
+		t.Error(err)
 	}
 }

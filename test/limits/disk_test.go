@@ -185,6 +185,12 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 {
 		t.Errorf("%s", show(r))
 	}
+	killKeeper(t, d) // the store is found mounted, and in use
+	succeeds(t, d, "s1", sh("rm big && head -c 6000000 /dev/zero > big"))
+	create(t, d, api.SessionRequest{ID: "s2", WorkspaceQuota: new(8 * quantity.MiB)})
+	if changed, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(16 * quantity.MiB)}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
+		t.Errorf("%+v, %v", changed, err)
+	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up
 	d.Restart()
 	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})

@@ -136,37 +136,6 @@ func TestAStopIsInOrder(t *testing.T) {
 	create(t, d, api.SessionRequest{ID: "s1"})
 }
 
-// keeper is the process id of a daemon's keeper.
-func keeper(t *testing.T, d *boxtest.Daemon) int {
-	t.Helper()
-	children := boxtest.Children(t, d.PID())
-	if len(children) != 1 {
-		t.Fatalf("children of boxd: %v", children)
-	}
-	return children[0]
-}
-
-func TestWithoutItsKeeperBoxdEndsAndBoxesDie(t *testing.T) {
-	t.Parallel()
-	d := boxtest.Start(t)
-	d.Warm()
-	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("echo x > file; (setsid sleep 1000 &)"))
-	if err := syscall.Kill(keeper(t, d), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	err := d.Wait()
-	if err == nil || !strings.Contains(d.Log(), "boxd: the keeper is gone") {
-		t.Errorf("boxd ended with %v", err)
-	}
-	noBoxes(t, d)
-	d.Restart()
-	d.Warm()
-	d.NothingLeft(before)
-	create(t, d, api.SessionRequest{ID: "s1"})
-}
-
 // A request that boxd has no descriptors for fails, and nothing else does.
 func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	t.Parallel()
@@ -220,7 +189,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 // helpers are the keeper's children of its own program: the zygote.
 func helpers(t *testing.T, d *boxtest.Daemon) (list []int) {
 	t.Helper()
-	for _, pid := range boxtest.Children(t, keeper(t, d)) {
+	for _, pid := range boxtest.Children(t, d.Keeper()) {
 		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && strings.HasPrefix(string(cmdline), "boxkeeper\x00zygote") {
 			list = append(list, pid)

@@ -85,12 +85,13 @@ func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	dir := boxtest.TempDir(t)
-	for _, tc := range []struct{ name, state, socket, want string }{
-		{"state", d.State, dir + "/s", "boxd: state directory " + d.State + " is in use by another boxd"},
-		{"socket", dir + "/state", d.Socket, "boxd: socket " + d.Socket + " is in use by another boxd"},
-		{"both", d.State, d.Socket, "is in use by another boxd"},
+	for _, tc := range []struct{ name, state, socket, run, want string }{
+		{"state", d.State, dir + "/s", dir + "/run", "boxd: state directory " + d.State + " is in use by another boxd"},
+		{"socket", dir + "/state", d.Socket, dir + "/run", "boxd: socket " + d.Socket + " is in use by another boxd"},
+		{"keeper", dir + "/state", dir + "/s", d.Dir + "/run", "boxd: runtime directory " + d.Dir + "/run is in use by another boxd"},
+		{"all", d.State, d.Socket, d.Dir + "/run", "is in use by another boxd"},
 	} {
-		out := boxd(t, boxtest.BestEffort+fmt.Sprintf("[daemon]\nstate_dir = %q\nsocket = %q\n", tc.state, tc.socket))
+		out := boxd(t, boxtest.BestEffort+fmt.Sprintf("[daemon]\nstate_dir = %q\nsocket = %q\nruntime_dir = %q\n", tc.state, tc.socket, tc.run))
 		if !strings.Contains(out, tc.want) || strings.Contains(out, "boxd serves") {
 			t.Errorf("%s: %s", tc.name, out)
 		}
@@ -102,9 +103,9 @@ func TestBoxdRefusesWhatItCannotServeFrom(t *testing.T) {
 	t.Parallel()
 	dir := boxtest.TempDir(t)
 	config := func(text string) string {
-		return strings.ReplaceAll("[daemon]\nsocket = \"%DIR%/s\"\nstate_dir = \"%DIR%/state\"\n"+text, "%DIR%", dir)
+		return strings.ReplaceAll("[daemon]\nsocket = \"%DIR%/s\"\nruntime_dir = \"%DIR%/run\"\nstate_dir = \"%DIR%/state\"\n"+text, "%DIR%", dir)
 	}
-	if out := boxd(t, config("[sessions]\nmaximum = 3\n")); !strings.Contains(out, "sessions.maximum") || !strings.Contains(out, "line 5") {
+	if out := boxd(t, config("[sessions]\nmaximum = 3\n")); !strings.Contains(out, "sessions.maximum") || !strings.Contains(out, "line 6") {
 		t.Errorf("unknown key: %s", out)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "state", "sessions"), 0o700); err != nil {

@@ -1,61 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+// Package wire stands between the wire and the supervisor: it reads JSON strictly, and says what a request
+// of the wire means and what became of it in the words of the wire.
+package wire
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
-// decodeBody reads the JSON body of a request, of at most so many bytes, into v.
-func (c *call) decodeBody(v any, most int64) error {
-	length := c.r.ContentLength // -1: not said
-	if length > most {
-		return tooLong(quantity.Size(length), most)
-	}
-	expect := length
-	if length < 0 {
-		expect = most
-	}
-	release, err := c.load.reserve(c.context(), expect)
-	if err != nil {
-		return err
-	}
-	defer release()
-	conn := http.NewResponseController(c.w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
-	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
-	_, err = data.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, most))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return tooLong("more", most)
-	}
-	if err != nil {
-		return fault.Errorf(fault.Invalid, "read the body: %w", err)
-	}
-	c.read = true
-	_ = conn.SetReadDeadline(time.Time{}) // as above
-	return decode(data.Bytes(), v)
-}
-
-func tooLong(size any, most int64) error {
-	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(most)))
-}
-
-// decode reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
+// Decode reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
 // control plane: it takes keys in any case, the last of several equal ones, null for anything, and text
 // that is no UTF-8, of which it makes other text; and its errors name no field. Here every key must be
 // known, spelt exactly and given once, and every error says which field it is about. Lists and maps are
@@ -63,7 +27,7 @@ func tooLong(size any, most int64) error {
 //
 // Fields have two tags: max is how many elements a list or map may have, and of one with show:"never" no
 // error shows the value.
-func decode(data []byte, v any) error {
+func Decode(data []byte, v any) error {
 	data = bytes.Trim(data, " \t\r\n") // what JSON knows as space
 	if len(data) == 0 {
 		return fault.Errorf(fault.Invalid, "the body is empty, want a JSON object")
@@ -274,7 +238,7 @@ func article(k reflect.Kind) string {
 		return "true or false"
 	case reflect.String:
 		return "a string"
-	case reflect.Int, reflect.Uint32:
+	case reflect.Int, reflect.Int64, reflect.Uint16, reflect.Uint32:
 		return "a whole number"
 	default:
 		return "a number"

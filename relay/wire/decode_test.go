@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package wire
 
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 func TestRequestsAreReadExactly(t *testing.T) {
@@ -23,7 +27,7 @@ func TestRequestsAreReadExactly(t *testing.T) {
 		"cpus":0.5,"pids":null,"mounts":[{"source":"/a","target":"/data","mode":"ro"},{"source":"/b","target":"/mnt","owner":7}],
 		"env":{"A":"\ufffd","":"x"},"labels":{}},
 		"exec":{"argv":["sh","-c","echo \"$1\""],"cwd":"/tmp","timeout":2,"stdin":"é","output_limit":"1KiB"}} `
-	if err := decode([]byte(body), &got); err != nil {
+	if err := Decode([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := api.OneShotRequest{
@@ -97,7 +101,7 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var v api.OneShotRequest
-			err := decode([]byte(tc.body), &v)
+			err := Decode([]byte(tc.body), &v)
 			f, ok := errors.AsType[*fault.Error](err)
 			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.says)
@@ -117,8 +121,50 @@ func TestNoErrorShowsWhatMayBeASecret(t *testing.T) {
 		`{"exec":{"env":{"TOKEN":"s3cret","TOKEN":""}}}`,
 	} {
 		var v api.OneShotRequest
-		if err := decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if err := Decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
+func TestProcessesAreAskedForExactly(t *testing.T) {
+	t.Parallel()
+	var got api.ProcessRequest
+	body := `{"argv":["a"],"env":{"A":"b"},"cwd":"/tmp","timeout":"1h","memory":"1MiB","terminal":{"rows":24,"cols":80},"stdin":true,
+		"restart":{"policy":"always","delay":0.5,"max_delay":"1m","limit":0,"window":"1h"},"ready":{"line":"up","timeout":"5s"},
+		"stop":{"signal":"SIGINT","grace":"0s"},"lease":"30s","output":"2MiB","labels":{"x":"y"}}`
+	if err := Decode([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	req, err := ProcessRequest("p/1", &got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &supervisor.ProcessRequest{
+		ID: "p/1", Managed: true, Stdin: true, Terminal: &process.Size{Rows: 24, Cols: 80}, Lease: new(30 * time.Second), Output: new(2 * quantity.MiB),
+		Labels: map[string]string{"x": "y"}, Ready: &process.Ready{Line: new("up"), Timeout: new(5 * time.Second)},
+		Restart: &process.Restart{Policy: "always", Delay: new(500 * time.Millisecond), MaxDelay: new(time.Minute), Limit: new(0), Window: new(time.Hour)},
+		Stop:    &process.Stop{Signal: "SIGINT", Grace: new(time.Duration(0))},
+		Exec: supervisor.ExecRequest{
+			Argv: []string{"a"}, Env: map[string]string{"A": "b"}, Dir: "/tmp", Timeout: new(quantity.Duration(time.Hour)),
+			Limits: policy.ProgramLimits{Memory: new(quantity.MiB)},
+		},
+	}
+	if diff := cmp.Diff(want, req); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for body, field := range map[string]string{
+		`{"terminal":{"rows":65536,"cols":1}}`: "terminal.rows", `{"terminal":{"rows":-1}}`: "terminal.rows", `{"terminal":{"rows":0,"cols":80}}`: "terminal",
+		`{"terminal":{"cols":80}}`: "terminal", `{"restart":{"polcy":"no"}}`: "restart.polcy", `{"restart":"always"}`: "restart",
+		`{"ready":{"command":"true"}}`: "ready.command", `{"lease":null,"stop":{"grace":"-1s"}}`: "stop.grace", `{"detach":true}`: "detach", `{"id":"x"}`: "id",
+	} {
+		var r api.ProcessRequest
+		err := Decode([]byte(body), &r)
+		if err == nil {
+			_, err = ProcessRequest("p", &r)
+		}
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != field {
+			t.Errorf("%s: %v, want one about %q", body, err, field)
 		}
 	}
 }
@@ -129,16 +175,25 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"exec":{"argv":["\ud83d\ude00","\\","\""],"command":null,"timeout":"1s"}}`))
 	f.Add([]byte("{\"session\":{\"id\":\"\xff\\ud800\"}}"))
 	f.Add([]byte(`{"session":{"env":{"a":"b","a":null}}}{`))
+	f.Add([]byte(`{"attach":{"stdout":1,"stderr":-1,"replay":true,"write":true,"take_over":true,"stdin":9223372036854775807,"lossless":true,"lines":true}}`))
+	f.Add([]byte(`{"start":{"exec":{"id":"p","detach":true},"stdin":true,"terminal":{"rows":65535,"cols":65536}},"resize":{"rows":24,"cols":80},"signal":"SIGINT"}`))
+	f.Add([]byte(`{"argv":["a"],"terminal":{"rows":1,"cols":1},"restart":{"policy":"always","limit":3},"ready":{"port":80},"stop":{"grace":1},"lease":"1m"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var ours, theirs api.OneShotRequest
-		if decode(data, &ours) != nil {
-			return
-		}
-		if err := json.Unmarshal(data, &theirs); err != nil {
-			t.Fatalf("%q: %v", data, err)
-		}
-		if diff := cmp.Diff(theirs, ours); diff != "" {
-			t.Errorf("%q is read otherwise (-encoding/json +ours):\n%s", data, diff)
+		for _, typ := range []reflect.Type{reflect.TypeFor[api.OneShotRequest](), reflect.TypeFor[api.ClientControl](), reflect.TypeFor[api.ProcessRequest]()} {
+			decodesAlike(t, data, typ)
 		}
 	})
+}
+
+func decodesAlike(t *testing.T, data []byte, typ reflect.Type) {
+	ours, theirs := reflect.New(typ).Interface(), reflect.New(typ).Interface()
+	if Decode(data, ours) != nil {
+		return
+	}
+	if err := json.Unmarshal(data, theirs); err != nil {
+		t.Fatalf("%q: %v", data, err)
+	}
+	if diff := cmp.Diff(theirs, ours); diff != "" {
+		t.Errorf("%q is read otherwise (-encoding/json +ours):\n%s", data, diff)
+	}
 }

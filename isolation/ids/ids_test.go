@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+package ids
 
 import (
 	"errors"
@@ -16,19 +16,14 @@ import (
 
 const firstBase = 0x70000000
 
-// ranges makes the view one keeper has of the ranges in a lock file.
-func ranges(path string, count uint32) *idRanges {
-	return &idRanges{path: path, base: firstBase, count: count, used: map[uint32]bool{}}
-}
-
-func take(t *testing.T, r *idRanges, slot uint32) idRange {
+func take(t *testing.T, r *Ranges, slot uint32) Range {
 	t.Helper()
-	ids, err := r.take()
+	ids, err := r.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids.slot != slot || ids.base != firstBase+slot*isolation.IDRange {
-		t.Errorf("got slot %d from %d, want slot %d", ids.slot, ids.base, slot)
+	if ids.Base != firstBase+slot*isolation.IDRange {
+		t.Errorf("got the range from %d, want the one of slot %d", ids.Base, slot)
 	}
 	return ids
 }
@@ -36,56 +31,56 @@ func take(t *testing.T, r *idRanges, slot uint32) idRange {
 func TestKeepersOfAHostNeverShareARange(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ids")
-	one, two := ranges(path, 4), ranges(path, 4)
+	one, two := New(path, firstBase, 4), New(path, firstBase, 4)
 	a := take(t, one, 0)
 	b := take(t, two, 1)
 	c := take(t, one, 2)
 	d := take(t, two, 3)
-	for _, r := range []*idRanges{one, two} {
-		if _, err := r.take(); !errors.Is(err, unix.EUSERS) {
+	for _, r := range []*Ranges{one, two} {
+		if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
 			t.Errorf("a fifth range of four: %v", err)
 		}
 	}
-	two.release(b)
+	two.Release(b)
 	b = take(t, one, 1) // the lowest free one, whosever it was
-	for _, ids := range []idRange{a, b, c} {
-		one.release(ids)
+	for _, ids := range []Range{a, b, c} {
+		one.Release(ids)
 	}
-	two.release(d)
+	two.Release(d)
 }
 
 func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ids")
-	dead, next := ranges(path, 2), ranges(path, 2)
+	dead, next := New(path, firstBase, 2), New(path, firstBase, 2)
 	ids := take(t, dead, 0)
-	box, err := unix.FcntlInt(uintptr(ids.lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box has it
+	box, err := unix.FcntlInt(uintptr(ids.Lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box has it
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.release(ids) // its keeper has crashed; the box has not ended yet
+	dead.Release(ids) // its keeper has crashed; the box has not ended yet
 	other := take(t, next, 1)
 	unix.Close(box)
 	first := take(t, next, 0)
-	next.release(first)
-	next.release(other)
+	next.Release(first)
+	next.Release(other)
 }
 
 func TestLastKeeperRemovesTheLockFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ids")
-	one, two := ranges(path, 2), ranges(path, 2)
+	one, two := New(path, firstBase, 2), New(path, firstBase, 2)
 	ids := take(t, one, 0)
-	two.close()
+	two.Close()
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("while a box lives: %v", err)
 	}
-	one.release(ids)
-	one.close()
+	one.Release(ids)
+	one.Close()
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after the last: %v", err)
 	}
-	one.close() // nothing there to remove
+	one.Close() // nothing there to remove
 }
 
 func TestLockFileIsNoLink(t *testing.T) {
@@ -95,7 +90,21 @@ func TestLockFileIsNoLink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ranges(path, 2).take(); !errors.Is(err, unix.ELOOP) {
+	if _, err := New(path, firstBase, 2).Take(); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v", err)
+	}
+}
+
+func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ids")
+	r := New(path, firstBase, 3)
+	living := r.Adopt(firstBase)
+	elsewhere := r.Adopt(firstBase + 77*isolation.IDRange) // of an earlier configuration
+	a := take(t, r, 1)
+	r.Release(living)
+	b := take(t, r, 0)
+	for _, ids := range []Range{elsewhere, a, b} {
+		r.Release(ids)
 	}
 }

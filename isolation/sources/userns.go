@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+package sources
 
 import (
 	"fmt"
@@ -14,16 +14,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// userNamespaces keeps the user namespaces that serve as id maps of mounts (mount_setattr(2)). One
+// UserNamespaces keeps the user namespaces that serve as id maps of mounts (mount_setattr(2)). One
 // maps a single owner on disk to the box user of one range. Making one costs a process, so they are
 // kept for the next box of the same owner and range.
-type userNamespaces struct {
+type UserNamespaces struct {
 	mu   sync.Mutex // guards the field below, and is held while one is made
 	open map[idMap]int
 }
 
 type idMap struct {
-	owner owner
+	owner Owner
 	base  uint32
 }
 
@@ -31,8 +31,8 @@ type idMap struct {
 // always the next, so few entries serve whoever does one thing after the other.
 const maxOpen = 16
 
-// get returns a user namespace for the map. The descriptor is the caller's.
-func (u *userNamespaces) get(o owner, base uint32) (int, error) {
+// Get returns a user namespace for the map. The descriptor is the caller's.
+func (u *UserNamespaces) Get(o Owner, base uint32) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := idMap{o, base}
@@ -50,27 +50,25 @@ func (u *userNamespaces) get(o owner, base uint32) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-func (u *userNamespaces) close() {
+// Close forgets all that are kept.
+func (u *UserNamespaces) Close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closeLocked()
 }
 
-func (u *userNamespaces) closeLocked() {
+func (u *UserNamespaces) closeLocked() {
 	for _, fd := range u.open {
 		unix.Close(fd)
 	}
 	u.open = map[idMap]int{}
 }
 
-// HoldCommand is what a user namespace is made with.
-const HoldCommand = isolation.HoldCommand
-
 // strangerGID is what a box sees as the group of a mounted directory that is not its owner's. No
 // program is ever in it.
 const strangerGID = isolation.BoxGID + 1
 
-func newUserNamespace(o owner, base uint32) (int, error) {
+func newUserNamespace(o Owner, base uint32) (int, error) {
 	var stdin [2]int
 	if err := unix.Pipe2(stdin[:], unix.O_CLOEXEC); err != nil {
 		return -1, err
@@ -81,7 +79,7 @@ func newUserNamespace(o owner, base uint32) (int, error) {
 	if o.dirGID != o.gid {
 		groups = append(groups, syscall.SysProcIDMap{ContainerID: int(o.dirGID), HostID: int(base) + strangerGID, Size: 1})
 	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", HoldCommand}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", isolation.HoldCommand}, &syscall.ProcAttr{
 		Files: []uintptr{uintptr(stdin[0])},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,

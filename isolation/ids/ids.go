@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+// Package ids gives every box of a host a range of host ids of its own.
+package ids
 
 import (
 	"errors"
@@ -12,11 +13,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// idRanges gives every box a range of host ids that no other living box on the host has, also none
+// Ranges gives every box a range of host ids that no other living box on the host has, also none
 // of another keeper or of one that crashed: each range is a byte of a shared file, locked for as
 // long as any holder lives. The lock is of the open file description (fcntl(2), F_OFD_SETLK), and
 // PID 1 of the box holds that too.
-type idRanges struct {
+type Ranges struct {
 	path  string
 	base  uint32
 	count uint32
@@ -25,60 +26,77 @@ type idRanges struct {
 	used map[uint32]bool
 }
 
-// idRange is one reservation.
-type idRange struct {
-	base uint32 // first id
-	slot uint32
-	lock int // descriptor that holds the reservation
+// New returns the ranges from base on that a file reserves.
+func New(path string, base, count uint32) *Ranges {
+	return &Ranges{path: path, base: base, count: count, used: map[uint32]bool{}}
 }
 
-// take reserves the lowest free range: few ranges used over and over keep the cache of user
+// Range is one reservation.
+type Range struct {
+	Base uint32 // first id
+	Lock int    // descriptor that holds the reservation, noLock if only the box itself holds it
+}
+
+const noLock = -1
+
+// Take reserves the lowest free range: few ranges used over and over keep the cache of user
 // namespaces warm. EUSERS: all are taken.
-func (r *idRanges) take() (idRange, error) {
+func (r *Ranges) Take() (Range, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fd, err := openLock(r.path)
 	if err != nil {
-		return idRange{}, err
+		return Range{}, err
 	}
 	for slot := range r.count {
-		if r.used[slot] {
+		base := r.base + slot*isolation.IDRange
+		if r.used[base] {
 			continue
 		}
-		base := r.base + slot*isolation.IDRange
 		err := lockByte(fd, base/isolation.IDRange)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 			continue // another keeper's
 		}
 		if err != nil {
 			unix.Close(fd)
-			return idRange{}, fmt.Errorf("reserve ids: %w", err)
+			return Range{}, fmt.Errorf("reserve ids: %w", err)
 		}
 		if !sameFile(fd, r.path) { // removed by a keeper that ended just now
 			unix.Close(fd)
 			if fd, err = openLock(r.path); err != nil {
-				return idRange{}, err
+				return Range{}, err
 			}
 			continue
 		}
-		r.used[slot] = true
-		return idRange{base: base, slot: slot, lock: fd}, nil
+		r.used[base] = true
+		return Range{Base: base, Lock: fd}, nil
 	}
 	unix.Close(fd)
-	return idRange{}, unix.EUSERS
+	return Range{}, unix.EUSERS
 }
 
-// release gives a range back when its box is dead.
-func (r *idRanges) release(ids idRange) {
+// Adopt notes the range of a living box that an earlier keeper has started. PID 1 of it holds the
+// reservation.
+func (r *Ranges) Adopt(base uint32) Range {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	unix.Close(ids.lock)
-	delete(r.used, ids.slot)
+	r.used[base] = true
+	return Range{Base: base, Lock: noLock}
 }
 
-// close removes the lock file if no keeper on the host needs it any more: who can lock every byte
+// Release gives a range back when its box is dead.
+func (r *Ranges) Release(ids Range) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ids.Lock != noLock {
+		unix.Close(ids.Lock)
+	}
+	delete(r.used, ids.Base)
+}
+
+// Close removes the lock file if no keeper on the host needs it any more: who can lock every byte
 // of it is the last.
-func (r *idRanges) close() {
+func (r *Ranges) Close() {
 	fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+package sources
 
 import (
 	"strings"
@@ -47,7 +47,7 @@ func TestPermitFollowsTheRules(t *testing.T) {
 		caller  uint32
 		owner   uint32 // that the mount names
 		mode    string
-		want    owner
+		want    Owner
 		refused string
 	}{
 		{name: "own below home", rules: all, path: "/home/ann/project", of: ann, caller: ann, mode: toWrite, want: mapped(ann)},
@@ -71,14 +71,14 @@ func TestPermitFollowsTheRules(t *testing.T) {
 		{name: "below a listed one", rules: all, path: "/srv/lend/x/y", of: ann, caller: ann, mode: toWrite, want: mapped(ann)},
 		{name: "with a listed one's name before it", rules: all, path: "/srv/lender", of: ann, caller: ann, mode: toRead, refused: ownHome},
 		{name: "what contains a listed one", rules: all, path: "/srv", of: ann, caller: ann, mode: toRead, refused: ownHome},
-		{name: "reading another's", rules: all, path: "/srv/lend/x", of: bob, caller: ann, mode: toRead, want: owner{uid: ann, gid: ann, dirGID: bob}},
-		{name: "reading root's", rules: all, path: "/srv/lend/x", of: 0, caller: ann, mode: toRead, want: owner{uid: ann, gid: ann}},
+		{name: "reading another's", rules: all, path: "/srv/lend/x", of: bob, caller: ann, mode: toRead, want: Owner{uid: ann, gid: ann, dirGID: bob}},
+		{name: "reading root's", rules: all, path: "/srv/lend/x", of: 0, caller: ann, mode: toRead, want: Owner{uid: ann, gid: ann}},
 		{name: "writing another's", rules: all, path: "/srv/lend/x", of: bob, caller: ann, mode: toWrite, refused: ownedBy},
 		{name: "writing root's", rules: all, path: "/srv/lend/x", of: 0, caller: ann, mode: toWrite, refused: ownedBy},
 
-		{name: "rule with an owner", rules: all, path: "/srv/named/x", of: carl, caller: ann, mode: toWrite, want: owner{uid: carl, gid: 77, dirGID: carl, mapped: true}},
-		{name: "rule with an owner, for root", rules: all, path: "/srv/named/x", of: carl, caller: 0, mode: toWrite, want: owner{uid: carl, gid: 77, dirGID: carl, mapped: true}},
-		{name: "rule with an owner wins over a named one", rules: all, path: "/srv/named/x", of: carl, caller: 0, owner: ann, mode: toWrite, want: owner{uid: carl, gid: 77, dirGID: carl, mapped: true}},
+		{name: "rule with an owner", rules: all, path: "/srv/named/x", of: carl, caller: ann, mode: toWrite, want: Owner{uid: carl, gid: 77, dirGID: carl, Mapped: true}},
+		{name: "rule with an owner, for root", rules: all, path: "/srv/named/x", of: carl, caller: 0, mode: toWrite, want: Owner{uid: carl, gid: 77, dirGID: carl, Mapped: true}},
+		{name: "rule with an owner wins over a named one", rules: all, path: "/srv/named/x", of: carl, caller: 0, owner: ann, mode: toWrite, want: Owner{uid: carl, gid: 77, dirGID: carl, Mapped: true}},
 		{name: "rule with another owner than the directory", rules: all, path: "/srv/named/x", of: ann, caller: ann, mode: toWrite, refused: ownedBy},
 		{name: "the first rule that fits counts", rules: []AllowRule{{Path: "/srv/named/mine"}, named}, path: "/srv/named/mine", of: ann, caller: ann, mode: toWrite, want: mapped(ann)},
 
@@ -87,8 +87,8 @@ func TestPermitFollowsTheRules(t *testing.T) {
 		{name: "root names another", rules: all, path: "/srv/lend/x", of: ann, caller: 0, owner: bob, mode: toWrite, refused: ownedBy},
 		{name: "root lends root's for writing", rules: all, path: "/srv/lend/x", of: 0, caller: 0, mode: toWrite, refused: notRoots},
 		{name: "root names another for root's", rules: all, path: "/srv/lend/x", of: 0, caller: 0, owner: ann, mode: toWrite, refused: ownedBy},
-		{name: "root lends root's for reading", rules: all, path: "/srv/lend/x", of: 0, caller: 0, mode: toRead, want: owner{}},
-		{name: "root lends its own below its home", rules: all, path: "/root/x", of: 0, caller: 0, mode: toRead, want: owner{}},
+		{name: "root lends root's for reading", rules: all, path: "/srv/lend/x", of: 0, caller: 0, mode: toRead, want: Owner{}},
+		{name: "root lends its own below its home", rules: all, path: "/root/x", of: 0, caller: 0, mode: toRead, want: Owner{}},
 		{name: "and not for writing", rules: all, path: "/root/x", of: 0, caller: 0, mode: toWrite, refused: notRoots},
 		{name: "root and the homes of others", rules: []AllowRule{home}, path: "/home/ann/x", of: ann, caller: 0, mode: toRead, refused: ownHome},
 
@@ -110,7 +110,7 @@ func TestPermitFollowsTheRules(t *testing.T) {
 	}
 }
 
-func mapped(id uint32) owner { return owner{uid: id, gid: id, dirGID: id, mapped: true} }
+func mapped(id uint32) Owner { return Owner{uid: id, gid: id, dirGID: id, Mapped: true} }
 
 func TestPermitNeverLendsWhatIsTheSystems(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+// Package sources decides which host directories boxes may have, and whose files they make there. It runs in
+// the keeper.
+package sources
 
 import (
 	"errors"
@@ -50,26 +52,32 @@ func ParseAllowRule(text string) (AllowRule, error) {
 	return r, nil
 }
 
-// source is an opened and permitted mount source.
-type source struct {
-	mount isolation.Mount
-	fd    int
-	owner owner
+// Rules say what may be lent.
+type Rules struct {
+	Allow []AllowRule
+	State string // boxd's own directory, never lent; without links
 }
 
-// owner is the host identity that the box user has in a mount.
-type owner struct {
+// Source is an opened and permitted mount source.
+type Source struct {
+	Mount isolation.Mount
+	FD    int
+	Owner Owner
+}
+
+// Owner is the host identity that the box user has in a mount.
+type Owner struct {
 	uid, gid uint32
 	// dirGID is the directory's own group. The box user is not in it unless it is gid, but the map must
 	// know it: the kernel refuses every write to what has an id it could not write back.
 	dirGID  uint32
-	mapped  bool // false: no map, the box user is a stranger there
-	managed bool // of a managed workspace, see workOwner
+	Mapped  bool // false: no map, the box user is a stranger there
+	Managed bool // of a managed workspace, see WorkOwner
 }
 
-// openSources opens the mounts of a spec with the rights of its caller and holds them against the
+// Open opens the mounts of a spec with the rights of its caller and holds them against the
 // rules. What it returns is what will be mounted, whatever happens to the paths afterwards.
-func (k *Keeper) openSources(spec *isolation.Spec) ([]source, error) {
+func (r *Rules) Open(spec *isolation.Spec) ([]Source, error) {
 	if len(spec.Mounts) == 0 {
 		return nil, nil
 	}
@@ -85,14 +93,14 @@ func (k *Keeper) openSources(spec *isolation.Spec) ([]source, error) {
 			}
 		}
 	})
-	sources := make([]source, 0, len(fds))
+	sources := make([]Source, 0, len(fds))
 	for i, m := range spec.Mounts {
-		src := source{mount: m, fd: fds[i]}
+		src := Source{Mount: m, FD: fds[i]}
 		if err == nil && errs[i] != nil {
-			err = stepError(isolation.StepMountSource, m.Source, errs[i])
+			err = failed(m.Source, errs[i])
 		}
 		if err == nil {
-			src.owner, err = k.permit(spec, i, src.fd)
+			src.Owner, err = r.permit(spec, i, src.FD)
 		}
 		sources = append(sources, src)
 	}
@@ -107,6 +115,15 @@ func (k *Keeper) openSources(spec *isolation.Spec) ([]source, error) {
 	return nil, err
 }
 
+// failed says which source the kernel refused.
+func failed(path string, err error) error {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		errno = unix.EPROTO
+	}
+	return &isolation.StepError{Step: isolation.StepMountSource, Item: path, Errno: errno}
+}
+
 func accessMode(m isolation.Mount) uint32 {
 	if m.Writable {
 		return unix.R_OK | unix.W_OK | unix.X_OK
@@ -115,19 +132,19 @@ func accessMode(m isolation.Mount) uint32 {
 }
 
 // permit decides on the directory that was opened, not on the path that was asked for.
-func (k *Keeper) permit(spec *isolation.Spec, i, fd int) (owner, error) {
+func (r *Rules) permit(spec *isolation.Spec, i, fd int) (Owner, error) {
 	m := spec.Mounts[i]
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
 	if err != nil {
-		return owner{}, stepError(isolation.StepMountSource, m.Source, err)
+		return Owner{}, failed(m.Source, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return owner{}, stepError(isolation.StepMountSource, m.Source, err)
+		return Owner{}, failed(m.Source, err)
 	}
-	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: k.cfg.StateDir, home: homeOf}
-	own, allowed := d.permit(k.cfg.Allow, spec.Caller, m)
+	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: r.State, home: homeOf}
+	own, allowed := d.permit(r.Allow, spec.Caller, m)
 	if allowed != "" {
 		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
 			Field: "mounts[" + strconv.Itoa(i) + "].source", Value: m.Source, Allowed: allowed,
@@ -140,14 +157,14 @@ func (k *Keeper) permit(spec *isolation.Spec, i, fd int) (owner, error) {
 type directory struct {
 	path     string // without links
 	uid, gid uint32
-	state    string // boxd's own directory, never lent; without links, too
+	state    string // of the rules
 	home     func(uid uint32) string
 }
 
 // permit applies the rules; a non-empty second result says what would have been allowed.
-func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (owner, string) {
+func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (Owner, string) {
 	if !isolation.CleanAbsolute(d.path) || system(d.path, d.state) {
-		return owner{}, "no system directory, and nothing of boxd's own"
+		return Owner{}, "no system directory, and nothing of boxd's own"
 	}
 	var rule *AllowRule
 	for i := range rules {
@@ -157,21 +174,21 @@ func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolati
 		}
 	}
 	if rule == nil {
-		return owner{}, describe(rules)
+		return Owner{}, describe(rules)
 	}
 	own := d.owner(rule, caller, m)
 	own.dirGID = d.gid
 	if !m.Writable {
-		own.mapped = own.uid != 0 && own.uid == d.uid
+		own.Mapped = own.uid != 0 && own.uid == d.uid
 		return own, ""
 	}
 	if own.uid == 0 || own.gid == 0 {
-		return owner{}, "a directory of a user other than root: nothing in a box ever writes as root of the host"
+		return Owner{}, "a directory of a user other than root: nothing in a box ever writes as root of the host"
 	}
 	if own.uid != d.uid {
-		return owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)
+		return Owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)
 	}
-	own.mapped = true
+	own.Mapped = true
 	return own, ""
 }
 
@@ -187,16 +204,16 @@ func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
 }
 
 // owner says whose files the box makes there.
-func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.Mount) owner {
+func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.Mount) Owner {
 	switch {
 	case rule.UID != 0:
-		return owner{uid: rule.UID, gid: rule.GID}
+		return Owner{uid: rule.UID, gid: rule.GID}
 	case caller.UID != 0:
-		return owner{uid: caller.UID, gid: caller.GID}
+		return Owner{uid: caller.UID, gid: caller.GID}
 	case m.Owner != 0:
-		return owner{uid: m.Owner, gid: primaryGroup(m.Owner)}
+		return Owner{uid: m.Owner, gid: primaryGroup(m.Owner)}
 	}
-	return owner{uid: d.uid, gid: primaryGroup(d.uid)}
+	return Owner{uid: d.uid, gid: primaryGroup(d.uid)}
 }
 
 func describe(rules []AllowRule) string {
@@ -285,8 +302,8 @@ func become(c isolation.Caller) error {
 	return nil
 }
 
-// workOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
+// WorkOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
 // use there, as the directory above is closed to all.
-func workOwner() owner {
-	return owner{uid: isolation.BoxUID, gid: isolation.BoxGID, mapped: true, managed: true}
+func WorkOwner() Owner {
+	return Owner{uid: isolation.BoxUID, gid: isolation.BoxGID, Mapped: true, Managed: true}
 }

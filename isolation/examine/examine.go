@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+// Package examine looks at what boxes need of a host. It runs in the keeper.
+package examine
 
 import (
 	"errors"
@@ -14,10 +15,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// check examines what boxes need of this host. Whether one really starts, boxd tries by itself.
-func (k *Keeper) check() []isolation.Check {
+// Host examines this host, for boxes with so many ranges of ids from base on. Whether a box really starts, boxd
+// tries by itself.
+func Host(base, count uint32) []isolation.Check {
 	return []isolation.Check{
-		checkKernel(), checkUserNamespaces(), checkCapabilities(), k.checkIDs(),
+		checkKernel(), checkUserNamespaces(), checkCapabilities(), checkIDs(base, count),
 	}
 }
 
@@ -102,10 +104,10 @@ func checkCapabilities() isolation.Check {
 }
 
 // checkIDs looks for users and subordinate ranges of the host inside the boxes' ids.
-func (k *Keeper) checkIDs() isolation.Check {
+func checkIDs(base, count uint32) isolation.Check {
 	const name = "id ranges"
-	first := uint64(k.cfg.IDBase)
-	end := first + uint64(k.cfg.IDCount)*isolation.IDRange
+	first := uint64(base)
+	end := first + uint64(count)*isolation.IDRange
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
 		data, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -131,7 +133,7 @@ func (k *Keeper) checkIDs() isolation.Check {
 			return fail(name, "choose another ids.base", "user %s has an id of the boxes: %d", fields[0], id)
 		}
 	}
-	return ok(name, "%d-%d, room for %d boxes", first, end-1, k.cfg.IDCount)
+	return ok(name, "%d-%d, room for %d boxes", first, end-1, count)
 }
 
 // subordinate reads a line of subuid(5).

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+)
+
+// sweep removes what a keeper has left that died, but for the boxes to keep.
+func (t *Tree) sweep(keep func(key string) bool) error {
+	owners, err := os.ReadDir(t.path)
+	if err != nil {
+		return err
+	}
+	for _, o := range owners {
+		if !o.IsDir() || !strings.HasPrefix(o.Name(), ownerPrefix) {
+			continue
+		}
+		if err := t.sweepOwner(o.Name(), keep); err != nil {
+			return fmt.Errorf("remove %s: %w", o.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (t *Tree) sweepOwner(name string, keep func(key string) bool) error {
+	path := filepath.Join(t.path, name)
+	boxes, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	living := func(e os.DirEntry) bool {
+		key, ok := strings.CutPrefix(e.Name(), boxPrefix)
+		return ok && e.IsDir() && keep(key)
+	}
+	if !slices.ContainsFunc(boxes, living) {
+		return removeAll(t.root, t.path, name)
+	}
+	home, err := t.root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	for _, e := range boxes {
+		if !e.IsDir() || living(e) {
+			continue
+		}
+		if err := removeAll(home, path, e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Find takes over the groups that Make made for a box in an earlier keeper.
+func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
+	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
+	b.path = filepath.Join(t.path, b.owner, b.name)
+	home, err := t.root.Open(b.owner)
+	if err != nil {
+		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+	}
+	defer home.Close()
+	if b.group, err = home.Open(b.name); err != nil {
+		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+	}
+	return b.found()
+}
+
+// FindIn takes over the groups that MakeIn made for a box in an earlier keeper.
+func (t *Tree) FindIn(path string, limits *cgroup.Limits) (*Box, error) {
+	group, err := openDelegated(path)
+	if err != nil {
+		return nil, err
+	}
+	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, limits: *limits}
+	return b.found()
+}
+
+// found opens the group of the programs. What the box is limited in is left as it is. A box that is dead may
+// have lost that group already; its groups can only be removed.
+func (b *Box) found() (*Box, error) {
+	work, err := b.group.Open("work")
+	if errors.Is(err, unix.ENOENT) {
+		work, err = cgroup.Group{FD: -1}, nil
+	}
+	if err != nil {
+		b.group.Close()
+		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+	}
+	b.work = work
+	return b, nil
+}
+
+// Close lets go of the groups of a box; they stay.
+func (b *Box) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.removed {
+		return
+	}
+	b.removed = true
+	if b.work.FD >= 0 {
+		b.work.Close()
+	}
+	b.group.Close()
+}

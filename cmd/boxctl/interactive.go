@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
+)
+
+// terminalFlags are the flags of run and exec that connect a person with the program.
+type terminalFlags struct {
+	noStdin, interactive, terminal bool
+	detachKeys                     string
+	keys                           []byte // parsed
+}
+
+func (f *terminalFlags) add(cmd *cobra.Command) {
+	set := cmd.Flags()
+	set.BoolVarP(&f.noStdin, "no-stdin", "n", false, "give the program no standard input")
+	set.BoolVarP(&f.interactive, "interactive", "i", false, "give it standard input even if that is a terminal")
+	set.BoolVarP(&f.terminal, "terminal", "t", false, "give it a terminal; with -i, this one")
+	addDetachKeys(cmd, &f.detachKeys)
+}
+
+func addDetachKeys(cmd *cobra.Command, keys *string) {
+	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "keys that leave a program in a terminal to itself; empty: none")
+}
+
+// checkTerminal says whether the flags fit together and to what boxctl was started on.
+func (a *app) checkTerminal(f *terminalFlags) (err error) {
+	f.keys, err = tty.ParseKeys(f.detachKeys)
+	switch {
+	case err != nil:
+		return &usageError{fmt.Errorf("--detach-keys: %w", err)}
+	case f.interactive && f.noStdin:
+		return &usageError{errors.New("--interactive and --no-stdin: give one of them")}
+	case f.terminal && a.json:
+		return &usageError{errors.New("--terminal and --json: what a terminal shows is no answer")}
+	case f.terminal && f.interactive && !tty.Is(a.stdin):
+		return &usageError{errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
+	}
+	return nil
+}
+
+// processRequest asks for a process that runs what an execution would.
+func processRequest(x *api.ExecRequest) *api.ProcessRequest {
+	return &api.ProcessRequest{Argv: x.Argv, Command: x.Command, Code: x.Code, Language: x.Language, Env: x.Env, Cwd: x.Cwd, Timeout: x.Timeout}
+}
+
+// Times of a program in a terminal.
+const (
+	detachedLease   = 10 * time.Minute // that it lives without a client
+	interactiveStop = 2 * time.Second  // for it to end when it is hung up
+	forgetPatience  = 15 * time.Second // for boxd to end it
+)
+
+// setTerminal gives a program a terminal like the one boxctl is on, if it is.
+func (a *app) setTerminal(req *api.ProcessRequest) {
+	size, ok := tty.SizeOf(a.stdout, a.stdin)
+	if !ok {
+		size = tty.Size{Rows: 24, Cols: 80}
+	}
+	req.Terminal = &api.Terminal{Rows: size.Rows, Cols: size.Cols}
+	kind := os.Getenv("TERM")
+	if _, given := req.Env["TERM"]; !given && kind != "" {
+		if req.Env == nil {
+			req.Env = map[string]string{}
+		}
+		req.Env["TERM"] = kind
+	}
+}
+
+// interact runs a program in a terminal. It is a process, so that it can be left and attached to again.
+func (a *app) interact(ctx context.Context, c *client.Client, id string, req *api.ProcessRequest, f *terminalFlags) error {
+	a.setTerminal(req)
+	req.Stdin = f.interactive
+	req.Lease = new(quantity.Duration(detachedLease))
+	req.Stop = &api.Stop{Signal: "SIGHUP", Grace: new(quantity.Duration(interactiveStop))}
+	name := terminalName(req)
+	p, _, err := c.StartProcess(ctx, id, name, req)
+	if err != nil {
+		return programError{err}
+	}
+	a.showClamped(p.Clamped)
+	v := visit{
+		id: id, name: name, options: client.AttachOptions{Replay: true, Write: f.interactive, Lossless: true},
+		input: f.interactive, terminal: true, keys: f.keys, passSignals: true,
+	}
+	r, caught, err := a.attend(ctx, c, &v)
+	if errors.Is(err, client.ErrDetached) {
+		a.sayDetached(&v)
+		fmt.Fprintf(a.stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
+		return client.ErrDetached
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	defer cancel()
+	_ = c.DeleteProcess(late, id, name) // its lease does it too
+	if r != nil {
+		r.Clamped = nil // has been said
+	}
+	return a.conclude(r, err, caught)
+}
+
+// terminalName is an id that says what runs in the terminal.
+func terminalName(req *api.ProcessRequest) string {
+	word := "sh"
+	if len(req.Argv) > 0 {
+		word = path.Base(req.Argv[0])
+	}
+	if req.Code != nil {
+		word = req.Language
+	}
+	word = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
+			return r
+		}
+		return -1
+	}, strings.ToLower(word))
+	return cmp.Or(word[:min(len(word), 16)], "program") + "-" + strings.ToLower(rand.Text()[:5])
+}
+
+// runInteractive does the same in a session of its own, which stays if the terminal is left.
+func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags) error {
+	s, _, err := c.Create(ctx, session)
+	if err != nil {
+		return programError{err}
+	}
+	err = a.interact(ctx, c, s.ID, processRequest(exec), f)
+	if errors.Is(err, client.ErrDetached) {
+		fmt.Fprintf(a.stderr, "boxctl: 'boxctl rm %s' removes its box\n", show.ShellWord(s.ID))
+		return err
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+	defer cancel()
+	if derr := c.Delete(late, s.ID); derr != nil && err == nil {
+		return programError{fmt.Errorf("remove the box: %w", derr)}
+	}
+	return err
+}
+
+// visit is how to attach to a process.
+type visit struct {
+	id, name    string
+	options     client.AttachOptions
+	input       bool   // from standard input
+	terminal    bool   // the process has one
+	keys        []byte // that detach
+	passSignals bool   // or else they detach
+}
+
+// attend connects boxctl with a process until that ends or is left. The terminal is as it was when it
+// returns.
+func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.ExecResult, syscall.Signal, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals, release := catchSignals()
+	defer release()
+	names := make(chan string)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel() // before that
+	passer := &signalPasser{from: signals, to: names}
+	tasks.Go(func() {
+		if v.passSignals {
+			passer.run(ctx, cancel)
+		} else {
+			passer.hangUp(ctx, cancel)
+		}
+	})
+	stdio := client.Stdio{Stdout: a.stdout, Stderr: a.stderr}
+	if v.input {
+		stdio.Stdin = a.stdin
+	}
+	end := "\n"
+	if f, ok := a.stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
+		restore, err := tty.Raw(f)
+		if err != nil {
+			return nil, 0, fmt.Errorf("raw mode: %w", err)
+		}
+		defer restore()
+		stdio.Stdin, end = tty.NewDetacher(f, v.keys, client.ErrDetached), "\r\n"
+	}
+	if v.terminal {
+		sizes := make(chan api.Terminal)
+		stdio.Resize = sizes
+		tasks.Go(func() {
+			tty.Watch(ctx, func(s tty.Size) {
+				select {
+				case sizes <- api.Terminal{Rows: s.Rows, Cols: s.Cols}:
+				case <-ctx.Done():
+				}
+			}, a.stdout, a.stdin)
+		})
+	}
+	o := v.options
+	o.Gap = func(g api.StreamGap) {
+		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
+	}
+	o.WriterLost = func() {
+		fmt.Fprintf(a.stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
+	}
+	r, err := c.Attach(ctx, v.id, v.name, o, stdio, names)
+	cancel()
+	tasks.Wait()
+	return r, passer.signal, err
+}
+
+func (a *app) sayDetached(v *visit) {
+	fmt.Fprintf(a.stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", show.ShellWord(v.id), show.ShellWord(v.name))
+}
+
+func (a *app) attachCommand() *cobra.Command {
+	var noStdin, takeOver, noReplay bool
+	var detachKeys string
+	cmd := &cobra.Command{
+		Use:   "attach [flags] ID NAME",
+		Short: "Connect with a process of a session",
+		Long: `attach shows what a process has written, as much as is kept, and then what it writes, and gives it
+what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
+end of standard input, if that is not a terminal, is its end for the process too.`,
+		Example: `  boxctl attach work bash-x7k2q
+  boxctl attach -n work server`,
+		Args: usage(names(cobra.ExactArgs(2))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v := visit{id: args[0], name: args[1]}
+			var err error
+			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
+				return &usageError{fmt.Errorf("--detach-keys: %w", err)}
+			}
+			c := a.client()
+			p, err := c.Process(cmd.Context(), v.id, v.name, 0)
+			if err != nil {
+				return programError{err}
+			}
+			v.terminal = p.Terminal != nil
+			v.input = !noStdin && p.State != "ended" && (p.Stdin || v.terminal)
+			v.options = client.AttachOptions{Replay: !noReplay, Write: v.input, TakeOver: takeOver && v.input}
+			r, caught, err := a.attend(cmd.Context(), c, &v)
+			if errors.Is(err, client.ErrDetached) {
+				a.sayDetached(&v)
+				return nil
+			}
+			return a.conclude(r, err, caught)
+		},
+	}
+	cmd.Flags().BoolVarP(&noStdin, "no-stdin", "n", false, "only read")
+	cmd.Flags().BoolVar(&takeOver, "take-over", false, "write to it instead of another client")
+	cmd.Flags().BoolVar(&noReplay, "no-replay", false, "do not show what it wrote before")
+	addDetachKeys(cmd, &detachKeys)
+	return cmd
+}

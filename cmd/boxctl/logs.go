@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
+)
+
+func (a *app) logsCommand() *cobra.Command {
+	var o client.LogOptions
+	var lines int
+	var timestamps, onlyOut, onlyErr, raw bool
+	cmd := &cobra.Command{
+		Use:   "logs [flags] ID NAME",
+		Short: "Show what a process of a session has written",
+		Long: `logs prints what is kept of the output of a process: its standard output to standard output, its
+standard error to standard error. On a terminal control characters are shown and not obeyed.`,
+		Example: `  boxctl logs -f --tail 20 work web
+  boxctl logs -t --stderr work web`,
+		Args: usage(names(cobra.ExactArgs(2))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case onlyOut && onlyErr:
+				return &usageError{errors.New("--stdout and --stderr: give one of them, or neither for both")}
+			case onlyOut:
+				o.Stream = "stdout"
+			case onlyErr:
+				o.Stream = "stderr"
+			}
+			if cmd.Flags().Changed("tail") {
+				o.Lines = &lines
+			}
+			c := a.client()
+			if a.json {
+				return a.logLines(cmd.Context(), c, args[0], args[1], o)
+			}
+			p := show.NewLogs(a.stdout, a.stderr, timestamps, raw)
+			err := c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
+			return errors.Join(err, p.Flush())
+		},
+	}
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes until it has ended")
+	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "begin every line with the time it was written")
+	cmd.Flags().IntVar(&lines, "tail", 0, "only so many lines of the end")
+	cmd.Flags().BoolVar(&onlyOut, "stdout", false, "only its standard output")
+	cmd.Flags().BoolVar(&onlyErr, "stderr", false, "only its standard error")
+	cmd.Flags().BoolVar(&raw, "raw", false, "let control characters through to the terminal")
+	return cmd
+}
+
+// logLines prints the pieces as they come, one JSON value a line.
+func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
+	o.Format = "ndjson"
+	body, err := c.Logs(ctx, id, name, o)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(a.stdout, body)
+	return err
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
+)
+
+// startFlags are the flags of start beside those that say what to run.
+type startFlags struct {
+	execFlags
+	memory, output                     string
+	restart, restartDelay              string
+	readyLine, readyCommand, readyTime string
+	stopSignal, grace, lease           string
+	cpus                               float64
+	pids, restartLimit, readyPort      int
+	stdin, terminal, wait              bool
+	labels                             []string
+}
+
+func (f *startFlags) add(cmd *cobra.Command) {
+	f.execFlags.add(cmd)
+	f.addEnv()
+	f.set.Float64Var(&f.cpus, "cpus", 0, "processors, within those of the session")
+	f.set.StringVarP(&f.memory, "memory", "m", "", "memory, within that of the session")
+	f.set.IntVar(&f.pids, "pids", 0, "processes and threads, within those of the session")
+	f.set.BoolVarP(&f.stdin, "stdin", "i", false, "give it a standard input for attach")
+	f.set.BoolVarP(&f.terminal, "terminal", "t", false, "give it a terminal, with a standard input")
+	f.set.StringVar(&f.restart, "restart", "", "start it again when it has ended: no, on-failure or always")
+	f.set.StringVar(&f.restartDelay, "restart-delay", "", "before the first restart, such as 1s; it doubles with each that follows")
+	f.set.IntVar(&f.restartLimit, "restart-limit", 0, "so many restarts in a minute are too many; 0: there is no such number")
+	f.set.StringVar(&f.readyLine, "ready-line", "", "it is ready when a line of its output matches this expression")
+	f.set.IntVar(&f.readyPort, "ready-port", 0, "it is ready when this TCP port of the box accepts connections")
+	f.set.StringVar(&f.readyCommand, "ready-command", "", "it is ready when this line for the shell ends with 0")
+	f.set.StringVar(&f.readyTime, "ready-timeout", "", "end it if it is not ready after this long")
+	f.set.StringVar(&f.stopSignal, "stop-signal", "", "what asks it to end, such as SIGINT")
+	f.set.StringVar(&f.grace, "grace", "", "kill it this long after it was asked to end")
+	f.set.StringVar(&f.lease, "lease", "", "end it when nobody has been attached to it for this long")
+	f.set.StringVar(&f.output, "output", "", "how much of the end of each stream is kept, such as 1MiB")
+	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
+	f.set.BoolVar(&f.wait, "wait", false, "return when it is ready, or has ended")
+}
+
+// request makes a request of the flags that were given.
+func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
+	exec, err := f.requestAfter("the process's name", argv)
+	if err != nil {
+		return nil, err
+	}
+	req := processRequest(exec)
+	var errs []error
+	given := f.set.Changed
+	req.Memory = parseFlag(&errs, f.set, "memory", f.memory, quantity.ParseSize)
+	req.Output = parseFlag(&errs, f.set, "output", f.output, quantity.ParseSize)
+	req.Lease = parseFlag(&errs, f.set, "lease", f.lease, quantity.ParseDuration)
+	if given("cpus") {
+		req.CPUs = &f.cpus
+	}
+	if given("pids") {
+		req.Pids = &f.pids
+	}
+	req.Stdin = f.stdin || f.terminal
+	if given("restart") || given("restart-delay") || given("restart-limit") {
+		req.Restart = &api.Restart{Policy: f.restart, Delay: parseFlag(&errs, f.set, "restart-delay", f.restartDelay, quantity.ParseDuration)}
+		if given("restart-limit") {
+			req.Restart.Limit = &f.restartLimit
+		}
+		if !given("restart") {
+			errs = append(errs, errors.New("--restart-delay and --restart-limit go with --restart"))
+		}
+	}
+	req.Ready = f.ready(&errs)
+	if given("stop-signal") || given("grace") {
+		req.Stop = &api.Stop{Signal: signalName(f.stopSignal), Grace: parseFlag(&errs, f.set, "grace", f.grace, quantity.ParseDuration)}
+	}
+	if req.Labels, err = parseLabels(f.labels); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, &usageError{errors.Join(errs...)}
+	}
+	return req, nil
+}
+
+// ready is when the process is, nil if no flag says so.
+func (f *startFlags) ready(errs *[]error) *api.Ready {
+	var ready api.Ready
+	ways := 0
+	if f.set.Changed("ready-line") {
+		ready.Line = &f.readyLine
+		ways++
+	}
+	if f.set.Changed("ready-port") {
+		ready.Port = &f.readyPort
+		ways++
+	}
+	if f.set.Changed("ready-command") {
+		ready.Command = []string{"/bin/sh", "-c", f.readyCommand}
+		ways++
+	}
+	ready.Timeout = parseFlag(errs, f.set, "ready-timeout", f.readyTime, quantity.ParseDuration)
+	switch {
+	case ways > 1:
+		*errs = append(*errs, errors.New("give one of: --ready-line, --ready-port, --ready-command"))
+	case ways == 0 && ready.Timeout != nil:
+		*errs = append(*errs, errors.New("--ready-timeout goes with --ready-line, --ready-port or --ready-command"))
+	case ways == 0:
+		return nil
+	}
+	return &ready
+}
+
+// signalName is the name of a signal, which may be given without SIG.
+func signalName(name string) string {
+	name = strings.ToUpper(name)
+	if full := "SIG" + name; unix.SignalNum(name) == 0 && unix.SignalNum(full) != 0 {
+		return full
+	}
+	return name
+}
+
+func (a *app) startCommand() *cobra.Command {
+	var f startFlags
+	cmd := &cobra.Command{
+		Use:   "start [flags] ID NAME [--] PROGRAM [ARG...]",
+		Short: "Start a process in a session that goes on by itself",
+		Long: `start makes a process, or finds the one of that name if it was asked for with the same flags, and
+prints its name. It lives until it ends, is stopped, or its session is removed; logs and attach show
+what it writes.`,
+		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
+  boxctl start --stdin --lease 5m work mcp -- npx server-everything
+  boxctl start -t work shell -- bash`,
+		Args: usage(names(cobra.MinimumNArgs(2))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, name := args[0], args[1]
+			req, err := f.request(args[2:])
+			if err != nil {
+				return err
+			}
+			if f.terminal {
+				a.setTerminal(req)
+			}
+			c := a.client()
+			p, _, err := c.StartProcess(cmd.Context(), id, name, req)
+			if err == nil && f.wait {
+				clamped := p.Clamped
+				p, err = awaitReady(cmd.Context(), c, id, name)
+				p.Clamped = clamped
+			}
+			if err != nil {
+				return programError{err}
+			}
+			if a.json {
+				err = a.printJSON(p)
+			} else {
+				a.showClamped(p.Clamped)
+				fmt.Fprintln(a.stdout, show.Printable(p.ID))
+			}
+			if f.wait && p.State == "ended" {
+				return errors.Join(err, a.sayEnded(&p))
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// readyPatience is between two looks at whether a process is ready.
+const readyPatience = 200 * time.Millisecond
+
+func awaitReady(ctx context.Context, c *client.Client, id, name string) (api.Process, error) {
+	for {
+		p, err := c.Process(ctx, id, name, readyPatience)
+		if err != nil || p.Ready || p.State == "ended" {
+			return p, err
+		}
+	}
+}
+
+// sayEnded says why a process is not there any more, with its exit code.
+func (a *app) sayEnded(p *api.Process) error {
+	why := p.Reason
+	if why == "" && p.Result != nil {
+		why = p.Result.Status
+	}
+	fmt.Fprintf(a.stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", show.Printable(p.ID), why, show.ShellWord(p.Session), show.ShellWord(p.ID))
+	if p.Result == nil {
+		return exitError(exitBoxd)
+	}
+	if a.json {
+		return resultCode(p.Result, 0)
+	}
+	return a.conclude(p.Result, nil, 0)
+}
+
+func (a *app) psCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ps ID",
+		Short: "List the processes of a session, and those that have ended a short time ago",
+		Args:  usage(ids(cobra.ExactArgs(1))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := a.client().Processes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			slices.SortStableFunc(list, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
+			if a.json {
+				return a.printJSON(api.ProcessList{Processes: list})
+			}
+			return show.Processes(a.stdout, list, time.Now())
+		},
+	}
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	var signal, grace string
+	var remove bool
+	cmd := &cobra.Command{
+		Use:   "stop [flags] ID NAME...",
+		Short: "End processes of a session",
+		Long: `stop asks processes to end as their start flags say, kills those that do not, and returns when they
+have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
+		Example: `  boxctl stop work web
+  boxctl stop --signal INT --grace 1m work job`,
+		Args: usage(names(cobra.MinimumNArgs(2))),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var errs []error
+			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
+			signal = signalName(signal)
+			if signal != "" && unix.SignalNum(signal) == 0 {
+				errs = append(errs, fmt.Errorf("--signal %q: not the name of a signal such as SIGTERM", signal))
+			}
+			if len(errs) > 0 {
+				return &usageError{errors.Join(errs...)}
+			}
+			c := a.client()
+			ended := api.ProcessList{Processes: []api.Process{}}
+			for _, name := range args[1:] {
+				p, err := stop(cmd.Context(), c, args[0], name, signal, wait)
+				if err == nil && remove {
+					err = c.DeleteProcess(cmd.Context(), args[0], name)
+				}
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				ended.Processes = append(ended.Processes, p)
+			}
+			if a.json {
+				errs = append(errs, a.printJSON(ended))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "ask with this signal")
+	cmd.Flags().StringVar(&grace, "grace", "", "kill them this long after that; 0s: at once")
+	cmd.Flags().BoolVar(&remove, "rm", false, "forget them and what they wrote")
+	return cmd
+}
+
+// stop ends a process, its own way unless a signal or a time says otherwise.
+func stop(ctx context.Context, c *client.Client, id, name, signal string, grace *quantity.Duration) (api.Process, error) {
+	if signal == "" && grace == nil {
+		return c.StopProcess(ctx, id, name)
+	}
+	p, err := c.Process(ctx, id, name, 0)
+	if err != nil || p.State == "ended" {
+		return p, err
+	}
+	if signal == "" {
+		signal = p.Stop.Signal
+	}
+	if grace == nil {
+		grace = p.Stop.Grace
+	}
+	if grace == nil || *grace > 0 {
+		if err := c.SignalProcess(ctx, id, name, signal); err != nil {
+			return p, err
+		}
+	}
+	if grace != nil {
+		const most = time.Minute // that boxd is asked to wait at once
+		for end := time.Now().Add(time.Duration(*grace)); p.State != "ended" && time.Now().Before(end); {
+			if p, err = c.Process(ctx, id, name, min(time.Until(end), most)); err != nil {
+				return p, err
+			}
+		}
+	}
+	if grace != nil && p.State != "ended" {
+		_ = c.SignalProcess(ctx, id, name, unix.SignalName(unix.SIGKILL)) // StopProcess does what that could not
+	}
+	return c.StopProcess(ctx, id, name) // or it may be started again
+}
+
+// names is ids for commands whose arguments are a session and processes of it.
+func names(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return err
+		}
+		switch slices.Index(args[:2], "") {
+		case 0:
+			return client.ErrNoID
+		case 1:
+			return client.ErrNoName
+		}
+		return nil
+	}
+}

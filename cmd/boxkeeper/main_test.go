@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// boxd compares a living keeper's flags with its own configuration's, so both have to come to the same.
+func TestAKeeperReadsItsFlagsAsBoxdWritesThem(t *testing.T) {
+	t.Parallel()
+	want := isolation.KeeperConfig{
+		RunDir: "/run/b", StateDir: "/state", BoxInit: "/boxinit", IDBase: 1 << 31, IDCount: 7, IDLock: "/lock", Ahead: 3, Store: 1 << 40,
+		Group: "/sys/fs/cgroup/x", Allow: []string{"{home}", "/srv/x=1500:1500"}, Etc: []string{"ssl/certs", "java-*"},
+	}
+	cfg, err := parse(want.Flags())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, cfg.KeeperConfig); diff != "" || cfg.Linger {
+		t.Errorf("-written +read:\n%s", diff)
+	}
+	if diff := cmp.Diff(want.Flags(), cfg.Flags()); diff != "" {
+		t.Errorf("-boxd's +keeper's:\n%s", diff)
+	}
+	if cfg, err = parse(append(want.Flags(), "-linger")); err != nil || !cfg.Linger {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	for _, bad := range [][]string{{}, append(want.Flags(), "more"), append(want.Flags(), "-id-base=x"), append(want.Flags(), "-unknown")} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}

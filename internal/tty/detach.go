@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tty
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// ParseKeys reads a sequence of keys such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z and
+// @[\]^_, with commas between them. The empty one is none.
+func ParseKeys(text string) ([]byte, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var keys []byte
+	for name := range strings.SplitSeq(text, ",") {
+		char, ctrl := strings.CutPrefix(strings.ToLower(name), "ctrl-")
+		switch {
+		case ctrl && len(char) == 1 && (char[0] >= 'a' && char[0] <= 'z' || strings.Contains(`@[\]^_`, char)):
+			keys = append(keys, char[0]&0x1f)
+		case len(name) == 1 && name[0] > ' ' && name[0] < 0x7f:
+			keys = append(keys, name[0])
+		default:
+			return nil, fmt.Errorf("%q is no key: want characters, or ctrl- and one of a to z and @[\\]^_, with commas between them", name)
+		}
+	}
+	return keys, nil
+}
+
+// Detacher reads what is typed until keys have been pressed one after the other; it returns end then. What
+// may become the keys is held back until it cannot any more.
+type Detacher struct {
+	in   io.Reader
+	keys []byte
+	end  error
+	held int    // keys[:held] have been pressed
+	out  []byte // for the next Read
+	err  error  // after that
+}
+
+// NewDetacher returns one; without keys it hands everything on.
+func NewDetacher(in io.Reader, keys []byte, end error) *Detacher {
+	return &Detacher{in: in, keys: keys, end: end}
+}
+
+// Read returns what has been typed.
+func (d *Detacher) Read(p []byte) (int, error) {
+	if len(d.keys) == 0 {
+		return d.in.Read(p)
+	}
+	for len(d.out) == 0 && d.err == nil {
+		n, err := d.in.Read(p)
+		for _, b := range p[:n] {
+			if d.press(b) {
+				d.err = d.end
+				break
+			}
+		}
+		if err != nil && d.err == nil {
+			d.out, d.held, d.err = append(d.out, d.keys[:d.held]...), 0, err
+		}
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	if n == 0 && len(p) > 0 {
+		return 0, d.err
+	}
+	return n, nil
+}
+
+// press takes a key, and reports whether it was the last of them.
+func (d *Detacher) press(b byte) bool {
+	pressed := append(bytes.Clone(d.keys[:d.held]), b)
+	for !bytes.HasPrefix(d.keys, pressed) { // what it begins with can be no part of the keys any more
+		d.out = append(d.out, pressed[0])
+		pressed = pressed[1:]
+	}
+	d.held = len(pressed)
+	return d.held == len(d.keys)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tty
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Visible writes text for a terminal that must not obey it: characters that are not printable are shown
+// as \x1b, \u202e and the like, except for newline and tab. One that is not whole at the end of a Write
+// waits for its rest.
+type Visible struct {
+	to   io.Writer
+	rest []byte
+}
+
+// NewVisible returns one.
+func NewVisible(to io.Writer) *Visible { return &Visible{to: to} }
+
+// Write writes all of p but for the beginning of a character at its end.
+func (v *Visible) Write(p []byte) (int, error) {
+	text := append(v.rest, p...)
+	out := make([]byte, 0, len(text)+len(text)/8)
+	for len(text) > 0 && utf8.FullRune(text) {
+		r, n := utf8.DecodeRune(text)
+		out = appendVisible(out, r, text[:n])
+		text = text[n:]
+	}
+	v.rest = append([]byte(nil), text...)
+	if _, err := v.to.Write(out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Flush writes the beginning of a character whose rest will not come.
+func (v *Visible) Flush() error {
+	var out []byte
+	for _, b := range v.rest {
+		out = appendVisible(out, utf8.RuneError, []byte{b})
+	}
+	v.rest = nil
+	_, err := v.to.Write(out)
+	return err
+}
+
+func appendVisible(out []byte, r rune, encoded []byte) []byte {
+	switch {
+	case r == '\n' || r == '\t':
+		return append(out, byte(r))
+	case r == utf8.RuneError && len(encoded) == 1 || r < 0x20 || r == 0x7f:
+		return fmt.Appendf(out, `\x%02x`, encoded[0])
+	case !strconv.IsGraphic(r) && r > 0xffff:
+		return fmt.Appendf(out, `\U%08x`, r)
+	case !strconv.IsGraphic(r):
+		return fmt.Appendf(out, `\u%04x`, r)
+	}
+	return append(out, encoded...)
+}

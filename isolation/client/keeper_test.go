@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// stage is a run directory in which a test plays the keeper.
+type stage struct {
+	t        *testing.T
+	cfg      KeeperConfig
+	listener *fdpass.Listener
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	run := t.TempDir()
+	if err := os.Mkdir(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, cfg: KeeperConfig{
+		KeeperConfig: isolation.KeeperConfig{RunDir: run, BoxInit: "/bin/true", Allow: []string{"/srv"}},
+		Program:      "/bin/false", External: true, Log: slog.New(slog.DiscardHandler),
+	}}
+	s.open()
+	t.Cleanup(func() { s.listener.Close() })
+	return s
+}
+
+// open begins to listen, as a keeper that starts.
+func (s *stage) open() {
+	s.t.Helper()
+	dir, err := os.Open(filepath.Join(s.cfg.RunDir, isolation.KeeperDir))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer dir.Close()
+	_ = os.Remove(filepath.Join(dir.Name(), isolation.KeeperSocket))
+	fd, err := fdpass.Bind(int(dir.Fd()), isolation.KeeperSocket)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.listener, err = fdpass.NewListener(fd); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// peer is the keeper's end of a connection.
+type peer struct {
+	t    *testing.T
+	conn *fdpass.Conn
+}
+
+// accept takes a connection and greets.
+func (s *stage) accept(hello *isolation.Greeting) *peer {
+	s.t.Helper()
+	fd, err := s.listener.Accept()
+	if err != nil {
+		s.t.Error(err)
+		return nil
+	}
+	conn, err := fdpass.FromFD(fd, fdpass.MaxInline)
+	if err != nil {
+		s.t.Error(err)
+		return nil
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	p := &peer{s.t, conn}
+	if req := p.hear(); req.Hello != isolation.KeeperVersion {
+		s.t.Errorf("greeted with %+v", req)
+	}
+	p.say(&isolation.KeeperReply{Hello: hello})
+	return p
+}
+
+func (s *stage) own() *isolation.Greeting {
+	return &isolation.Greeting{Version: isolation.KeeperVersion, Flags: s.cfg.Flags()}
+}
+
+func (p *peer) hear() *isolation.KeeperRequest {
+	p.t.Helper()
+	body, _, err := p.conn.Recv(false)
+	if err != nil {
+		p.t.Errorf("nothing is heard: %v", err)
+		return &isolation.KeeperRequest{}
+	}
+	req, err := isolation.DecodeKeeperRequest(body)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return req
+}
+
+func (p *peer) say(reply *isolation.KeeperReply, files ...int) {
+	p.t.Helper()
+	if err := p.conn.Send(reply.Encode(), files...); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// connect returns a connected pair.
+func (s *stage) connect() (*Keeper, *peer) {
+	s.t.Helper()
+	accepted := make(chan *peer, 1)
+	go func() { accepted <- s.accept(s.own()) }()
+	k, err := StartKeeper(s.t.Context(), s.cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(k.Detach)
+	return k, <-accepted
+}
+
+func TestAnotherKeeperThanWantedIsAnError(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, tc := range []struct {
+		hello isolation.Greeting
+		want  string
+	}{
+		{isolation.Greeting{Version: isolation.KeeperVersion + 1, Other: "?"}, "version"},
+		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: append(s.cfg.Flags(), "-allow=/")}, `"-allow=/" instead of nothing more`},
+	} {
+		go s.accept(&tc.hello)
+		if k, err := StartKeeper(t.Context(), s.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want %s", err, tc.want)
+			if err == nil {
+				k.Detach()
+			}
+		}
+	}
+	k, p := s.connect() // whatever its programs are
+	k.Detach()
+	if _, _, err := p.conn.Recv(false); err == nil {
+		t.Error("something is said at the end")
+	}
+	<-k.Done()
+	if err := k.End(t.Context(), "x", true); !errors.Is(err, ErrKeeperGone) {
+		t.Errorf("a request afterwards: %v", err)
+	}
+}
+
+func TestAnEarlierKeeperIsSentAway(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.cfg.External = false
+	left := make(chan bool, 1)
+	go func() {
+		p := s.accept(&isolation.Greeting{Version: isolation.KeeperVersion - 1})
+		req := p.hear()
+		s.listener.Close()
+		p.conn.Close()
+		left <- req.Leave
+	}()
+	_, err := StartKeeper(t.Context(), s.cfg) // its own program ends without a word
+	if err == nil || !strings.Contains(err.Error(), "/bin/false has ended at once: exit status 1") {
+		t.Errorf("%v", err)
+	}
+	if !<-left {
+		t.Error("it has not been asked to leave")
+	}
+}
+
+func TestNoKeeperInTime(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.listener.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := StartKeeper(ctx, s.cfg); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAListComesInPages(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	k, p := s.connect()
+	var all []string
+	for i := range 2500 {
+		all = append(all, fmt.Sprintf("%032d", i))
+	}
+	go func() {
+		for from := 0; from < len(all); from += isolation.ListPage {
+			req := p.hear()
+			if req.List == nil || from > 0 && req.List.After != all[from-1] {
+				t.Errorf("asked for %+v", req)
+				return
+			}
+			to := min(from+isolation.ListPage, len(all))
+			p.say(&isolation.KeeperReply{Req: req.Req, Listed: &isolation.Listed{Keys: all[from:to], More: to < len(all)}})
+		}
+		req := p.hear()
+		p.say(&isolation.KeeperReply{Req: req.Req, Listed: &isolation.Listed{More: true}})
+		p.say(&isolation.KeeperReply{Req: p.hear().Req, Listed: &isolation.Listed{}})
+	}()
+	if got, err := k.List(t.Context()); err != nil || !slices.Equal(got, all) {
+		t.Errorf("%d keys, %v", len(got), err)
+	}
+	if _, err := k.List(t.Context()); !errors.Is(err, isolation.ErrMalformed) {
+		t.Errorf("a list without end: %v", err)
+	}
+	if got, err := k.List(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("no box: %q, %v", got, err)
+	}
+}
+
+func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	k, p := s.connect()
+	go func() {
+		req := p.hear()
+		a, b := memory(t, "a"), memory(t, "b")
+		defer fdpass.CloseAll([]int{a, b})
+		p.say(&isolation.KeeperReply{Req: req.Req, Launched: &isolation.Launched{PID: 42, Group: req.Adopt.Key}}, a, b)
+		p.say(&isolation.KeeperReply{Req: p.hear().Req, Launched: &isolation.Launched{}}, a)
+		p.say(&isolation.KeeperReply{Req: p.hear().Req, Failed: &isolation.StepError{Errno: unix.ESRCH}})
+	}()
+	launched, control, pidfd, err := k.adopt(t.Context(), "x")
+	if err != nil || launched.PID != 42 || launched.Group != "x" || control < 0 || pidfd < 0 {
+		t.Errorf("%+v, %d, %d, %v", launched, control, pidfd, err)
+	}
+	fdpass.CloseAll([]int{control, pidfd})
+	for _, want := range []error{unix.EMFILE, unix.ESRCH} {
+		if _, _, _, err := k.adopt(t.Context(), "x"); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+}
+
+func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	k, first := s.connect()
+	ended, launched := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- k.End(t.Context(), "to end", false) }()
+	first.hear()
+	go func() {
+		_, err := k.Launch(t.Context(), &isolation.Spec{Key: "to launch"})
+		launched <- err
+	}()
+	first.hear()
+	s.listener.Close()
+	first.conn.Close()
+	s.open()
+	second := s.accept(s.own())
+	asked := map[string]bool{}
+	for range 2 { // what may be asked again, and the end of what may have been started
+		req := second.hear()
+		if req.End == nil {
+			t.Fatalf("the next keeper is asked for %+v", req)
+		}
+		asked[req.End.Key] = req.End.RemoveWork
+		second.say(&isolation.KeeperReply{Req: req.Req, Done: true})
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the end of a box: %v", err)
+	}
+	if err := <-launched; !errors.Is(err, ErrKeeperGone) {
+		t.Errorf("a launch: %v", err)
+	}
+	if work, ok := asked["to end"]; !ok || work {
+		t.Errorf("%v", asked)
+	}
+	if work, ok := asked["to launch"]; !ok || !work {
+		t.Errorf("%v", asked)
+	}
+}
+
+func TestCloseEndsEveryBox(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for name, bye := range map[string]func(p *peer, req *isolation.KeeperRequest){
+		"one that stays": func(p *peer, req *isolation.KeeperRequest) { p.say(&isolation.KeeperReply{Req: req.Req, Done: true}) },
+		"one that ends":  func(p *peer, _ *isolation.KeeperRequest) { p.conn.Close() },
+	} {
+		k, p := s.connect()
+		go func() {
+			req := p.hear()
+			if !req.Quit {
+				t.Errorf("%s is asked for %+v", name, req)
+			}
+			bye(p, req)
+		}()
+		if err := k.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// link is a connection to a keeper that has been greeted.
+type link struct {
+	conn *fdpass.Conn
+	over chan struct{} // closed when it has been lost, and the Keeper knows
+
+	mu      sync.Mutex // guards the fields below
+	next    uint32
+	waiting map[uint32]*call
+	gone    bool
+}
+
+// call is one request under way. The reply of an abandoned one is undone, not delivered.
+type call struct {
+	reply     chan answer
+	key       string
+	abandoned bool
+}
+
+type answer struct {
+	msg   *isolation.KeeperReply
+	files []int
+}
+
+// keeperPatience is how long a request may wait for a keeper that does not receive.
+const keeperPatience = 30 * time.Second
+
+// child is a keeper that this process has started.
+type child struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it has
+	met   bool          // it has been connected to
+}
+
+// errAgain is what another attempt may not meet.
+var errAgain = errors.New("the keeper does not answer yet")
+
+// Pauses between attempts to connect, which double.
+const (
+	firstPause = time.Millisecond
+	longPause  = 100 * time.Millisecond
+)
+
+// connect connects to the keeper that lives, or else starts one. A living one that is not as it should be is
+// sent away; its boxes live on.
+func (k *Keeper) connect(ctx context.Context) (*link, error) {
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		l, err := k.attempt(ctx)
+		if err == nil || !errors.Is(err, errAgain) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (k *Keeper) attempt(ctx context.Context) (*link, error) {
+	conn, err := k.dial()
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		if !k.cfg.External {
+			if err := k.start(); err != nil {
+				return nil, err
+			}
+		}
+		return nil, fmt.Errorf("%w: %w", errAgain, err)
+	}
+	if err != nil {
+		if errors.Is(err, unix.EAGAIN) {
+			err = fmt.Errorf("%w: %w", errAgain, err)
+		}
+		return nil, err
+	}
+	l := &link{conn: conn, over: make(chan struct{}), waiting: map[uint32]*call{}}
+	if err := k.greet(ctx, conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if k.child != nil {
+		k.child.met = true
+	}
+	return l, nil
+}
+
+func (k *Keeper) dial() (*fdpass.Conn, error) {
+	dir, err := unix.Open(filepath.Join(k.cfg.RunDir, isolation.KeeperDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	fd, err := fdpass.Dial(dir, isolation.KeeperSocket)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := fdpass.FromFD(fd, fdpass.MaxInline)
+	if err == nil {
+		conn.Patience = keeperPatience
+	}
+	return conn, err
+}
+
+// greet finds out whether a keeper is as it should be, and asks it to leave if it is not.
+func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
+	want, err := k.wanted()
+	if err != nil {
+		return err
+	}
+	got, err := hear(ctx, conn)
+	if err != nil {
+		return err
+	}
+	differs := got.Differs(want)
+	switch {
+	case differs == "":
+		return nil
+	case k.cfg.External:
+		return fmt.Errorf("the keeper of %s is another than boxd needs, restart it: %s", k.cfg.RunDir, differs)
+	case k.child != nil && !k.child.met:
+		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, differs)
+	}
+	k.cfg.Log.Info("an earlier keeper is replaced; its boxes live on", "reason", differs)
+	leave := isolation.KeeperRequest{Req: 1, Leave: true}
+	if err := conn.Send(leave.Encode()); err != nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	for { // until it has gone
+		_, files, err := conn.RecvContext(ctx, true)
+		fdpass.CloseAll(files)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errAgain, err)
+		}
+	}
+}
+
+// wanted is the greeting of a keeper that is as it should be.
+func (k *Keeper) wanted() (*isolation.Greeting, error) {
+	g := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags()}
+	if k.cfg.External { // whoever updates its program restarts its unit
+		return g, nil
+	}
+	var program, boxInit unix.Stat_t
+	for path, st := range map[string]*unix.Stat_t{k.cfg.Program: &program, k.cfg.BoxInit: &boxInit} {
+		if err := unix.Stat(path, st); err != nil {
+			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+	}
+	g.Programs = isolation.Programs(&program, &boxInit)
+	return g, nil
+}
+
+// hear returns a keeper's greeting. It may be ending just now, or be busy with another boxd.
+func hear(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
+	hello := isolation.KeeperRequest{Hello: isolation.KeeperVersion}
+	if err := conn.Send(hello.Encode()); err != nil {
+		return nil, fmt.Errorf("%w: %w", errAgain, err)
+	}
+	body, files, err := conn.RecvContext(ctx, true)
+	fdpass.CloseAll(files)
+	if errors.Is(err, io.EOF) {
+		err = errAgain
+	}
+	if err != nil {
+		return nil, fmt.Errorf("greet the keeper: %w", err)
+	}
+	reply, err := isolation.DecodeKeeperReply(body)
+	if err == nil && reply.Hello == nil {
+		err = isolation.ErrMalformed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("greet the keeper: %w", err)
+	}
+	return reply.Hello, nil
+}
+
+// start starts a keeper, unless one is just starting. It lives on without this process.
+func (k *Keeper) start() error {
+	if c := k.child; c != nil {
+		select {
+		case <-c.ended:
+			k.child = nil
+			if !c.met && !c.cmd.ProcessState.Success() {
+				return fmt.Errorf("the keeper %s has ended at once: %v", k.cfg.Program, c.cmd.ProcessState)
+			}
+		default:
+			return nil
+		}
+	}
+	// Not CommandContext: it ends when it is asked to, so that it can end the boxes first.
+	cmd := exec.Command(k.cfg.Program, k.cfg.Flags()...) //nolint:noctx // see above
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Stderr = k.cfg.Stderr
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	c := &child{cmd: cmd, ended: make(chan struct{})}
+	k.child = c
+	go func() { // ends with the keeper
+		_ = cmd.Wait() // its state says it all
+		close(c.ended)
+	}()
+	return nil
+}
+
+// do sends a request and waits for its answer. key names the box that an unwanted answer started.
+func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) (answer, error) {
+	c := &call{reply: make(chan answer, 1), key: key}
+	l.mu.Lock()
+	if l.gone {
+		l.mu.Unlock()
+		return answer{}, ErrKeeperGone
+	}
+	l.next++
+	req.Req = l.next
+	l.waiting[req.Req] = c
+	l.mu.Unlock()
+	if err := l.conn.Send(req.Encode()); err != nil {
+		l.mu.Lock()
+		delete(l.waiting, req.Req)
+		l.mu.Unlock()
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+			err = ErrKeeperGone
+		}
+		return answer{}, fmt.Errorf("ask the keeper: %w", err)
+	}
+	select {
+	case a, ok := <-c.reply:
+		if !ok {
+			return answer{}, ErrKeeperGone
+		}
+		if a.msg.Failed != nil {
+			fdpass.CloseAll(a.files)
+			return answer{}, a.msg.Failed
+		}
+		return a, nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	c.abandoned = true
+	l.mu.Unlock()
+	select {
+	case a, ok := <-c.reply: // it came between the two
+		if ok {
+			l.discard(c, a)
+		}
+	default:
+	}
+	return answer{}, ctx.Err()
+}
+
+// receive delivers answers until the connection ends.
+func (l *link) receive() {
+	for {
+		body, files, err := l.conn.Recv(false)
+		var reply *isolation.KeeperReply
+		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // that is the trouble of one request
+			reply, err = isolation.DecodeKeeperReply(body)
+		}
+		if err != nil {
+			fdpass.CloseAll(files)
+			break
+		}
+		a := answer{reply, files}
+		l.mu.Lock()
+		c := l.waiting[reply.Req]
+		delete(l.waiting, reply.Req)
+		wanted := c != nil && !c.abandoned
+		if wanted {
+			c.reply <- a // has room for the one answer
+		}
+		l.mu.Unlock()
+		if !wanted {
+			l.discard(c, a)
+		}
+	}
+	l.conn.Close()
+	l.mu.Lock()
+	l.gone = true
+	for _, c := range l.waiting {
+		close(c.reply)
+	}
+	l.waiting = nil
+	l.mu.Unlock()
+}
+
+// discard undoes what an answer nobody waits for has brought.
+func (l *link) discard(c *call, a answer) {
+	fdpass.CloseAll(a.files)
+	if c == nil || a.msg.Launched == nil || c.key == "" {
+		return
+	}
+	l.mu.Lock()
+	l.next++
+	end := isolation.KeeperRequest{Req: l.next, End: &isolation.EndBox{Key: c.key, RemoveWork: true}}
+	l.mu.Unlock()
+	_ = l.conn.Send(end.Encode()) // its answer is dropped; without a keeper the next one has the box
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/records"
+)
+
+// makeDirectory makes the place of what the next keeper has to know of the box.
+func (l *launching) makeDirectory() (string, error) {
+	var err error
+	if l.socket, err = l.k.records.Make(l.spec.Key); err != nil {
+		return "directory", err
+	}
+	l.undo = append(l.undo, func() {
+		l.dropEmbryo()
+		if !l.watched { // or its end has done it
+			l.k.forget(l.spec.Key)
+		}
+	})
+	return "", nil
+}
+
+// writeRecord makes the box known to the next keeper: from the Setup on it may live without this one.
+func (l *launching) writeRecord() error {
+	r := &records.Record{
+		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits,
+	}
+	if err := r.Identify(l.embryo.pid); err != nil {
+		return err
+	}
+	l.box.changing.Lock()
+	defer l.box.changing.Unlock()
+	if l.box.released {
+		return unix.ESRCH
+	}
+	l.box.record = r
+	return l.k.records.Write(r)
+}
+
+// takeOver finds what an earlier keeper has left: living boxes become this one's, what is left of dead ones
+// is removed. What cannot be understood is not touched: a box may live there.
+func (k *Keeper) takeOver() error {
+	keys, err := k.records.Keys()
+	if err != nil {
+		return err
+	}
+	living := map[string]int{} // pidfds
+	known := map[string]*records.Record{}
+	k.groups.keep = map[string]bool{}
+	for _, key := range keys {
+		r, pidfd, err := k.find(key)
+		switch {
+		case r == nil && errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		case err != nil:
+			k.cfg.Log.Printf("DAMAGED RECORD: %v: nobody touches that box any more; end it, then remove its directory", err)
+			k.damaged[key] = true
+			k.groups.keep[key] = true
+			continue
+		default:
+			living[key] = pidfd
+			k.groups.keep[key] = true
+		}
+		known[key] = r
+	}
+	// Only now can a tree of groups be opened, which removes all others.
+	for _, key := range keys {
+		pidfd, lives := living[key]
+		switch {
+		case k.damaged[key]:
+		case lives:
+			err = errors.Join(err, k.watchAgain(known[key], pidfd))
+		default:
+			k.clear(key, known[key])
+		}
+	}
+	return err
+}
+
+// find reads the record of a box and opens its process. ErrNotExist: its start was interrupted before PID 1
+// had its setup, without which it ends. ESRCH: it is dead.
+func (k *Keeper) find(key string) (*records.Record, int, error) {
+	if !records.ValidKey(key) {
+		return nil, -1, fmt.Errorf("%q is not a box", key)
+	}
+	r, err := k.records.Read(key)
+	if err != nil {
+		return nil, -1, err
+	}
+	pidfd, err := r.Living()
+	if err != nil {
+		return r, -1, fmt.Errorf("box %s: %w", key, err)
+	}
+	return r, pidfd, nil
+}
+
+// watchAgain makes a living box this keeper's. It takes the pidfd over.
+func (k *Keeper) watchAgain(r *records.Record, pidfd int) error {
+	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
+		unix.Close(pidfd)
+		return fmt.Errorf("box %s: %w", r.Key, err)
+	}
+	b := &box{
+		pid: r.PID, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), ids: k.ids.Adopt(r.IDBase), gone: make(chan struct{}), handed: true, record: r,
+	}
+	if r.Group != "" {
+		var err error
+		if b.groups, err = k.groups.find(k, r); err != nil {
+			k.cfg.Log.Printf("box %s goes on, and its limits cannot be changed: %v", r.Key, err)
+		}
+	}
+	k.boxes[r.Key] = b // nobody else has the keeper yet
+	go k.watch(r.Key, b)
+	return nil
+}
+
+// clear removes what is left of a box that is dead, or has never been one. Groups that it does not find are
+// removed when the tree is opened.
+func (k *Keeper) clear(key string, r *records.Record) {
+	if k.cfg.Group != "" {
+		if _, err := k.groups.open(k); err != nil {
+			k.cfg.Log.Printf("what is left of box %s: %v", key, err)
+		}
+	}
+	if r != nil && r.Scope {
+		if groups, err := k.groups.find(k, r); err == nil {
+			b := box{groups: groups}
+			b.removeGroups(k.cfg.Log)
+		}
+	}
+	k.forget(key)
+	k.cfg.Log.Printf("box %s is dead: what was left of it is removed", key)
+}
+
+// living lists the boxes that boxd can have, by their keys.
+func (k *Keeper) living() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keys := make([]string, 0, len(k.boxes))
+	for key, b := range k.boxes {
+		if b.handed {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// page returns those of the sorted keys that come after one.
+func page(keys []string, after string) *isolation.Listed {
+	i, found := slices.BinarySearch(keys, after)
+	if found {
+		i++
+	}
+	keys = keys[i:]
+	n := min(len(keys), isolation.ListPage)
+	return &isolation.Listed{Keys: keys[:n], More: n < len(keys)}
+}
+
+// adopt connects to PID 1 of a living box again. The descriptors, of the connection and of its process, are
+// the caller's. ESRCH: it does not live.
+func (k *Keeper) adopt(key string) (*isolation.Launched, []int, error) {
+	k.mu.Lock()
+	b := k.boxes[key]
+	if b != nil && !b.handed {
+		b = nil
+	}
+	k.mu.Unlock()
+	if b == nil {
+		return nil, nil, unix.ESRCH
+	}
+	control, err := k.records.Dial(key)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		err = unix.ESRCH // it has just ended
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	pidfd, err := b.processFD()
+	if err != nil {
+		unix.Close(control)
+		return nil, nil, err
+	}
+	return &isolation.Launched{PID: uint32(b.pid), IDBase: b.ids.Base, Group: b.path()}, []int{control, pidfd}, nil
+}
+
+// processFD returns another descriptor of the box's process. ESRCH: the box has been released.
+func (b *box) processFD() (int, error) {
+	raw, err := b.pidfd.SyscallConn()
+	if err != nil {
+		return -1, unix.ESRCH
+	}
+	fd := -1
+	cerr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 3) })
+	if cerr != nil {
+		return -1, unix.ESRCH
+	}
+	return fd, err
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/examine"
+)
+
+// greet makes what every boxd is told first.
+func (k *Keeper) greet() error {
+	var own, boxInit unix.Stat_t
+	err := unix.Stat("/proc/self/exe", &own)
+	if err == nil {
+		err = unix.Fstat(k.boxInit, &boxInit)
+	}
+	if err != nil {
+		return fmt.Errorf("programs: %w", err)
+	}
+	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.Programs(&own, &boxInit)}
+	return nil
+}
+
+// firstPatience is how long a keeper waits for the boxd that has started it.
+const firstPatience = 30 * time.Second
+
+// Serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and, unless the
+// keeper is to linger, when neither a boxd nor a box is left.
+func (k *Keeper) Serve(ctx context.Context) error {
+	stopReaper := startReaper()
+	defer stopReaper()
+	conns, stop := k.accept()
+	defer stop()
+	first := time.NewTimer(firstPatience)
+	defer first.Stop()
+	for waiting := true; ; {
+		var conn *fdpass.Conn
+		var last isolation.KeeperRequest
+		select {
+		case conn = <-conns:
+			waiting = false
+			last = k.converse(ctx, conn)
+		case <-first.C:
+			waiting = false
+		case <-k.ended:
+		case <-ctx.Done():
+			k.close()
+			return nil
+		}
+		if last.Quit {
+			k.endAll()
+		}
+		switch {
+		case last.Leave, ctx.Err() != nil, !waiting && !k.cfg.Linger && (last.Quit || k.idle()):
+			k.close()
+			if conn != nil { // last of all: boxd waits for the end of this
+				conn.Close()
+			}
+			return nil
+		case last.Quit:
+			reply := isolation.KeeperReply{Req: last.Req, Done: true}
+			_ = conn.Send(reply.Encode()) // boxd is going
+		}
+		if conn != nil {
+			conn.Close()
+		}
+	}
+}
+
+// accept takes connections of our own user. stop must be called; it ends with the listener.
+func (k *Keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
+	accepted, done := make(chan *fdpass.Conn), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			fd, err := k.listener.Accept()
+			if err != nil && !errors.Is(err, os.ErrClosed) {
+				k.cfg.Log.Printf("accept: %v", err)
+				select { // no room for a descriptor: there may be later
+				case <-time.After(acceptAgain):
+					continue
+				case <-done:
+				}
+			}
+			if err != nil {
+				return
+			}
+			conn, err := k.admit(fd)
+			if err != nil {
+				k.cfg.Log.Printf("connection refused: %v", err)
+				continue
+			}
+			select {
+			case accepted <- conn:
+			case <-done:
+				conn.Close()
+				return
+			}
+		}
+	})
+	return accepted, func() {
+		close(done)
+		k.listener.Close()
+		all.Wait()
+	}
+}
+
+// acceptAgain is when it is tried again to accept after that has failed.
+const acceptAgain = 100 * time.Millisecond
+
+// admit holds a connection against the one rule there is: it is our own user's.
+func (k *Keeper) admit(fd int) (*fdpass.Conn, error) {
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err == nil && int(peer.Uid) != os.Geteuid() {
+		err = fmt.Errorf("of uid %d: %w", peer.Uid, unix.EPERM)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return fdpass.FromFD(fd, fdpass.MaxInline)
+}
+
+// converse answers boxd until its end of the connection closes, or until its last request, which is
+// returned. All others are answered then. The connection stays the caller's.
+func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.KeeperRequest {
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	for {
+		body, files, err := conn.Recv(false)
+		var req *isolation.KeeperRequest
+		if err == nil {
+			fdpass.CloseAll(files) // no request carries any
+			req, err = isolation.DecodeKeeperRequest(body)
+		}
+		switch {
+		case err != nil:
+			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
+				k.cfg.Log.Printf("connection to boxd: %v", err)
+			}
+			conn.Close() // so that no answer waits for a boxd that has stopped
+			return isolation.KeeperRequest{}
+		case req.Leave || req.Quit:
+			return *req
+		}
+		requests.Go(func() { k.answer(conn, req) }) //nolint:contextcheck // what has begun is finished or undone
+	}
+}
+
+// answer serves one request. A reply that cannot be sent means that boxd is gone.
+func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
+	reply := isolation.KeeperReply{Req: req.Req}
+	var files []int
+	switch {
+	case req.Launch != nil:
+		k.answerLaunch(conn, req)
+		return
+	case req.Adopt != nil:
+		var err error
+		if reply.Launched, files, err = k.adopt(req.Adopt.Key); err != nil {
+			reply.Failed = stepError(isolation.StepSetup, req.Adopt.Key, err)
+		}
+		defer fdpass.CloseAll(files)
+	case req.List != nil:
+		reply.Listed = page(k.living(), req.List.After)
+	case req.End != nil:
+		if err := k.end(req.End); err != nil {
+			reply.Failed = stepError(isolation.StepWorkspace, req.End.Key, err)
+		}
+	case req.Limits != nil:
+		if err := k.setLimits(req.Limits); err != nil {
+			reply.Failed = stepError(isolation.StepGroup, err.Error(), err)
+		}
+	case req.Look:
+		reply.Host = k.groups.look(k)
+		k.work.Look(reply.Host)
+	case req.Check:
+		reply.Checks = examine.Host(k.cfg.IDBase, k.cfg.IDCount)
+	default:
+		reply.Hello = &k.greeting
+	}
+	_ = conn.Send(reply.Encode(), files...)
+}
+
+// answerLaunch starts a box. One that boxd does not get is ended: nobody would know of it.
+func (k *Keeper) answerLaunch(conn *fdpass.Conn, req *isolation.KeeperRequest) {
+	reply := isolation.KeeperReply{Req: req.Req}
+	l := k.launch(req.Launch)
+	if l.failed != nil {
+		reply.Failed = l.failed
+		k.cfg.Log.Printf("box %s: %v", req.Launch.Key, l.failed)
+		_ = conn.Send(reply.Encode())
+		return
+	}
+	defer k.ahead.leave(k)
+	files := []int{l.embryo.control, l.embryo.pidfd}
+	reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.Base, Group: l.box.path()}
+	k.mu.Lock()
+	l.box.handed = true // before boxd can ask for a list
+	k.mu.Unlock()
+	err := conn.Send(reply.Encode(), files...)
+	fdpass.CloseAll(files)
+	if err == nil {
+		return
+	}
+	if err := k.end(&isolation.EndBox{Key: req.Launch.Key, RemoveWork: true}); err != nil {
+		k.cfg.Log.Printf("box %s, which nobody has: %v", req.Launch.Key, err)
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/wire"
+)
+
+// decodeBody reads the JSON body of a request, of at most so many bytes, into v.
+func (c *call) decodeBody(v any, most int64) error {
+	length := c.r.ContentLength // -1: not said
+	if length > most {
+		return tooLong(quantity.Size(length), most)
+	}
+	expect := length
+	if length < 0 {
+		expect = most
+	}
+	release, err := c.load.reserve(c.context(), expect)
+	if err != nil {
+		return err
+	}
+	defer release()
+	conn := http.NewResponseController(c.w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
+	_, err = data.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, most))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLong("more", most)
+	}
+	if err != nil {
+		return fault.Errorf(fault.Invalid, "read the body: %w", err)
+	}
+	c.read = true
+	_ = conn.SetReadDeadline(time.Time{}) // as above
+	return wire.Decode(data.Bytes(), v)
+}
+
+func tooLong(size any, most int64) error {
+	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(most)))
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// maxInFlight bounds the messages of standard input that boxd has not confirmed; it has a bound of its
+// own.
+const maxInFlight = 512
+
+// detachPatience is for boxd to confirm the input before ErrDetached.
+const detachPatience = time.Second
+
+// outbox is what is to be sent: standard input until boxd has confirmed it, so that it can be sent
+// again, and control messages. Offsets are those of the process.
+type outbox struct {
+	lines bool
+	ready bool // boxd takes input on this connection
+	lost  bool // and will not any more
+	eof   bool // there is no more of it than pending
+
+	base    int64  // offset of pending
+	pending []byte // read, and sent or not, and not confirmed
+	sent    int64  // up to here, on this connection
+	eofSent bool
+	taken   int64   // confirmed
+	flight  []int64 // ends of the messages that are not confirmed
+
+	signals []string
+	size    *api.Terminal // wanted
+	sized   bool          // and sent
+}
+
+func (b *outbox) end() int64 { return b.base + int64(len(b.pending)) }
+
+// renew begins a new connection: all that is not confirmed is sent again.
+func (b *outbox) renew() {
+	b.ready, b.eofSent, b.sent, b.flight, b.sized = false, false, b.base, nil, false
+}
+
+// confirm forgets what boxd has taken. Of lines the one that it has begun stays: only whole ones can be
+// sent again.
+func (b *outbox) confirm(taken int64) {
+	b.taken = max(b.taken, min(taken, b.end()))
+	for len(b.flight) > 0 && b.flight[0] <= b.taken {
+		b.flight = b.flight[1:]
+	}
+	b.trim()
+}
+
+func (b *outbox) trim() {
+	n := min(b.taken, b.sent) - b.base
+	if n <= 0 {
+		return
+	}
+	if b.lines {
+		n = int64(bytes.LastIndexByte(b.pending[:n], '\n') + 1)
+	}
+	b.pending = b.pending[n:]
+	b.base += n
+}
+
+// next makes the next message in frame, nil if there is none now; done is to be called when it has
+// been sent.
+func (b *outbox) next(frame []byte) (message []byte, done func(), err error) {
+	switch {
+	case len(b.signals) > 0:
+		message, err = controlMessage(api.ClientControl{Signal: b.signals[0]})
+		return message, func() { b.signals = b.signals[1:] }, err
+	case b.size != nil && !b.sized:
+		size := *b.size
+		message, err = controlMessage(api.ClientControl{Resize: &size})
+		return message, func() { b.sized = *b.size == size }, err
+	case !b.ready || len(b.flight) >= maxInFlight:
+	case b.sent < b.end():
+		data := b.pending[b.sent-b.base:]
+		length := min(len(data), api.MaxFrame-1)
+		end := b.sent + int64(length)
+		if b.lines {
+			length = bytes.IndexByte(data, '\n') // pump sees to it that there is one in time
+			end = b.sent + int64(length) + 1
+		}
+		frame = append(append(frame[:0], api.ChannelStdin), data[:length]...)
+		return frame, func() {
+			b.sent = end
+			if end > b.taken {
+				b.flight = append(b.flight, end)
+			}
+			b.trim()
+		}, nil
+	case b.eof && !b.eofSent:
+		return append(frame[:0], api.ChannelStdin), func() { b.eofSent = true }, nil
+	}
+	return nil, nil, nil
+}
+
+func controlMessage(msg api.ClientControl) ([]byte, error) {
+	data, err := encode(msg)
+	return append([]byte{api.ChannelControl}, data...), err
+}
+
+// send sends what there is until the connection ends.
+func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
+	frame := make([]byte, 0, api.MaxFrame)
+	for {
+		s.mu.Lock()
+		message, done, err := s.in.next(frame)
+		for message == nil && err == nil && ctx.Err() == nil {
+			s.changed.Wait()
+			message, done, err = s.in.next(frame)
+		}
+		s.mu.Unlock()
+		if err != nil || ctx.Err() != nil || ws.Write(ctx, websocket.MessageBinary, message) != nil {
+			return // receive sees it too
+		}
+		s.mu.Lock()
+		done()
+		s.changed.Broadcast()
+		s.mu.Unlock()
+	}
+}
+
+// startInput begins to read standard input, of which the process has had taken bytes from others.
+func (s *stream) startInput(taken int64) {
+	if s.stdio.Stdin == nil {
+		return
+	}
+	s.mu.Lock()
+	s.in.lines, s.in.ready = s.options.Lines, true
+	s.in.base, s.in.sent, s.in.taken = taken, taken, taken
+	s.mu.Unlock()
+	s.pumps.Do(func() { go s.pump() }) // ends with the input or the stream, except for a Read that nothing can interrupt
+}
+
+// pump reads standard input, never more of it than the window allows.
+func (s *stream) pump() {
+	err := s.pumpAll()
+	switch {
+	case errors.Is(err, io.EOF):
+		s.mu.Lock()
+		s.in.eof = true
+		s.changed.Broadcast()
+		s.mu.Unlock()
+	case errors.Is(err, ErrDetached):
+		s.settle()
+		s.fail(ErrDetached)
+	case err != nil: // half of an input is not to be taken for all of it
+		s.fail(fmt.Errorf("read standard input: %w", err))
+	}
+}
+
+// pumpAll returns why there is no more of it, nil if nobody wants any.
+func (s *stream) pumpAll() error {
+	if s.options.Lines {
+		return s.pumpLines()
+	}
+	buf := make([]byte, api.MaxFrame-1)
+	for {
+		n, err := s.stdio.Stdin.Read(buf)
+		if n > 0 && !s.queue(buf[:n]) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pumpLines makes sure that the last one has an end too. Empty ones cannot be sent: an empty message is
+// the end of the input.
+func (s *stream) pumpLines() error {
+	r := bufio.NewReaderSize(s.stdio.Stdin, api.MaxFrame)
+	var line []byte
+	for {
+		piece, err := r.ReadSlice('\n')
+		line = append(line, piece...)
+		if len(line) > api.MaxLine+1 {
+			return fmt.Errorf("a line is longer than %d bytes", api.MaxLine)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err != nil && len(line) > 0 {
+			line = append(line, '\n')
+		}
+		if len(line) > 1 && !s.queue(line) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line = line[:0]
+	}
+}
+
+// queue waits until data fits into the window, which what is longer has for itself; false means that it
+// is not wanted any more.
+func (s *stream) queue(data []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.in.end() > s.in.taken && s.in.end()+int64(len(data))-s.in.taken > api.StdinWindow && !s.over && !s.in.lost {
+		s.changed.Wait()
+	}
+	if s.over || s.in.lost {
+		return false
+	}
+	s.in.pending = append(s.in.pending, data...)
+	s.changed.Broadcast()
+	return true
+}
+
+// settle waits until boxd has confirmed all input, but not for long.
+func (s *stream) settle() {
+	late := false
+	timer := time.AfterFunc(detachPatience, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		late = true
+		s.changed.Broadcast()
+	})
+	defer timer.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.in.taken < s.in.end() && !late && !s.over && !s.in.lost {
+		s.changed.Wait()
+	}
+}
+
+// forward queues signals and sizes, so that those that come while there is no connection wait for one.
+func (s *stream) forward(signals <-chan string, sizes <-chan api.Terminal) {
+	for signals != nil || sizes != nil {
+		var name string
+		var size api.Terminal
+		var isSignal, ok bool
+		select {
+		case <-s.done:
+			return
+		case name, ok = <-signals:
+			if isSignal = true; !ok {
+				signals = nil
+				continue
+			}
+		case size, ok = <-sizes:
+			if !ok {
+				sizes = nil
+				continue
+			}
+		}
+		s.mu.Lock()
+		if isSignal {
+			s.in.signals = append(s.in.signals, name)
+		} else {
+			s.in.size, s.in.sized = &size, false
+		}
+		s.changed.Broadcast()
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// pace is how a lost connection is made again.
+type pace struct {
+	first, most time.Duration // between tries; it doubles from one to the other
+	total       time.Duration // after which it is given up
+	writer      time.Duration // for boxd to notice that we are not there twice
+}
+
+func usualPace() pace {
+	return pace{first: 50 * time.Millisecond, most: 2 * time.Second, total: 30 * time.Second, writer: 2 * time.Second}
+}
+
+// retries are the tries since a connection was lost.
+type retries struct {
+	since time.Time
+	delay time.Duration
+}
+
+// wait waits before the next try. An error is why there is none.
+func (r *retries) wait(ctx context.Context, p *pace, why error) error {
+	if r.delay == 0 {
+		r.since, r.delay = time.Now(), p.first
+	}
+	if time.Since(r.since)+r.delay > p.total {
+		if lost, ok := errors.AsType[lostError](why); ok {
+			why = lost.error
+		}
+		if errors.Is(why, ErrStreamEnded) {
+			return why
+		}
+		return fmt.Errorf("%w: %w", ErrStreamEnded, why)
+	}
+	timer := time.NewTimer(r.delay)
+	defer timer.Stop()
+	r.delay = min(2*r.delay, p.most)
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lostError is a connection that has ended as no connection should.
+type lostError struct{ error }
+
+func (e lostError) Unwrap() error { return e.error }
+
+// worthRetrying reports whether another connection may do better.
+func worthRetrying(err error) bool {
+	if errors.As(err, new(lostError)) {
+		return true
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
+	}
+	return errors.As(err, new(*ConnectError)) || errors.As(err, new(*net.OpError)) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// stream is the client's side of one stream, over all its connections.
+type stream struct {
+	client  *Client
+	stdio   Stdio
+	signals <-chan string
+	options AttachOptions
+
+	path   string             // of the first connection
+	first  *api.ClientControl // its first message
+	again  string             // path of those that follow; empty: there are none
+	attach api.StreamAttach   // how those begin
+
+	begun    bool     // the program runs, or did
+	at       [2]int64 // bytes of stdout and stderr that have been delivered
+	skip     [2]int64 // bytes that come a second time
+	progress bool     // the connection has been of use
+	forwards sync.Once
+	pumps    sync.Once
+	cancel   context.CancelFunc // of all of it
+	done     <-chan struct{}    // closed by it
+
+	mu      sync.Mutex // guards what follows
+	changed *sync.Cond // signaled when some of that changes
+	in      outbox
+	over    bool
+	failed  error // why the stream must end
+}
+
+func newStream(c *Client, stdio Stdio, signals <-chan string) *stream {
+	s := &stream{client: c, stdio: stdio, signals: signals}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+// run relays until the result comes, over as many connections as it takes.
+func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
+	ctx, s.cancel = context.WithCancel(ctx)
+	s.done = ctx.Done()
+	defer s.cancel()
+	r, err := s.connection(ctx, s.path, s.first)
+	var tries retries
+	for err != nil && s.begun && s.again != "" && worthRetrying(err) && ctx.Err() == nil {
+		if s.progress {
+			tries = retries{}
+		}
+		if werr := tries.wait(ctx, &s.client.pace, err); werr != nil {
+			err = werr
+			break
+		}
+		r, err = s.connection(ctx, s.again, s.next())
+		if errors.Is(err, NotFound) {
+			err = ErrProcessGone
+		}
+		if s.attach.Write && notWriter(err) { // boxd may not have noticed yet that our last connection has ended
+			if time.Since(tries.since) > s.client.pace.writer {
+				s.loseWriter()
+			}
+			err = lostError{err}
+		}
+	}
+	return s.end(ctx, r, err)
+}
+
+// errNotWriter means that boxd takes standard input from somebody else.
+var errNotWriter = errors.New("another client writes to the process")
+
+func notWriter(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Status == http.StatusConflict || errors.Is(err, errNotWriter)
+}
+
+// end stops what the stream has under way, and says what has come of it.
+func (s *stream) end(ctx context.Context, r *api.ExecResult, err error) (*api.ExecResult, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.changed.Broadcast()
+	lost, isLost := errors.AsType[lostError](err)
+	switch {
+	case s.failed != nil:
+		return nil, s.failed
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case isLost:
+		return nil, lost.error
+	case err != nil:
+		return nil, err
+	}
+	return r, nil
+}
+
+// fail ends the stream because of something on this side.
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	s.failed = err
+	s.mu.Unlock()
+	s.cancel()
+}
+
+// next is the first message of a connection that goes on where the last one was lost.
+func (s *stream) next() *api.ClientControl {
+	a := s.attach
+	a.Stdout, a.Stderr = new(s.at[0]), new(s.at[1])
+	s.mu.Lock()
+	a.Stdin = new(s.in.base)
+	s.mu.Unlock()
+	return &api.ClientControl{Attach: &a}
+}
+
+// connection is one of them. A lostError is one that others may follow.
+func (s *stream) connection(ctx context.Context, path string, first *api.ClientControl) (*api.ExecResult, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.progress = false
+	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, &websocket.DialOptions{HTTPClient: s.client.streams}) //nolint:bodyclose // the library has closed it
+	if err != nil {
+		return nil, dialError(resp, err)
+	}
+	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
+	ws.SetReadLimit(-1) // boxd is trusted; its frames are small, its last one holds no output
+	data, err := encode(first)
+	if err != nil {
+		return nil, err
+	}
+	if err := ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)); err != nil {
+		return nil, lostError{fmt.Errorf("%w: %w", ErrStreamEnded, err)}
+	}
+	s.mu.Lock()
+	s.in.renew()
+	s.mu.Unlock()
+	wake := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})
+	defer wake()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel() // before that, and while wake can tell
+	sending.Go(func() { s.send(ctx, ws) })
+	s.forwards.Do(func() { go s.forward(s.signals, s.stdio.Resize) }) // ends with the stream
+	r, err := s.receive(ctx, ws)
+	if err == nil {
+		_ = ws.Close(websocket.StatusNormalClosure, "")
+	}
+	return r, err
+}
+
+func dialError(resp *http.Response, err error) error {
+	if e, ok := errors.AsType[*ConnectError](err); ok {
+		return e
+	}
+	if resp == nil || resp.Body == nil {
+		return lostError{err}
+	}
+	data, rerr := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+	if rerr != nil {
+		return err
+	}
+	return problemOf(resp, data)
+}
+
+// receive handles boxd's messages until the result comes.
+func (s *stream) receive(ctx context.Context, ws *websocket.Conn) (*api.ExecResult, error) {
+	for {
+		_, data, err := ws.Read(ctx)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil || len(data) == 0 {
+			return nil, streamEnd(err)
+		}
+		switch data[0] {
+		case api.ChannelStdout:
+			err = s.deliver(0, s.stdio.Stdout, data[1:])
+		case api.ChannelStderr:
+			err = s.deliver(1, s.stdio.Stderr, data[1:])
+		case api.ChannelControl:
+			r, cerr := s.handle(data[1:])
+			if r != nil || cerr != nil {
+				return r, cerr
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("write output: %w", err)
+		}
+	}
+}
+
+// streamEnd is the error of a stream that has ended without result: lost, unless boxd says that its
+// client has broken the rules.
+func streamEnd(err error) error {
+	e, ok := errors.AsType[websocket.CloseError](err)
+	if ok && (e.Code == websocket.StatusPolicyViolation || e.Code == websocket.StatusMessageTooBig) {
+		return fmt.Errorf("%w: boxd says %q", ErrStreamEnded, e.Reason)
+	}
+	return lostError{ErrStreamEnded}
+}
+
+// deliver writes output, and counts it.
+func (s *stream) deliver(stream int, to io.Writer, data []byte) error {
+	s.progress = true
+	if s.options.Lines && stream == 0 {
+		data = append(data, '\n')
+	}
+	if again := min(s.skip[stream], int64(len(data))); again > 0 {
+		s.skip[stream] -= again
+		data = data[again:]
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	n, err := to.Write(data)
+	s.at[stream] += int64(n)
+	return err
+}
+
+// handle takes a control message.
+func (s *stream) handle(data []byte) (*api.ExecResult, error) {
+	var msg api.ServerControl
+	if err := json.Unmarshal(data, &msg); err != nil {
+		return nil, fmt.Errorf("control message: %w", err)
+	}
+	switch {
+	case msg.Error != nil:
+		return nil, &Error{*msg.Error}
+	case msg.Exit != nil:
+		return msg.Exit, nil
+	case msg.Started != nil:
+		s.begun, s.progress = true, true
+		s.startInput(0)
+	case msg.Attached != nil:
+		return nil, s.attached(msg.Attached)
+	case msg.Gap != nil:
+		s.progress = true
+		s.gap(streamNumber(msg.Gap.Stream), msg.Gap.Bytes)
+	case msg.WriterLost:
+		s.loseWriter()
+	case msg.StdinTaken > 0:
+		s.progress = true
+		s.mu.Lock()
+		s.in.confirm(int64(msg.StdinTaken))
+		s.changed.Broadcast()
+		s.mu.Unlock()
+	}
+	return nil, nil //nolint:nilnil // neither result nor error: the stream goes on
+}
+
+func streamNumber(name string) int {
+	if name == "stderr" {
+		return 1
+	}
+	return 0
+}
+
+func (s *stream) gap(stream int, bytes int64) {
+	s.at[stream] += bytes
+	if s.options.Gap != nil {
+		s.options.Gap(api.StreamGap{Stream: [2]string{"stdout", "stderr"}[stream], Bytes: bytes})
+	}
+}
+
+// attached begins a connection to a process, or goes on with one.
+func (s *stream) attached(a *api.StreamAttached) error {
+	from := [2]int64{a.Stdout, a.Stderr}
+	if !s.begun {
+		s.begun, s.at = true, from
+		if s.options.Attached != nil {
+			s.options.Attached(a)
+		}
+		if s.attach.Write = a.Writer; a.Writer {
+			s.startInput(a.Stdin)
+		}
+		return nil
+	}
+	if s.attach.Write && !a.Writer {
+		return errNotWriter
+	}
+	s.progress = true
+	for i := range from {
+		s.skip[i] = max(0, s.at[i]-from[i])
+		if missing := from[i] - s.at[i]; missing > 0 {
+			s.gap(i, missing)
+		}
+	}
+	if !s.attach.Write {
+		return nil
+	}
+	s.mu.Lock()
+	base, end := s.in.base, s.in.end()
+	if base <= a.Stdin && a.Stdin <= end {
+		s.in.confirm(a.Stdin)
+		s.in.ready = true
+		s.changed.Broadcast()
+	}
+	s.mu.Unlock()
+	switch {
+	case a.Stdin < base:
+		return fmt.Errorf("boxd has %d bytes of standard input of the %d that it had taken", a.Stdin, base)
+	case a.Stdin > end: // somebody else has written meanwhile
+		s.loseWriter()
+	}
+	return nil
+}
+
+// loseWriter goes on without sending standard input.
+func (s *stream) loseWriter() {
+	if !s.attach.Write {
+		return
+	}
+	s.attach.Write = false
+	s.mu.Lock()
+	s.in.ready, s.in.lost = false, true
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if s.options.WriterLost != nil {
+		s.options.WriterLost()
+	}
+}

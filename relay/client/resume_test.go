@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// soon is a pace for tests, which cut connections all the time.
+func soon() pace {
+	return pace{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
+}
+
+// program is a stand-in of a process: it has output to give, and ends when it has given it and had all
+// its input.
+type program struct {
+	t     *testing.T
+	out   [2]string
+	lines bool
+
+	mu    sync.Mutex // guards the fields below
+	stdin []byte
+	eof   chan struct{}
+	sizes []api.Terminal
+	asked []api.ClientControl
+}
+
+func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/stream") {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer ws.CloseNow()
+	ws.SetReadLimit(-1)
+	_, data, err := ws.Read(r.Context())
+	if err != nil {
+		return
+	}
+	var first api.ClientControl
+	if err := json.Unmarshal(data[1:], &first); err != nil {
+		p.t.Error(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	p.mu.Lock()
+	p.asked = append(p.asked, first)
+	taken := int64(len(p.stdin))
+	p.mu.Unlock()
+	at, sent := [2]int64{}, taken
+	greeting := api.ServerControl{Started: &api.StreamStarted{}}
+	if a := first.Attach; a != nil {
+		if a.Stdout != nil {
+			at = [2]int64{*a.Stdout, *a.Stderr}
+		}
+		if a.Stdin != nil {
+			sent = *a.Stdin
+		}
+		greeting = api.ServerControl{Attached: &api.StreamAttached{Stdout: at[0], Stderr: at[1], Stdin: taken, Writer: a.Write}}
+	}
+	say(ctx, ws, greeting)
+	go func() {
+		defer cancel()
+		p.take(ctx, ws, sent)
+	}()
+	p.give(ctx, ws, at)
+}
+
+func say(ctx context.Context, ws *websocket.Conn, msg api.ServerControl) {
+	data, _ := json.Marshal(msg)
+	send(ctx, ws, api.ChannelControl, string(data))
+}
+
+// take takes input that begins at an offset.
+func (p *program) take(ctx context.Context, ws *websocket.Conn, at int64) {
+	begin := at
+	for {
+		_, data, err := ws.Read(ctx)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		switch data = data[1:]; {
+		case len(data) > 0 && data[0] == '{':
+			var msg api.ClientControl
+			if err := json.Unmarshal(data, &msg); err == nil && msg.Resize != nil {
+				p.sizes = append(p.sizes, *msg.Resize)
+			}
+		case len(data) == 0:
+			select {
+			case <-p.eof:
+			default:
+				close(p.eof)
+			}
+		default:
+			if p.lines {
+				data = append(data, '\n')
+			}
+			if at > int64(len(p.stdin)) {
+				p.t.Errorf("input goes on at %d and begins at %d, where %d bytes have been taken", at, begin, len(p.stdin))
+			}
+			known := min(max(int64(len(p.stdin))-at, 0), int64(len(data)))
+			p.stdin = append(p.stdin, data[known:]...)
+			at += int64(len(data))
+			if rand.IntN(3) > 0 || at-begin > api.StdinWindow/2 {
+				say(ctx, ws, api.ServerControl{StdinTaken: uint64(at)})
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+// give gives output from an offset.
+func (p *program) give(ctx context.Context, ws *websocket.Conn, at [2]int64) {
+	for at[0] < int64(len(p.out[0])) || at[1] < int64(len(p.out[1])) {
+		i := rand.IntN(2)
+		rest := p.out[i][at[i]:]
+		if rest == "" {
+			continue
+		}
+		n := min(1+rand.IntN(5000), len(rest))
+		data := rest[:n]
+		if p.lines && i == 0 {
+			n = strings.IndexByte(rest, '\n') + 1
+			data = rest[:n-1]
+		}
+		if ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelStdout + byte(i)}, data...)) != nil {
+			return
+		}
+		at[i] += int64(n)
+	}
+	select {
+	case <-p.eof:
+		say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(7)}})
+		_, _, _ = ws.Read(ctx) // until the client has it; take does that
+	case <-ctx.Done():
+	}
+}
+
+// cutter lets so many bytes of each connection through, in each direction, and then cuts it.
+func cutter(t *testing.T, to string, limit func() int64) (socket string, cuts *atomic.Int64) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "cut")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cuts = new(atomic.Int64)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", to)
+			if err != nil {
+				conn.Close()
+				continue
+			}
+			pass := func(to, from net.Conn) {
+				if n := limit(); n > 0 {
+					if m, _ := io.CopyN(to, from, n); m == n {
+						cuts.Add(1)
+					}
+				} else {
+					_, _ = io.Copy(to, from)
+				}
+				conn.Close()
+				far.Close()
+			}
+			tasks.Go(func() { pass(far, conn) })
+			tasks.Go(func() { pass(conn, far) })
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		tasks.Wait()
+	})
+	return socket, cuts
+}
+
+// someBytes are the same for the same seed, and nowhere like themselves.
+func someBytes(seed uint64, n int) string {
+	r := rand.NewChaCha8([32]byte{byte(seed)})
+	data := make([]byte, n)
+	_, _ = r.Read(data)
+	for i, b := range data {
+		if b == '{' || b == '\n' { // what the stand-in takes for a control message, and for a line's end
+			data[i] = 'x'
+		}
+	}
+	return string(data)
+}
+
+func someLines(seed uint64, n int) string {
+	data := []byte(someBytes(seed, n))
+	for i := 1; i < n-2; i += 2 + (i*7919)%3000 {
+		data[i] = '\n'
+	}
+	data[n-1] = '\n'
+	return string(data)
+}
+
+func TestALostConnectionLosesNoByte(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		lines bool
+		run   func(ctx context.Context, c *Client, stdio Stdio) (*api.ExecResult, error)
+	}{
+		{"exec", false, func(ctx context.Context, c *Client, stdio Stdio) (*api.ExecResult, error) {
+			return c.ExecStream(ctx, "s", &api.ExecRequest{}, stdio, nil)
+		}},
+		{"attach", false, func(ctx context.Context, c *Client, stdio Stdio) (*api.ExecResult, error) {
+			return c.Attach(ctx, "s", "p", AttachOptions{Replay: true, Write: true, Lossless: true}, stdio, nil)
+		}},
+		{"lines", true, func(ctx context.Context, c *Client, stdio Stdio) (*api.ExecResult, error) {
+			return c.Attach(ctx, "s", "p", AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, stdio, nil)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := &program{t: t, out: [2]string{someBytes(1, 1_000_000), someBytes(2, 300_000)}, lines: tc.lines, eof: make(chan struct{})}
+			in := someBytes(3, 2_000_000)
+			if tc.lines {
+				p.out[0], in = someLines(1, 1_000_000), someLines(3, 2_000_000)
+			}
+			direct := serve(t, p.ServeHTTP)
+			connections := new(atomic.Int64)
+			socket, cuts := cutter(t, direct.socket, func() int64 {
+				if connections.Add(1) <= 2 {
+					return 3000 // the program has started by then
+				}
+				return 1 + rand.Int64N(150_000)
+			})
+			c := New(socket)
+			c.pace = soon()
+			defer c.Close()
+			var out, errOut bytes.Buffer
+			r, err := tc.run(t.Context(), c, Stdio{Stdin: strings.NewReader(in), Stdout: &out, Stderr: &errOut})
+			if err != nil || r.ExitCode == nil || *r.ExitCode != 7 {
+				t.Fatalf("%+v, %v after %d cuts", r, err, cuts.Load())
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if out.String() != p.out[0] || errOut.String() != p.out[1] || string(p.stdin) != in {
+				t.Errorf("after %d cuts: %d of %d, %d of %d and %d of %d bytes, or others", cuts.Load(),
+					out.Len(), len(p.out[0]), errOut.Len(), len(p.out[1]), len(p.stdin), len(in))
+			}
+			if cuts.Load() < 10 {
+				t.Errorf("only %d cuts", cuts.Load())
+			}
+		})
+	}
+}
+
+// talk answers connections one after the other, the first with talks[0]; there are no more than talks.
+func talk(t *testing.T, talks ...func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl)) *Client {
+	t.Helper()
+	n := 0
+	var mu sync.Mutex
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n >= len(talks) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"type":"urn:boxd:problem:not_found","status":404,"detail":"no process"}`)
+			return
+		}
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer ws.CloseNow()
+		_, data, err := ws.Read(r.Context())
+		if err != nil {
+			return
+		}
+		var first api.ClientControl
+		_ = json.Unmarshal(data[1:], &first)
+		n++
+		talks[n-1](r.Context(), ws, &first)
+	})
+	c.pace = soon()
+	return c
+}
+
+func greet(a api.StreamAttached) func(context.Context, *websocket.Conn, *api.ClientControl) {
+	return func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
+		say(ctx, ws, api.ServerControl{Attached: &a})
+	}
+}
+
+func exit(ctx context.Context, ws *websocket.Conn) {
+	say(ctx, ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
+	_, _, _ = ws.Read(ctx)
+}
+
+func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := talk(t, greet(api.StreamAttached{}))
+	_, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil)
+	if !errors.Is(err, ErrProcessGone) || !errors.Is(err, ErrStreamEnded) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, NotFound) || errors.Is(err, ErrStreamEnded) {
+		t.Errorf("one that has never been there: %v", err)
+	}
+}
+
+func TestABrokenRuleIsNotBrokenAgain(t *testing.T) {
+	t.Parallel()
+	c := talk(t, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
+		greet(api.StreamAttached{})(ctx, ws, f)
+		ws.Close(websocket.StatusPolicyViolation, "too much")
+	})
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) || !strings.Contains(err.Error(), "too much") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestABoxdThatStaysAwayIsGivenUp(t *testing.T) {
+	t.Parallel()
+	direct := talk(t, greet(api.StreamAttached{}))
+	connections := new(atomic.Int64)
+	socket, _ := cutter(t, direct.socket, func() int64 {
+		if connections.Add(1) > 2 {
+			return 1
+		}
+		return 0
+	})
+	c := New(socket)
+	defer c.Close()
+	c.pace = soon()
+	c.pace.total = 50 * time.Millisecond
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) || errors.Is(err, ErrProcessGone) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestWhatIsMissingIsTold(t *testing.T) {
+	t.Parallel()
+	c := talk(
+		t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
+			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 100}})
+			send(ctx, ws, api.ChannelStdout, "abc")
+			say(ctx, ws, api.ServerControl{Gap: &api.StreamGap{Stream: "stdout", Bytes: 7}})
+			send(ctx, ws, api.ChannelStdout, "def")
+		}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+			if a := first.Attach; a == nil || *a.Stdout != 113 || *a.Stderr != 0 || a.Replay {
+				t.Errorf("attaches with %+v", first.Attach)
+			}
+			say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 112, Stderr: 4}}) // one byte again, and some gone
+			send(ctx, ws, api.ChannelStdout, "fghi")
+			exit(ctx, ws)
+		},
+	)
+	var out bytes.Buffer
+	attached := 0
+	o := AttachOptions{Replay: true, Gap: func(g api.StreamGap) { fmt.Fprintf(&out, "[%s %d]", g.Stream, g.Bytes) }, Attached: func(*api.StreamAttached) { attached++ }}
+	if _, err := c.Attach(t.Context(), "s", "p", o, Stdio{Stdout: &out}, nil); err != nil || out.String() != "abc[stdout 7]def[stderr 4]ghi" || attached != 1 {
+		t.Errorf("%v, %q, attached %d times", err, out.String(), attached)
+	}
+}
+
+func TestAnotherWriterIsNotDisturbed(t *testing.T) {
+	t.Parallel()
+	refuse := func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+		if first.Attach.Write {
+			say(ctx, ws, api.ServerControl{Error: &api.Problem{Type: api.ProblemType + "conflict", Status: http.StatusConflict, Detail: "another writes"}})
+			return
+		}
+		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
+		exit(ctx, ws)
+	}
+	c := talk(t, slices.Concat([]func(context.Context, *websocket.Conn, *api.ClientControl){greet(api.StreamAttached{Writer: true})},
+		slices.Repeat([]func(context.Context, *websocket.Conn, *api.ClientControl){refuse}, 100))...)
+	lost := 0
+	in, typing := io.Pipe()
+	defer typing.Close()
+	r, err := c.Attach(t.Context(), "s", "p", AttachOptions{Write: true, WriterLost: func() { lost++ }}, Stdio{Stdin: in}, nil)
+	if err != nil || r == nil || lost != 1 {
+		t.Errorf("%v, %v, lost %d times", r, err, lost)
+	}
+}
+
+func TestDetachingLeavesTheInputComplete(t *testing.T) {
+	t.Parallel()
+	p := &program{t: t, out: [2]string{"hello", ""}, eof: make(chan struct{})}
+	c := serve(t, p.ServeHTTP)
+	in := io.MultiReader(strings.NewReader("typed"), detaching{})
+	var out bytes.Buffer
+	_, err := c.Attach(t.Context(), "s", "p", AttachOptions{Replay: true, Write: true}, Stdio{Stdin: in, Stdout: &out, Stderr: &out}, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !errors.Is(err, ErrDetached) || string(p.stdin) != "typed" {
+		t.Errorf("%v, %q", err, p.stdin)
+	}
+	select {
+	case <-p.eof:
+		t.Error("the input has ended")
+	default:
+	}
+}
+
+type detaching struct{}
+
+func (detaching) Read([]byte) (int, error) { return 0, ErrDetached }
+
+func TestTheSizeIsToldToEveryConnection(t *testing.T) {
+	t.Parallel()
+	var got []string
+	listen := func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
+		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{}})
+		_, data, err := ws.Read(ctx)
+		if err == nil {
+			got = append(got, string(data[1:]))
+		}
+	}
+	c := talk(t, listen, func(ctx context.Context, ws *websocket.Conn, f *api.ClientControl) {
+		listen(ctx, ws, f)
+		exit(ctx, ws)
+	})
+	sizes := make(chan api.Terminal, 1)
+	sizes <- api.Terminal{Rows: 24, Cols: 80}
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{}, Stdio{Resize: sizes}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"resize":{"rows":24,"cols":80}}`; !slices.Equal(got, []string{want, want}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestLogsGoOnWhereTheyWereCutOff(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/logs") {
+			_, _ = io.WriteString(w, `{"state":"ended","output":[{"bytes":9},{"bytes":3}]}`)
+			return
+		}
+		asked = append(asked, r.URL.RawQuery)
+		switch len(asked) {
+		case 1:
+			_, _ = io.WriteString(w, `{"stream":"stdout","offset":0,"data":"ab"}`+"\n"+`{"stream":"stderr","offset":0,"data":"/+8=","base64":true}`+"\n")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		case 2:
+			_, _ = io.WriteString(w, `{"stream":"stdout","offset":2,"gap":5}`+"\n") // and boxd ends
+		default:
+			_, _ = io.WriteString(w, `{"stream":"stdout","offset":7,"data":"xy"}`+"\n"+`{"stream":"stderr","offset":2,"data":"z"}`+"\n")
+		}
+	})
+	c.pace = soon()
+	var got bytes.Buffer
+	err := c.LogLines(t.Context(), "s", "p", LogOptions{Follow: true}, func(l *api.LogLine) error {
+		fmt.Fprintf(&got, "%s %q %d;", l.Stream, l.Data, l.Gap)
+		return nil
+	})
+	want := `stdout "ab" 0;stderr "\xff\xef" 0;stdout "" 5;stdout "xy" 0;stderr "z" 0;`
+	queries := []string{"follow=true&format=ndjson", "follow=true&format=ndjson&stderr=2&stdout=2", "follow=true&format=ndjson&stderr=2&stdout=7"}
+	if err != nil || got.String() != want || !slices.Equal(asked, queries) {
+		t.Errorf("%v, %s, %q", err, got.String(), asked)
+	}
+}
+
+func TestEveryProcessHasItsPath(t *testing.T) {
+	t.Parallel()
+	var got []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Method+" "+r.URL.EscapedPath()+"?"+r.URL.RawQuery)
+		_, _ = io.WriteString(w, "{}")
+	})
+	c.Owner = "uid:1"
+	ctx := t.Context()
+	_, _, err := c.StartProcess(ctx, "a/b", "..", &api.ProcessRequest{})
+	_, perr := c.Process(ctx, "a/b", "c d", time.Minute)
+	_, serr := c.StopProcess(ctx, "a/b", "p")
+	_, rerr := c.Renew(ctx, "a/b", "p")
+	err = errors.Join(err, perr, serr, rerr, c.DeleteProcess(ctx, "a/b", "p"), c.SignalProcess(ctx, "a/b", "p", "SIGHUP"), c.ResizeProcess(ctx, "a/b", "p", api.Terminal{}))
+	want := []string{
+		"PUT /v1/sessions/a%2Fb/processes/%2E%2E?owner=uid%3A1", "GET /v1/sessions/a%2Fb/processes/c%20d?owner=uid%3A1&wait=1m0s",
+		"POST /v1/sessions/a%2Fb/processes/p/stop?owner=uid%3A1", "POST /v1/sessions/a%2Fb/processes/p/renew?owner=uid%3A1", "DELETE /v1/sessions/a%2Fb/processes/p?owner=uid%3A1",
+		"POST /v1/sessions/a%2Fb/processes/p/signal?owner=uid%3A1", "POST /v1/sessions/a%2Fb/processes/p/resize?owner=uid%3A1",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %q", err, got)
+	}
+	if _, err := c.Process(ctx, "s", "", 0); !errors.Is(err, ErrNoName) {
+		t.Errorf("%v", err)
+	}
+}

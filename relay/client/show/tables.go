@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package show
+
+import (
+	"fmt"
+	"io"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Sessions prints a table of sessions.
+func Sessions(out io.Writer, list []api.Session, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
+	for _, s := range list {
+		left := "-"
+		if s.ExpiresAt != nil {
+			left = Roughly(s.ExpiresAt.Sub(now))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
+			s.Memory, s.CPUs, s.Pids, Roughly(now.Sub(s.LastUsedAt)), left)
+	}
+	return w.Flush()
+}
+
+func ownerName(s api.Session) string {
+	if u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10)); err == nil {
+		return u.Username
+	}
+	return s.Owner
+}
+
+// Processes prints a table of processes.
+func Processes(out io.Writer, list []api.Process, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
+	for _, p := range list {
+		state := p.State
+		if p.Reason != "" {
+			state += " (" + p.Reason + ")"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
+	}
+	return w.Flush()
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func orDash(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// uptime is how long a process has lived.
+func uptime(p *api.Process, now time.Time) string {
+	if p.EndedAt != nil {
+		now = *p.EndedAt
+	}
+	return Roughly(now.Sub(p.StartedAt))
+}
+
+// commandLine shows a program with its arguments, on one line and not for ever.
+func commandLine(argv []string) string {
+	const most = 60
+	line := []rune(Printable(strings.Join(argv, " ")))
+	if len(line) > most {
+		return string(line[:most-3]) + "..."
+	}
+	return string(line)
+}

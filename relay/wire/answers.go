@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/base64"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// stateFrozen is shown instead of ready.
+const stateFrozen = "frozen"
+
+// Session describes a session.
+func Session(i supervisor.Info) api.Session {
+	s := api.Session{
+		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
+		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
+		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
+		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
+		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
+		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
+		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
+	}
+	if i.Frozen && i.State == supervisor.StateReady {
+		s.State = stateFrozen
+	}
+	for _, m := range i.Settings.Mounts {
+		s.Mounts = append(s.Mounts, api.Mount(m))
+	}
+	for limit, by := range i.Enforced {
+		s.Enforcement[limit] = string(by)
+	}
+	if !i.Expires.IsZero() {
+		s.ExpiresAt = &i.Expires
+	}
+	return s
+}
+
+// ExecResult describes what an execution in a session came to.
+func ExecResult(session string, r *supervisor.Result, encoding string) api.ExecResult {
+	res := api.ExecResult{
+		Session: session, Status: string(r.Status), Signal: r.Signal,
+		DurationMS: Milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
+		Usage:   api.Usage{UserMS: Milliseconds(r.UserTime), SystemMS: Milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
+		Clamped: Clamped(r.Clamped),
+	}
+	if r.Grouped {
+		res.Usage.MemoryPeak, res.Usage.PidsPeak, res.Usage.Read, res.Usage.Written = r.MemoryPeak, r.PidsPeak, r.Read, r.Written
+	}
+	if o := r.OOM; o != nil {
+		res.OOM = &api.OOM{Kills: o.Kills, Limit: o.Limit, Of: "session", Peak: r.MemoryPeak, Names: o.Victims}
+		if o.Own {
+			res.OOM.Of = "execution"
+		}
+	}
+	for _, f := range r.Full {
+		res.Quota = append(res.Quota, api.Quota{Kind: f.Kind, Used: f.Used, Limit: f.Limit, Files: f.Files, FilesLimit: f.FilesLimit, Hit: true})
+	}
+	if r.Status == supervisor.StatusExited {
+		res.ExitCode = &r.ExitCode
+	}
+	if r.Failed != nil {
+		res.Failure = startFailure(r.Failed)
+	}
+	for i, text := range []*string{&res.Stdout, &res.Stderr} {
+		res.Output[i] = api.Total{Bytes: r.Streams[i].Total, Omitted: r.Streams[i].Omitted}
+		*text = encode(r.Streams[i].Data, encoding)
+	}
+	return res
+}
+
+func encode(data []byte, encoding string) string {
+	if encoding == encodingBase64 {
+		return base64.StdEncoding.EncodeToString(data)
+	}
+	return strings.ToValidUTF8(string(data), "�")
+}
+
+// Clamped lists what was given less of than asked for.
+func Clamped(list []policy.Clamp) []api.Clamp {
+	var out []api.Clamp
+	for _, c := range list {
+		out = append(out, api.Clamp(c))
+	}
+	return out
+}
+
+// Milliseconds is a time as answers have it.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

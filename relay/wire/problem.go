@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// statusOf is the only place that knows HTTP's numbers for our kinds of fault.
+func statusOf(kind fault.Kind) int {
+	switch kind {
+	case fault.Invalid:
+		return http.StatusBadRequest
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Conflict:
+		return http.StatusConflict
+	case fault.Denied:
+		return http.StatusForbidden
+	case fault.Exhausted:
+		return http.StatusTooManyRequests
+	case fault.Unsupported:
+		return http.StatusNotImplemented
+	case fault.Unavailable:
+		return http.StatusServiceUnavailable
+	case fault.Internal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusInternalServerError
+}
+
+// Problem makes the body of an error. What is not meant for callers is logged and not shown; the
+// step at which a box failed to start is.
+func Problem(ctx context.Context, log *slog.Logger, err error) *api.Problem {
+	kind := fault.KindOf(err)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled")
+	}
+	p := Refusal(err)
+	step, ok := errors.AsType[*isolation.StepError](err)
+	switch {
+	case ok:
+		p.Failure = startFailure(step)
+		if kind == fault.Internal {
+			p.Title, p.Hint = "the box could not start", "boxctl doctor examines the host"
+		}
+	case kind == fault.Internal:
+		log.ErrorContext(ctx, "request failed", "error", err)
+		p.Detail, p.Hint = "boxd failed; its log has the reason", "journalctl -u boxd"
+	}
+	return p
+}
+
+// Refusal is what a refusal says by itself.
+func Refusal(err error) *api.Problem {
+	kind := fault.KindOf(err)
+	p := &api.Problem{
+		Type: api.ProblemType + kind.String(), Title: titles()[kind], Status: statusOf(kind), Detail: err.Error(),
+	}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
+	}
+	return p
+}
+
+func titles() map[fault.Kind]string {
+	return map[fault.Kind]string{
+		fault.Internal: "internal error", fault.Invalid: "invalid request", fault.NotFound: "not found",
+		fault.Conflict: "conflict", fault.Denied: "not allowed", fault.Exhausted: "limit reached",
+		fault.Unsupported: "not supported here", fault.Unavailable: "not available",
+	}
+}
+
+func startFailure(s *isolation.StepError) *api.StartFailure {
+	f := &api.StartFailure{Step: s.Step.String(), Item: s.Item, Text: s.Error()}
+	if s.Refused == nil {
+		f.Errno = unix.ErrnoName(s.Errno)
+	}
+	return f
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// ProcessRequest is what a request for a process of that id means.
+func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessRequest, error) {
+	if err := CheckTerminal("terminal", r.Terminal); err != nil {
+		return nil, err
+	}
+	req := &supervisor.ProcessRequest{
+		ID: id, Managed: true, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
+		Exec: supervisor.ExecRequest{
+			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Timeout: r.Timeout,
+			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
+		},
+	}
+	if x := r.Restart; x != nil {
+		req.Restart = &process.Restart{
+			Policy: x.Policy, Delay: (*time.Duration)(x.Delay), MaxDelay: (*time.Duration)(x.MaxDelay), Limit: x.Limit, Window: (*time.Duration)(x.Window),
+		}
+	}
+	if x := r.Ready; x != nil {
+		req.Ready = &process.Ready{Line: x.Line, Port: x.Port, Command: x.Command, Timeout: (*time.Duration)(x.Timeout)}
+	}
+	if x := r.Stop; x != nil {
+		req.Stop = &process.Stop{Signal: x.Signal, Grace: (*time.Duration)(x.Grace)}
+	}
+	return req, nil
+}
+
+// CheckTerminal refuses a terminal without room for a character.
+func CheckTerminal(field string, t *api.Terminal) error {
+	if t != nil && (t.Rows == 0 || t.Cols == 0) {
+		return fault.Field(field, literal(fmt.Sprintf("%d rows of %d", t.Rows, t.Cols)), "rows and cols of 1 to 65535 each")
+	}
+	return nil
+}
+
+// Terminal is the size of a terminal, if there is one.
+func Terminal(t *api.Terminal) *process.Size { return (*process.Size)(t) }
+
+// Process describes a process of a session. A result is shown if there is one.
+func Process(session string, i process.Info, result *api.ExecResult) api.Process {
+	p := api.Process{
+		ID: i.ID, Session: session, State: string(i.State), Ready: i.Ready, PID: i.PID, Starts: i.Starts, Argv: i.Argv, Cwd: i.Dir,
+		Env: append([]string{}, i.EnvNames...), Stdin: i.Stdin, Readers: i.Readers, Writer: i.Writer, Terminal: (*api.Terminal)(i.Terminal),
+		Restart: api.Restart{
+			Policy: i.Restart.Policy, Delay: duration(i.Restart.Delay), MaxDelay: duration(i.Restart.MaxDelay), Limit: i.Restart.Limit, Window: duration(i.Restart.Window),
+		},
+		Stop: api.Stop{Signal: i.Stop.Signal, Grace: duration(i.Stop.Grace)}, Lease: duration(i.Lease), Labels: i.Labels,
+		StartedAt: i.StartedAt, EndedAt: moment(i.EndedAt), NextStart: moment(i.NextStart), ExpiresAt: moment(i.ExpiresAt),
+		Reason: i.Reason, Clamped: Clamped(i.Clamped), Result: result,
+	}
+	if i.Timeout > 0 {
+		p.Timeout = duration(&i.Timeout)
+	}
+	for n, o := range i.Output {
+		p.Output[n] = api.StreamState(o)
+	}
+	return p
+}
+
+func duration(d *time.Duration) *quantity.Duration { return (*quantity.Duration)(d) }
+
+// moment is a time, nil if there is none.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// StreamName is "stdout" or "stderr".
+func StreamName(stream int) string { return [2]string{"stdout", "stderr"}[stream] }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/base64"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Encodings of input and output in JSON.
+const (
+	encodingUTF8   = "utf-8"
+	encodingBase64 = "base64"
+)
+
+// SessionRequest is what a request for a session means.
+func SessionRequest(r *api.SessionRequest) *policy.Request {
+	req := &policy.Request{
+		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
+		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
+		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
+		Env: r.Env, Labels: r.Labels,
+	}
+	for _, m := range r.Mounts {
+		req.Mounts = append(req.Mounts, policy.Mount(m))
+	}
+	return req
+}
+
+// ExecRequest is what a request for an execution means.
+func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
+		if value != "" && value != encodingUTF8 && value != encodingBase64 {
+			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
+		}
+	}
+	req := &supervisor.ExecRequest{
+		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
+		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
+		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
+	}
+	if r.StdinEncoding == encodingBase64 {
+		var err error
+		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
+			return nil, fault.Field("stdin", somethingElse, "base64, as stdin_encoding says")
+		}
+	}
+	return req, nil
+}

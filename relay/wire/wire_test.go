@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func TestStdinMayComeAsBase64(t *testing.T) {
+	t.Parallel()
+	req, err := ExecRequest(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
+	if err != nil || !bytes.Equal(req.Stdin, []byte{0, 255}) {
+		t.Errorf("%v, %v", req, err)
+	}
+	for field, bad := range map[string]api.ExecRequest{
+		"stdin": {Stdin: "!", StdinEncoding: "base64"}, "stdin_encoding": {StdinEncoding: "hex"}, "encoding": {Encoding: "latin1"},
+	} {
+		_, err := ExecRequest(&bad)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+func TestOutputIsTextOrBase64(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ in, encoding, want string }{
+		{"aé\n", "", "aé\n"},
+		{"a\xff\xfeb\xc3", "", "a�b�"},
+		{"a\xff", encodingUTF8, "a�"},
+		{"a\xff", encodingBase64, "Yf8="},
+		{"", encodingBase64, ""},
+	} {
+		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
+			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
+		}
+	}
+}

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// bareKeeper is a keeper with nothing above it.
+type bareKeeper struct {
+	*client.Keeper
+	cfg client.KeeperConfig
+}
+
+func startKeeper(t *testing.T) *bareKeeper {
+	t.Helper()
+	boxtest.RequireRoot(t)
+	dir, bin := boxtest.TempDir(t), boxtest.Programs(t)
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	base, count := boxtest.IDs(t)
+	k := &bareKeeper{cfg: client.KeeperConfig{
+		KeeperConfig: isolation.KeeperConfig{
+			RunDir: dir, StateDir: state, BoxInit: filepath.Join(bin, "boxinit"), IDBase: base, IDCount: count, IDLock: filepath.Join(dir, "ids"),
+		},
+		Program: filepath.Join(bin, "boxkeeper"), Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler),
+	}}
+	k.connect(t)
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+func (k *bareKeeper) connect(t *testing.T) {
+	t.Helper()
+	var err error
+	if k.Keeper, err = client.StartKeeper(t.Context(), k.cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const bareKey = "d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0"
+
+// bareBox starts a box with nothing above it but a keeper.
+func bareBox(t *testing.T) *client.Box {
+	t.Helper()
+	return startKeeper(t).launch(t)
+}
+
+func (k *bareKeeper) launch(t *testing.T) *client.Box {
+	t.Helper()
+	box, err := k.Launch(t.Context(), &isolation.Spec{
+		Key: bareKey, Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(box.Close)
+	return box
+}
+
+// durable starts a durable program for the shell.
+func durable(t *testing.T, box *client.Box, script string, change func(*isolation.Command, *client.Files)) *client.Program {
+	t.Helper()
+	cmd := &isolation.Command{
+		Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "TERM=dumb"}, Dir: isolation.Workspace, ScriptArg: -1,
+		Timeout: 2 * time.Minute, Output: isolation.Output{Head: 1 << 10, Tail: 64 << 10}, Durable: true,
+	}
+	var files client.Files
+	if change != nil {
+		change(cmd, &files)
+	}
+	p, err := box.Start(cmd, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Started(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func withStdin(c *isolation.Command, _ *client.Files) { c.Stdin = isolation.StdinPipe }
+
+func withTerminal(c *isolation.Command, _ *client.Files) {
+	c.Stdin, c.Terminal = isolation.StdinPipe, &isolation.Terminal{Rows: 33, Cols: 101}
+}
+
+// until reads a program's output until it contains something.
+func until(t *testing.T, p *client.Program, want string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all bytes.Buffer
+	reader, buf := p.Output().NewReader([2]int64{}, false), make([]byte, 64<<10)
+	for {
+		news := p.Output().Changed()
+		c, err := reader.Next(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(c.Data)
+		if strings.Contains(all.String(), want) {
+			return all.String()
+		}
+		if c.Len() > 0 {
+			continue
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			t.Fatalf("no %q in %q", want, all.String())
+		}
+	}
+}
+
+func wait(t *testing.T, p *client.Program) *isolation.Exit {
+	t.Helper()
+	exit, err := p.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exit
+}
+
+func TestDurableProgramIsTalkedTo(t *testing.T) {
+	box := bareBox(t)
+	p := durable(t, box, "while read line; do echo \"<$line>\"; echo \"$line\" >&2; done; exit 3", withStdin)
+	for i := range 50 {
+		line := fmt.Sprintf("line %d", i)
+		if _, err := p.Input().Write(t.Context(), []byte(line+"\n")); err != nil {
+			t.Fatal(err)
+		}
+		until(t, p, "<"+line+">")
+	}
+	if err := p.Input().CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Reason != isolation.ReasonExited || exit.Code != 3 || exit.Streams[0].Total == 0 || exit.Streams[1].Total == 0 {
+		t.Errorf("%+v", exit)
+	}
+	head, _, err := p.Kept(0)
+	if err != nil || !strings.HasPrefix(string(head), "<line 0>\n<line 1>\n") {
+		t.Errorf("%q, %v", head, err)
+	}
+	if err := p.Forget(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDirectProgramIsItsCallersAlone(t *testing.T) {
+	box := bareBox(t)
+	p := durable(t, box, "cat; echo the end >&2; exit 8", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
+	far := p.Far()
+	if len(far) != 3 || p.Far() != nil || p.Input() != nil {
+		t.Fatal(far)
+	}
+	if _, err := far[0].WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	far[0].Close()
+	for i, want := range []string{"hello", "the end\n"} {
+		got, err := io.ReadAll(far[1+i])
+		far[1+i].Close()
+		if err != nil || string(got) != want {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if exit := wait(t, p); exit.Code != 8 || exit.Streams[0].Total != 0 {
+		t.Errorf("%+v", exit)
+	}
+	// Who lets go of the ends is as gone as any reader.
+	p = durable(t, box, "exec yes", func(c *isolation.Command, _ *client.Files) { c.Direct = true })
+	for _, f := range p.Far() {
+		f.Close()
+	}
+	if exit := wait(t, p); exit.Reason != isolation.ReasonSignaled || exit.Signal != int(unix.SIGPIPE) {
+		t.Errorf("%+v", exit)
+	}
+}
+
+func TestTerminalOfABox(t *testing.T) {
+	box := bareBox(t)
+	p := durable(t, box, "tty; stty size; trap 'stty size; echo resized' WINCH; echo ready; while :; do read x && echo \"got $x\"; done", withTerminal)
+	if text := until(t, p, "ready"); !strings.Contains(text, "/dev/pts/0") || !strings.Contains(text, "33 101") {
+		t.Errorf("%q", text)
+	}
+	if err := p.Resize(20, 70); err != nil {
+		t.Fatal(err)
+	}
+	if text := until(t, p, "resized"); !strings.Contains(text, "20 70") {
+		t.Errorf("%q", text)
+	}
+	if _, err := p.Input().Write(t.Context(), []byte("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, "got hello")
+	if _, err := p.Input().Write(t.Context(), []byte{3}); err != nil { // Ctrl-C
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Reason != isolation.ReasonSignaled || exit.Signal != int(unix.SIGINT) {
+		t.Errorf("%+v", exit)
+	}
+}
+
+func TestTerminalHasJobControl(t *testing.T) {
+	boxtest.RequireProgram(t, "bash")
+	box := bareBox(t)
+	p := durable(t, box, "exec bash --norc -i", withTerminal)
+	until(t, p, "$ ") // what is typed before would be dropped at Ctrl-Z
+	if _, err := p.Input().Write(t.Context(), []byte("echo go; sleep 100\n")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, "\ngo\r\n")
+	boxtest.Eventually(t, "it is stopped", func() bool {
+		_, _ = p.Input().Write(t.Context(), []byte{26}) // Ctrl-Z, for the shell until it has started the program
+		<-time.After(50 * time.Millisecond)
+		return strings.Contains(written(t, p), "Stopped")
+	})
+	if _, err := p.Input().Write(t.Context(), []byte("bg; kill %1; wait; exit 7\n")); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Code != 7 {
+		t.Errorf("%+v, %q", exit, written(t, p))
+	}
+}
+
+// written is all that a program has written to its terminal.
+func written(t *testing.T, p *client.Program) string {
+	t.Helper()
+	c, err := p.Output().NewReader([2]int64{}, false).Next(make([]byte, 64<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(c.Data)
+}
+
+// The last words of a program in a terminal are read before its end is told.
+func TestTerminalsLastWords(t *testing.T) {
+	box := bareBox(t)
+	for range 50 {
+		p := durable(t, box, "seq 500; echo the end", withTerminal)
+		wait(t, p)
+		text := until(t, p, "the end")
+		if !strings.Contains(text, "\r\n499\r\n500\r\n") {
+			t.Fatalf("%q", text)
+		}
+		_ = p.Forget()
+	}
+}
+
+func TestAProgramWaitsForItsReadersOnlyIfItHasTo(t *testing.T) {
+	box := bareBox(t)
+	p := durable(t, box, "read go; head -c 3000000 /dev/zero | tr '\\0' x; echo the end >&2", withStdin)
+	if err := p.Pace(&[2]int64{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Input().Write(t.Context(), []byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "it has written as much as it may", func() bool {
+		end, err := p.Output().End()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return end[0] >= 64<<10
+	})
+	<-time.After(100 * time.Millisecond)
+	end, err := p.Output().End()
+	if err != nil || end[0] > 64<<10+64<<10 || end[1] > 0 {
+		t.Errorf("it has not waited: %v, %v", end, err)
+	}
+	if err := p.Pace(&[2]int64{1 << 20, 0}); err != nil { // more than there is
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "it goes on", func() bool {
+		now, _ := p.Output().End()
+		return now[0] > end[0]
+	})
+	if err := p.Pace(nil); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Streams[0].Total != 3_000_000 || exit.Streams[1].Total != 8 {
+		t.Errorf("%+v", exit)
+	}
+	reader, buf := p.Output().NewReader([2]int64{}, false), make([]byte, 64<<10)
+	var kept, gone int64
+	for {
+		c, err := reader.Next(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Len() == 0 {
+			break
+		}
+		if c.Stream == 0 && bytes.Trim(c.Data, "x") != nil && len(bytes.Trim(c.Data, "x")) > 0 {
+			t.Fatalf("at %d: %q", c.Offset, bytes.Trim(c.Data, "x"))
+		}
+		kept, gone = kept+int64(len(c.Data)), gone+c.Gap
+	}
+	if kept+gone != 3_000_008 || gone < 2_000_000 || kept < 64<<10 {
+		t.Errorf("%d kept, %d gone", kept, gone)
+	}
+}
+
+func TestAProgramGoesOnWithAnothersOutput(t *testing.T) {
+	box := bareBox(t)
+	first := durable(t, box, "echo one; exit 1", nil)
+	wait(t, first)
+	log := first.Output()
+	broken, err := box.Start(&isolation.Command{Argv: []string{"/nonesuch"}, Dir: isolation.Workspace, ScriptArg: -1, Durable: true}, client.Files{Old: first})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broken.Started(t.Context()); err == nil {
+		t.Error("it has started")
+	}
+	broken.Close()
+	second := durable(t, box, "read x; echo two $x", func(c *isolation.Command, f *client.Files) {
+		c.Stdin, f.Old = isolation.StdinPipe, first
+	})
+	if _, err := second.Input().Write(t.Context(), []byte("three\n")); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, second); exit.Code != 0 || second.Output() != log {
+		t.Errorf("%+v", exit)
+	}
+	if text := until(t, second, "three"); text != "one\ntwo three\n" {
+		t.Errorf("%q", text)
+	}
+}
+
+// change makes another boxd of this process: what the first one had is gone, as if it had died.
+func (k *bareKeeper) change(t *testing.T, box *client.Box, programs ...*client.Program) (*client.Box, *client.Adopted) {
+	t.Helper()
+	for _, p := range programs {
+		p.Close()
+	}
+	box.Close()
+	k.Detach()
+	k.connect(t)
+	keys, err := k.List(t.Context())
+	if err != nil || len(keys) != 1 || keys[0] != bareKey {
+		t.Fatalf("living are %q, %v", keys, err)
+	}
+	next, found, err := k.Adopt(t.Context(), bareKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Close)
+	if next.PID != box.PID || next.IDBase != box.IDBase || next.Group != box.Group {
+		t.Errorf("%+v was %+v", next.Launched, box.Launched)
+	}
+	return next, found
+}
+
+func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
+	k := startKeeper(t)
+	box := k.launch(t)
+	if err := box.SetTimes(isolation.Times{Grace: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	ended := durable(t, box, "echo bye; exit 5", nil)
+	wait(t, ended)
+	secret, err := fdpass.BytesFile("private", []byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cat := durable(t, box, "while read x; do echo \"<$x>\"; done; exit 4", func(c *isolation.Command, f *client.Files) {
+		c.Stdin, f.Private = isolation.StdinPipe, os.NewFile(uintptr(secret), "private")
+		t.Cleanup(func() { f.Private.Close() })
+	})
+	tty := durable(t, box, "stty -echo; while read x; do echo \"[$x]\"; done", withTerminal)
+	meanwhile := durable(t, box, "sleep 0.2; seq 1000; exit 6", nil)
+	hasty, err := box.Start(&isolation.Command{Argv: []string{"sleep", "100"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: isolation.Workspace, ScriptArg: -1, Timeout: 2 * time.Minute}, client.Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := ""
+	for round := range 5 {
+		for _, p := range []*client.Program{cat, tty} {
+			if _, err := p.Input().Write(t.Context(), fmt.Appendf(nil, "line %d\n", round)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sent += fmt.Sprintf("line %d\n", round)
+		until(t, cat, fmt.Sprintf("<line %d>", round))
+		until(t, tty, fmt.Sprintf("[line %d]", round))
+		next, found := k.change(t, box, ended, cat, tty, meanwhile)
+		box = next
+		if len(found.Programs) != 4 || found.Frozen {
+			t.Fatalf("%d programs, frozen %v", len(found.Programs), found.Frozen)
+		}
+		ids := []uint32{ended.ID(), cat.ID(), tty.ID(), meanwhile.ID()}
+		for i, p := range found.Programs {
+			t.Cleanup(p.Close)
+			if p.ID() != ids[i] {
+				t.Errorf("program %d is %d", ids[i], p.ID())
+			}
+		}
+		ended, cat, tty, meanwhile = found.Programs[0], found.Programs[1], found.Programs[2], found.Programs[3]
+		if exit := wait(t, ended); exit.Code != 5 {
+			t.Errorf("%+v", exit)
+		}
+		if head, _, err := ended.Kept(0); err != nil || string(head) != "bye\n" {
+			t.Errorf("%q, %v", head, err)
+		}
+		if cat.Input().Taken() != int64(len(sent)) {
+			t.Errorf("%d bytes of input, not %d", cat.Input().Taken(), len(sent))
+		}
+		private, err := io.ReadAll(io.NewSectionReader(cat.Private(), 0, 100))
+		if err != nil || string(private) != "secret" || tty.Private() != nil {
+			t.Errorf("%q, %v", private, err)
+		}
+		cat.Private().Close()
+	}
+	if exit := wait(t, meanwhile); exit.Code != 6 || exit.Streams[0].Total != 3893 {
+		t.Errorf("%+v", exit)
+	}
+	if _, err := hasty.Wait(t.Context()); err == nil {
+		t.Error("a program that nobody could find again lives on")
+	}
+	if err := cat.Input().CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, cat); exit.Code != 4 {
+		t.Errorf("%+v", exit)
+	}
+	// A new program gets a number that none has had.
+	p := durable(t, box, "exit 2", nil)
+	if exit := wait(t, p); p.ID() <= meanwhile.ID() || exit.Code != 2 {
+		t.Errorf("%d, %+v", p.ID(), exit)
+	}
+}
+
+func TestABoxThatNobodyWantsEnds(t *testing.T) {
+	for name, times := range map[string]isolation.Times{
+		"never told": {},
+		"grace":      {Grace: 300 * time.Millisecond},
+		"end":        {Grace: time.Hour, End: 300 * time.Millisecond},
+		"idle":       {Parked: true, Idle: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := startKeeper(t)
+			box := k.launch(t)
+			if err := box.SetTimes(times); err != nil {
+				t.Fatal(err)
+			}
+			if name != "idle" {
+				durable(t, box, "sleep 100", nil)
+			}
+			box.Close()
+			boxtest.Eventually(t, "it has ended", func() bool {
+				keys, err := k.List(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(keys) == 0
+			})
+		})
+	}
+}
+
+func TestAParkedBoxLives(t *testing.T) {
+	k := startKeeper(t)
+	box := k.launch(t)
+	p := durable(t, box, "read x; exit 9", withStdin)
+	if err := box.SetTimes(isolation.Times{Parked: true, Idle: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	box.Close()
+	<-time.After(500 * time.Millisecond) // it is not idle, and has no other end
+	_, found := k.change(t, box, p)
+	p = found.Programs[0]
+	t.Cleanup(p.Close)
+	if err := p.Input().CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Code != 9 {
+		t.Errorf("%+v", exit)
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// The limits of a box are kept, and can be changed, whichever keeper there is.
+func TestLimitsOutliveTheKeeper(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) *boxtest.Daemon{
+		"direct": func(t *testing.T) *boxtest.Daemon { return start(t) },
+		"scoped": startScoped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := start(t)
+			d.Warm()
+			before := d.Look()
+			s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
+			other := create(t, d, api.SessionRequest{ID: "s2"})
+			succeeds(t, d, "s1", sh("head -c 20000000 /dev/urandom > big"))
+			for _, memory := range []quantity.Size{64 * quantity.MiB, 96 * quantity.MiB} {
+				killKeeper(t, d)
+				_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+				refused(t, err, http.StatusConflict, "workspace_quota")
+				changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)})
+				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
+					t.Fatalf("%+v, %v", changed, err)
+				}
+				if got := number(t, s, "work/memory.max"); got != int(memory) {
+					t.Errorf("memory.max is %d, want %d", got, memory)
+				}
+				if r := in(t, d, "s1", sh("head -c 20000000 /dev/urandom > more")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
+					t.Errorf("%s", show(r))
+				}
+				create(t, d, api.SessionRequest{ID: "s3"})
+				if err := d.Delete(t.Context(), "s3"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for id, s := range map[string]api.Session{"s1": s, "s2": other} {
+				succeeds(t, d, id, sh("true"))
+				if err := d.Delete(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := os.Stat(s.Group); !os.IsNotExist(err) {
+					t.Errorf("the groups of %s are left: %v", id, err)
+				}
+			}
+			d.Warm()
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// A box that dies while there is no keeper leaves its groups to the next one.
+func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
+	d := start(t)
+	d.Warm()
+	before := d.Look()
+	dead := create(t, d, api.SessionRequest{ID: "dead"})
+	alive := create(t, d, api.SessionRequest{ID: "alive"})
+	keeper := d.Keeper()
+	for _, pid := range []int{keeper, int(dead.PID)} { // at once: the next keeper takes longer to start
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boxtest.Eventually(t, "the session is gone, and its groups", func() bool {
+		_, err := os.Stat(dead.Group)
+		return os.IsNotExist(err) && d.Keeper() != keeper
+	})
+	if _, err := os.Stat(alive.Group); err != nil {
+		t.Errorf("the living one has lost its groups: %v", err)
+	}
+	succeeds(t, d, "alive", sh("true"))
+	if err := d.Delete(t.Context(), "alive"); err != nil {
+		t.Fatal(err)
+	}
+	d.Warm()
+	d.NothingLeft(before)
+}
+
+func killKeeper(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	keeper := d.Keeper()
+	if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != keeper })
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// lives reports whether a process does, and is not only waiting to be waited for.
+func lives(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// orphans are the keeper's own processes that have to end with it: its zygote, and boxes ahead of need.
+func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
+	t.Helper()
+	boxtest.Eventually(t, "there are a zygote and a box ahead of need", func() bool {
+		list = nil
+		for _, zygote := range boxtest.Children(t, keeper) {
+			list = append(list, zygote)
+			for _, pid := range boxtest.Children(t, zygote) {
+				if !slices.Contains(boxes, pid) {
+					list = append(list, pid)
+				}
+			}
+		}
+		return len(list) == 2
+	})
+	return list
+}
+
+// kill kills a process and waits until it, and others, are dead.
+func kill(t *testing.T, pid int, others ...int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, fmt.Sprintf("%d is dead, and so are %v", pid, others), func() bool {
+		return !slices.ContainsFunc(append(others, pid), lives)
+	})
+}
+
+func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	s := create(t, d, api.SessionRequest{ID: "s1"})
+	succeeds(t, d, "s1", sh("echo kept > file"))
+	running := make(chan api.ExecResult, 1)
+	go func() {
+		r, err := d.Exec(t.Context(), "s1", new(sh("echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo done")))
+		if err != nil {
+			t.Error(err)
+		}
+		running <- r
+	}()
+	for round := range 3 {
+		keeper := d.Keeper()
+		kill(t, keeper, orphans(t, keeper, int(s.PID))...)
+		if got := succeeds(t, d, "s1", sh("cat file")); got != "kept\n" {
+			t.Errorf("the session has %q", got)
+		}
+		id := fmt.Sprintf("new%d", round)
+		other := create(t, d, api.SessionRequest{ID: id})
+		if other.IDBase == s.IDBase {
+			t.Error("a new box has the ids of one that lives")
+		}
+		succeeds(t, d, id, sh("true"))
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	succeeds(t, d, "s1", sh("touch /tmp/go"))
+	if r := <-running; r.Stdout != "begun\ndone\n" {
+		t.Errorf("%s", show(r))
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	d.Warm()
+	d.NothingLeft(before)
+	d.Stop()
+	noBoxes(t, d)
+	if left, err := os.ReadDir(filepath.Join(d.Dir, "run", "boxes")); err != nil || len(left) > 0 {
+		t.Errorf("left in the run directory: %v, %v", left, err)
+	}
+}
+
+// The keeper outlives a boxd that is killed, and ends when it has nothing left to watch.
+func TestAKeeperWithoutBoxdAndBoxesEnds(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	keeper := d.Keeper()
+	d.Kill()
+	boxtest.Eventually(t, "it has ended", func() bool { return !lives(keeper) })
+	noBoxes(t, d)
+	if _, err := os.Lstat(filepath.Join(d.Dir, "run", "keeper", "socket")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its socket is left: %v", err)
+	}
+	d.Restart()
+	create(t, d, api.SessionRequest{ID: "s1"})
+}
+
+// startKeeper starts a keeper as its own unit does.
+func startKeeper(t *testing.T, flags ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(boxtest.Programs(t), "boxkeeper"), append(flags, "-linger")...)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func TestAKeeperOfItsOwnUnit(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.Keeper()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")[1:]
+	d.Stop()
+	text, err := os.ReadFile(d.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	external := strings.Replace(string(text), "[daemon]\n", "[daemon]\nkeeper = \"external\"\n", 1)
+	if err := os.WriteFile(d.Config, []byte(external), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := startKeeper(t, append(flags, "-allow=/srv/other")...)
+	boxtest.Eventually(t, "a keeper with other flags is there", func() bool {
+		_, err := os.Lstat(filepath.Join(d.Dir, "run", "keeper", "socket"))
+		return err == nil
+	})
+	out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "restart it: its flags are not those of the configuration: \"-allow=/srv/other\" instead of \"-etc=") {
+		t.Errorf("with it boxd says %s", out)
+	}
+	stop := func(cmd *exec.Cmd) {
+		t.Helper()
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("a keeper that is stopped: %v", err)
+		}
+	}
+	stop(other)
+	first := startKeeper(t, flags...)
+	d.Restart()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	succeeds(t, d, "s1", sh("true"))
+	stop(first)
+	succeeds(t, d, "s1", sh("true"))
+	second := startKeeper(t, flags...)
+	create(t, d, api.SessionRequest{ID: "s2"})
+	for _, id := range []string{"s1", "s2"} {
+		succeeds(t, d, id, sh("true"))
+	}
+	d.Stop()
+	boxtest.Eventually(t, "the boxes are dead, but for one ahead of need", func() bool { return len(d.Look().Processes) <= 1 })
+	if !lives(second.Process.Pid) {
+		t.Error("it has ended with boxd")
+	}
+	d.Restart()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	d.Stop()
+	stop(second)
+	noBoxes(t, d)
+}
+
+// troupe is keepers that follow each other in one run directory.
+type troupe struct {
+	t   *testing.T
+	cfg client.KeeperConfig
+	log *os.File
+}
+
+func newTroupe(t *testing.T) *troupe {
+	t.Helper()
+	boxtest.RequireRoot(t)
+	dir, programs := boxtest.TempDir(t), boxtest.Programs(t)
+	for _, sub := range []string{"run", "state"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	return &troupe{t, client.KeeperConfig{
+		KeeperConfig: isolation.KeeperConfig{
+			RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), BoxInit: filepath.Join(programs, "boxinit"),
+			IDBase: 0x7f000000, IDCount: 64, IDLock: "/run/boxd-test-shared-ids", Ahead: 1,
+		},
+		Program: filepath.Join(programs, "boxkeeper"), Stderr: log, Log: slog.New(slog.NewTextHandler(log, nil)),
+	}, log}
+}
+
+func (tr *troupe) enter() *client.Keeper {
+	tr.t.Helper()
+	k, err := client.StartKeeper(tr.t.Context(), tr.cfg)
+	if err != nil {
+		tr.t.Fatalf("%v\n%s", err, tr.said())
+	}
+	tr.t.Cleanup(k.Detach)
+	return k
+}
+
+// update puts another file in the place of the keeper's program.
+func (tr *troupe) update() {
+	tr.t.Helper()
+	data, err := os.ReadFile(tr.cfg.Program)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.cfg.Program = filepath.Join(filepath.Dir(tr.cfg.RunDir), "boxkeeper")
+	if err := os.WriteFile(tr.cfg.Program, data, 0o700); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+func (tr *troupe) said() string {
+	text, err := os.ReadFile(tr.log.Name())
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (tr *troupe) pid() (pid int) {
+	tr.t.Helper()
+	text, err := os.ReadFile(filepath.Join(tr.cfg.RunDir, "keeper", "lock"))
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &pid)
+	}
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return pid
+}
+
+func key(letter string) string { return strings.Repeat(letter, isolation.KeyLen) }
+
+func (tr *troupe) launch(k *client.Keeper, letter string) *client.Box {
+	tr.t.Helper()
+	b, err := k.Launch(tr.t.Context(), &isolation.Spec{
+		Key: key(letter), Hostname: letter, Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}, ManagedWork: true,
+	})
+	if err != nil {
+		tr.t.Fatalf("%v\n%s", err, tr.said())
+	}
+	return b
+}
+
+func (tr *troupe) works(b *client.Box) {
+	tr.t.Helper()
+	p, err := b.Start(&isolation.Command{Argv: []string{"/bin/sh", "-c", "echo x >/workspace/file"}, Dir: "/workspace", ScriptArg: -1}, client.Files{})
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	defer p.Close()
+	if x, err := p.Wait(tr.t.Context()); err != nil || x.Code != 0 {
+		tr.t.Errorf("a program: %+v, %v", x, err)
+	}
+}
+
+func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
+	tr.t.Helper()
+	want := make([]string, len(letters))
+	for i, l := range letters {
+		want[i] = key(l)
+	}
+	if got, err := k.List(tr.t.Context()); err != nil || !slices.Equal(got, want) {
+		tr.t.Errorf("boxes: %q, %v, want %q", got, err, want)
+	}
+}
+
+// A box has one keeper after the other, whichever way they go.
+func TestKeepersFollowEachOther(t *testing.T) {
+	t.Parallel()
+	tr := newTroupe(t)
+	k := tr.enter()
+	a, b := tr.launch(k, "a"), tr.launch(k, "b")
+	first := tr.pid()
+	k.Detach()
+	k = tr.enter()
+	if tr.pid() != first {
+		t.Errorf("a keeper with boxes has ended without boxd")
+	}
+	tr.wantList(k, "a", "b")
+	kill(t, first, orphans(t, first, int(a.PID), int(b.PID))...)
+	tr.wantList(k, "a", "b") // from the next
+	second := tr.pid()
+	c := tr.launch(k, "c")
+	if bases := []uint32{a.IDBase, b.IDBase}; second == first || slices.Contains(bases, c.IDBase) {
+		t.Errorf("the next keeper is %d and gives ids %d; %v are in use", second, c.IDBase, bases)
+	}
+	k.Detach()
+	tr.cfg.Ahead = 2 // another configuration
+	k = tr.enter()
+	third := tr.pid()
+	if third == second || lives(second) {
+		t.Errorf("the keeper is %d still, whatever the configuration", third)
+	}
+	k.Detach()
+	tr.update()
+	k = tr.enter()
+	if fourth := tr.pid(); fourth == third || lives(third) {
+		t.Errorf("the keeper is %d still, after an update", fourth)
+	}
+	tr.wantList(k, "a", "b", "c")
+	for _, box := range []*client.Box{a, b, c} {
+		tr.works(box)
+	}
+	if err := k.End(t.Context(), key("b"), true); err != nil {
+		t.Error(err)
+	}
+	<-b.Done()
+	tr.wantList(k, "a", "c")
+	if _, err := os.Stat(filepath.Join(tr.cfg.StateDir, "workspaces", key("b"))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its workspace is left: %v", err)
+	}
+	again := tr.launch(k, "b")
+	if slices.Contains([]uint32{a.IDBase, c.IDBase}, again.IDBase) {
+		t.Errorf("a new box has the ids of one that lives: %d", again.IDBase)
+	}
+	last := tr.pid()
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if lives(last) || lives(int(a.PID)) || lives(int(c.PID)) {
+		t.Error("something has outlived Close")
+	}
+	for _, box := range []*client.Box{a, b, c, again} {
+		box.Close()
+	}
+	if left, err := os.ReadDir(filepath.Join(tr.cfg.RunDir, "boxes")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// What a keeper finds of boxes that are dead, half started or not to be understood.
+func TestAKeeperFindsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	tr := newTroupe(t)
+	k := tr.enter()
+	a, b, c := tr.launch(k, "a"), tr.launch(k, "b"), tr.launch(k, "c")
+	k.Detach()
+	kill(t, tr.pid())
+	kill(t, int(b.PID))
+	boxes := filepath.Join(tr.cfg.RunDir, "boxes")
+	if err := os.Mkdir(filepath.Join(boxes, key("d")), 0o700); err != nil { // a start that was interrupted
+		t.Fatal(err)
+	}
+	damaged := filepath.Join(boxes, key("c"), "record")
+	whole, err := os.ReadFile(damaged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(damaged, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k = tr.enter()
+	tr.wantList(k, "a")
+	if said := tr.said(); !strings.Contains(said, "DAMAGED RECORD: record of box "+key("c")) {
+		t.Errorf("not a word of the damaged one:\n%s", said)
+	}
+	if err := k.End(t.Context(), key("c"), true); !errors.Is(err, unix.EUCLEAN) {
+		t.Errorf("the end of a box that is not understood: %v", err)
+	}
+	if _, err := k.Launch(t.Context(), &isolation.Spec{Key: key("c"), Hostname: "c", Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1 << 10}}); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("a second box in its place: %v", err)
+	}
+	tr.works(a)
+	tr.works(c) // nobody has touched it
+	d := tr.launch(k, "d")
+	if slices.Contains([]uint32{a.IDBase, c.IDBase}, d.IDBase) {
+		t.Errorf("a new box has the ids of one that lives: %d", d.IDBase)
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	left, err := os.ReadDir(boxes)
+	if err != nil || len(left) != 1 || left[0].Name() != key("c") {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	for _, box := range []*client.Box{a, b, c, d} {
+		box.Close()
+	}
+	boxtest.Eventually(t, "the last box has ended with its connection", func() bool { return !lives(int(c.PID)) })
+}

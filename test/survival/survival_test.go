@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package survival_test kills boxd, its keeper and its zygotes under load, and looks for what is lost.
+package survival_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// kills is how often a daemon is killed in a run; SURVIVAL_KILLS sets another number.
+func kills() int {
+	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
+		return n
+	}
+	return 200
+}
+
+func start(t *testing.T) *boxtest.Daemon {
+	t.Helper()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.Warm()
+	return d
+}
+
+// load is what goes on while daemons die. Each part runs until stop is closed, goes on over any loss of
+// its connection, and then checks that it has lost nothing.
+type load struct {
+	t    *testing.T
+	d    *boxtest.Daemon
+	stop chan struct{}
+	work sync.WaitGroup
+
+	counted, echoed, typed, asked, executed, made, uploaded atomic.Int64
+}
+
+func (l *load) stopped() bool {
+	select {
+	case <-l.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// again repeats a call until boxd answers it.
+func (l *load) again(what string, call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		err := call(ctx)
+		if err == nil || !transient(err) || ctx.Err() != nil {
+			if err != nil {
+				l.t.Errorf("%s: %v", what, err)
+			}
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// transient reports whether an error says that a daemon was dead, and not what has become of the request.
+func transient(err error) bool {
+	e, ok := errors.AsType[*client.Error](err)
+	if ok {
+		return e.Status == http.StatusServiceUnavailable
+	}
+	return true
+}
+
+// startProcess starts a process, or finds it.
+func (l *load) startProcess(name string, req *api.ProcessRequest) error {
+	return l.again(name, func(ctx context.Context) error {
+		_, _, err := l.d.StartProcess(ctx, "s1", name, req)
+		return err
+	})
+}
+
+// count reads numbered lines of both streams, each without a gap.
+func (l *load) count() {
+	script := `i=0; while [ ! -e /workspace/enough ]; do i=$((i+1)); echo $i; [ $((i % 3)) -ne 0 ] || echo $i >&2; [ $((i % 50)) -ne 0 ] || sleep 0.01; done; echo end`
+	if l.startProcess("count", &api.ProcessRequest{Command: &script}) != nil {
+		return
+	}
+	out, errs := &numbers{t: l.t, name: "stdout", step: 1}, &numbers{t: l.t, name: "stderr", step: 3}
+	_, err := l.d.Attach(l.t.Context(), "s1", "count", client.AttachOptions{From: &[2]int64{}, Lossless: true, Gap: func(g api.StreamGap) {
+		l.t.Errorf("count: a gap of %d in %s", g.Bytes, g.Stream)
+	}}, client.Stdio{Stdout: out, Stderr: errs}, nil)
+	if err != nil || !out.ended {
+		l.t.Errorf("count: %v, ended %v", err, out.ended)
+	}
+	l.counted.Store(int64(out.last))
+}
+
+// numbers checks that lines count up.
+type numbers struct {
+	t     *testing.T
+	name  string
+	step  int
+	last  int
+	rest  []byte
+	ended bool
+}
+
+func (n *numbers) Write(p []byte) (int, error) {
+	n.rest = append(n.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(n.rest, []byte{'\n'})
+		if !ok {
+			return len(p), nil
+		}
+		n.rest = rest
+		if string(line) == "end" {
+			n.ended = true
+			continue
+		}
+		i, err := strconv.Atoi(string(line))
+		if err != nil || i != n.last+n.step {
+			n.t.Errorf("count: after %d of %s comes %q", n.last, n.name, line)
+		}
+		n.last = i
+	}
+}
+
+// echo sends numbered lines to a process, through a pipe or a terminal, and gets each back once.
+func (l *load) echo(name string, req *api.ProcessRequest, done *atomic.Int64) {
+	if l.startProcess(name, req) != nil {
+		return
+	}
+	in, feed := io.Pipe()
+	lines, out := io.Pipe()
+	l.work.Go(func() {
+		defer feed.Close()
+		scan := bufio.NewScanner(lines)
+		scan.Scan() // "ready"
+		for i := 0; !l.stopped(); i++ {
+			if _, err := fmt.Fprintf(feed, "line %d\n", i); err != nil {
+				l.t.Errorf("%s: %v", name, err)
+				return
+			}
+			if !scan.Scan() || scan.Text() != fmt.Sprintf("<line %d>", i) {
+				l.t.Errorf("%s: line %d comes back as %q, %v", name, i, scan.Text(), scan.Err())
+				_ = lines.CloseWithError(io.ErrClosedPipe)
+				return
+			}
+			done.Add(1)
+		}
+		_, _ = io.WriteString(feed, "stop\n")
+		_, _ = io.Copy(io.Discard, lines)
+	})
+	_, err := l.d.Attach(l.t.Context(), "s1", name, client.AttachOptions{From: &[2]int64{}, Write: true, Lossless: true},
+		client.Stdio{Stdin: in, Stdout: out, Stderr: io.Discard}, nil)
+	out.Close()
+	if err != nil {
+		l.t.Errorf("%s: %v", name, err)
+	}
+}
+
+const echoScript = `echo ready; while read x && [ "$x" != stop ]; do echo "<$x>"; done`
+
+// execute runs commands under ids of their own, each until it has its result: none runs twice.
+func (l *load) execute(n int) {
+	for i := 0; !l.stopped(); i++ {
+		id := fmt.Sprintf("exec-%d-%d", n, i)
+		req := &api.ExecRequest{ID: id, Command: new(fmt.Sprintf("echo %s >> /workspace/ran; sleep 0.0%d; echo %s", id, i%7, id))}
+		var r api.ExecResult
+		err := l.again(id, func(ctx context.Context) (err error) {
+			r, err = l.d.Exec(ctx, "s1", req)
+			return err
+		})
+		if err != nil {
+			return
+		}
+		if r.Status != "exited" || r.Stdout != id+"\n" {
+			l.t.Errorf("%s: %s, %q %q", id, r.Status, r.Stdout, r.Stderr)
+		}
+		l.executed.Add(1)
+	}
+}
+
+// upload sends a large input to a command and compares what has come.
+func (l *load) upload() {
+	data := make([]byte, 300_000)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	for !l.stopped() {
+		id := "upload-" + strconv.Itoa(int(l.uploaded.Load()))
+		if l.startProcess(id, &api.ProcessRequest{Command: new("wc -c; sleep 0.01"), Stdin: true}) != nil {
+			return
+		}
+		var out strings.Builder
+		_, err := l.d.Attach(l.t.Context(), "s1", id, client.AttachOptions{From: &[2]int64{}, Write: true}, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard}, nil)
+		if err != nil || strings.TrimSpace(out.String()) != strconv.Itoa(len(data)) {
+			l.t.Errorf("%s: %q, %v", id, out.String(), err)
+			return
+		}
+		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.DeleteProcess(ctx, "s1", id)) })
+		l.uploaded.Add(1)
+	}
+}
+
+// gone makes what is already so no error.
+func gone(err error) error {
+	if errors.Is(err, client.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// make makes sessions and removes them.
+func (l *load) make(n int) {
+	for i := 0; !l.stopped(); i++ {
+		id := fmt.Sprintf("made-%d-%d", n, i)
+		if l.again("create "+id, func(ctx context.Context) error {
+			_, _, err := l.d.Create(ctx, &api.SessionRequest{ID: id})
+			return err
+		}) != nil {
+			return
+		}
+		var r api.ExecResult
+		_ = l.again("exec in "+id, func(ctx context.Context) (err error) {
+			r, err = l.d.Exec(ctx, id, &api.ExecRequest{ID: "e", Argv: []string{"echo", id}})
+			return err
+		})
+		if r.Stdout != id+"\n" {
+			l.t.Errorf("%s: %+v", id, r)
+		}
+		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.Delete(ctx, id)) })
+		l.made.Add(1)
+	}
+}
+
+func (l *load) run() {
+	l.work.Go(l.count)
+	l.work.Go(func() { l.echo("pipe", &api.ProcessRequest{Command: new(echoScript), Stdin: true}, &l.echoed) })
+	l.work.Go(func() {
+		req := &api.ProcessRequest{Command: new("stty -echo -opost; " + echoScript), Terminal: &api.Terminal{Rows: 24, Cols: 80}}
+		l.echo("terminal", req, &l.typed)
+	})
+	for n := range 2 {
+		l.work.Go(func() { l.execute(n) })
+		l.work.Go(func() { l.make(n) })
+	}
+	l.work.Go(l.upload)
+}
+
+// finish ends the load and checks what it can only check then.
+func (l *load) finish() {
+	close(l.stop)
+	_ = l.again("enough", func(ctx context.Context) error {
+		_, err := l.d.Exec(ctx, "s1", &api.ExecRequest{ID: "enough", Command: new("touch /workspace/enough")})
+		return err
+	})
+	l.work.Wait()
+	var r api.ExecResult
+	_ = l.again("what ran", func(ctx context.Context) (err error) {
+		r, err = l.d.Exec(ctx, "s1", &api.ExecRequest{Command: new("sort /workspace/ran | uniq -c | awk '$1 != 1'; wc -l < /workspace/ran")})
+		return err
+	})
+	if strings.TrimSpace(r.Stdout) != strconv.Itoa(int(l.executed.Load())) {
+		l.t.Errorf("of %d executions there have run: %s", l.executed.Load(), r.Stdout)
+	}
+	l.t.Logf("lines counted %d, echoed %d, typed %d; executions %d, sessions %d, uploads %d",
+		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.executed.Load(), l.made.Load(), l.uploaded.Load())
+	for name, n := range map[string]int64{
+		"counted": l.counted.Load(), "echoed": l.echoed.Load(), "typed": l.typed.Load(), "executed": l.executed.Load(), "made": l.made.Load(), "uploaded": l.uploaded.Load(),
+	} {
+		if n == 0 {
+			l.t.Errorf("nothing was %s", name)
+		}
+	}
+}
+
+// under runs kill at random moments under load.
+func under(t *testing.T, kill func(d *boxtest.Daemon)) {
+	d := start(t)
+	before := d.Look()
+	session, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &load{t: t, d: d, stop: make(chan struct{})}
+	l.run()
+	for range kills() {
+		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+		kill(d)
+	}
+	l.finish()
+	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != session.PID {
+		t.Errorf("the box of %d is that of %d, %v", session.PID, now.PID, err)
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Error(err)
+	}
+	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) != 0 {
+		t.Errorf("left are %v, %v", list, err)
+	}
+	d.NothingLeft(before)
+}
+
+func TestNothingIsLostWhenBoxdIsKilled(t *testing.T) {
+	under(t, func(d *boxtest.Daemon) {
+		d.Kill()
+		d.Restart()
+	})
+}
+
+func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
+	under(t, func(d *boxtest.Daemon) {
+		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may be in the making just now
+		for _, pid := range d.Zygotes() {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	})
+}

@@ -55,7 +55,7 @@ func (p *Process) Info() Info {
 	if p.size != nil {
 		info.Terminal = new(*p.size)
 	}
-	if p.running() && p.holder == p.now {
+	if p.holder != nil && p.holder == p.now && p.running() {
 		info.PID = p.now.PID()
 	}
 	if p.state == StateWaiting {

@@ -158,6 +158,7 @@ func (p *Process) launch() error {
 	if p.size != nil {
 		cmd.Terminal = new(isolation.Terminal(*p.size))
 	}
+	cmd.Wait = cmd.Wait && old == nil // the next one waits as the last did
 	at.Starts++
 	at.Began, at.Input, at.Ready = time.Now(), p.given, false
 	p.mu.Unlock()

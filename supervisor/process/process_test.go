@@ -375,6 +375,7 @@ func (f *fed) write(stream int, text string) {
 	f.log.Wake()
 }
 
+// end ends the process.
 func (f *fed) end() {
 	f.setState(StateEnded)
 	close(f.done)

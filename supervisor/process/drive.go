@@ -262,7 +262,9 @@ func (p *Process) finish(reason string) {
 	p.mu.Lock()
 	if p.at.Ended.IsZero() {
 		p.at.Ended, p.at.Reason = time.Now(), reason
-		p.noteLocked()
+		if !errors.Is(p.err, client.ErrBoxLost) { // or it may live on for another boxd
+			p.noteLocked()
+		}
 	}
 	if p.log == nil {
 		closeOnce(p.up)

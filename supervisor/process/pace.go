@@ -37,6 +37,9 @@ func (p *Process) pace(anyway bool) {
 		running = false
 	}
 	p.mu.Unlock()
+	if p.home.Leaving != nil && p.home.Leaving() {
+		return
+	}
 	if !running || program == nil || !anyway && !p.moved(to) {
 		return
 	}

@@ -61,6 +61,9 @@ type Home struct {
 	Box *client.Box
 	// Lose gives the box up: it does not do its work.
 	Lose func()
+	// Leaving reports whether this boxd is about to leave the box to the next: readers that go then will be
+	// back, and the program waits for them.
+	Leaving func() bool
 }
 
 // Process is one process. Drive sees it through.
@@ -250,6 +253,7 @@ func (p *Process) free() {
 		p.holder.Close()
 	}
 	closeFile(p.file)
+	closeFile(p.fresh)
 }
 
 // Spec is what the process was made with. It must not be changed.

@@ -62,8 +62,10 @@ func mayImport() map[string]string {
 		"supervisor/driver":  "systemd isolation isolation/client cgroup internal/fault",
 		"supervisor/command": "supervisor/process supervisor/policy isolation isolation/client internal/fault internal/quantity",
 		"supervisor/doctor":  "supervisor/driver supervisor/policy cgroup/usage isolation internal/fault internal/quantity",
-		"supervisor/records": "supervisor/policy isolation internal/durable",
-		"supervisor":         "supervisor/driver supervisor/command supervisor/doctor supervisor/process supervisor/policy supervisor/records supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
+		"supervisor/failure": "supervisor/policy cgroup isolation isolation/client internal/fault",
+		"supervisor/result":  "supervisor/policy cgroup cgroup/usage isolation internal/quantity",
+		"supervisor/records": "supervisor/policy isolation isolation/output internal/durable internal/fdpass",
+		"supervisor":         "supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		// ways in
 		"relay/api":         "internal/quantity",
 		"relay/client":      "relay/api internal/quantity",

@@ -40,6 +40,8 @@ func (m *BoxRequest) Encode() []byte {
 		return e.b
 	case m.Kill:
 		return m.about(msgKill)
+	case m.Private:
+		return message(msgPrivate).b
 	case m.CloseInput:
 		return m.about(msgCloseInput)
 	case m.Forget:
@@ -72,6 +74,8 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 		m.Pace = &Pace{Wait: d.bool(), Taken: [2]uint64{d.u64(), d.u64()}}
 	case msgTimes:
 		m.Times = d.times()
+	case msgPrivate:
+		m.Private = true
 	case msgCloseInput:
 		m.ID, m.CloseInput = d.u32(), true
 	case msgForget:
@@ -134,6 +138,7 @@ func (m *BoxReply) Encode() []byte {
 		e.u32(m.Adopted.Next)
 		e.bool(m.Adopted.Frozen)
 		e.bool(m.Adopted.Kept)
+		e.bool(m.Adopted.Private)
 		return e.b
 	}
 	e := message(msgExited)
@@ -176,7 +181,7 @@ func DecodeBoxReply(b []byte) (*BoxReply, error) {
 		m.Program = d.kept()
 		d.bad = d.bad || m.ID == 0
 	case msgAdopted:
-		m.Adopted = &Adopted{Version: d.u32(), Next: d.u32(), Frozen: d.bool(), Kept: d.bool()}
+		m.Adopted = &Adopted{Version: d.u32(), Next: d.u32(), Frozen: d.bool(), Kept: d.bool(), Private: d.bool()}
 	default:
 		d.bad = true
 	}

@@ -16,6 +16,7 @@ const BoxVersion = 1
 //	─── the socket changes hands ───
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	Times{…} ──────────────────────────►  how long to live without boxd
+//	Private{} + file ──────────────────►  something PID 1 only keeps for the next boxd
 //	Spawn{id, command} + files ────────►  start a program
 //	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, and that is its end
@@ -33,7 +34,7 @@ const BoxVersion = 1
 //
 //	Adopt{version} ────────────────────►
 //	            ◄──────────────────────── Program{id, …} + files, for each durable one
-//	            ◄──────────────────────── Adopted{version, …}
+//	            ◄──────────────────────── Adopted{version, …} + what came last with Private, if anything
 //
 // Files of Setup: the mount trees, then the group that holds the programs' groups, if Grouped, then a
 // listening socket, if Adoptable.
@@ -69,6 +70,7 @@ const (
 	msgTakeOver
 	msgProgram
 	msgAdopted
+	msgPrivate
 )
 
 // ProgramGroup is the name of the control group of a program. It is never used again: in a group that has
@@ -107,6 +109,7 @@ type BoxRequest struct {
 	Pace   *Pace
 	Times  *Times
 
+	Private    bool
 	CloseInput bool
 	Forget     bool
 	Adopt      uint32 // version of the asker
@@ -153,4 +156,5 @@ type Adopted struct {
 	Next    uint32 // no program has had this id or a greater one
 	Frozen  bool
 	Kept    bool // processes go on without their program
+	Private bool // a file comes with it
 }

@@ -75,6 +75,7 @@ func boxRequests() []*BoxRequest {
 		{Freeze: &Freeze{On: true}},
 		{Freeze: &Freeze{}},
 		{ID: 5, Pace: &Pace{Wait: true, Taken: [2]uint64{1 << 40, 3}}},
+		{Private: true},
 		{Times: &Times{Grace: time.Minute, Parked: true, Idle: time.Hour, End: time.Second}},
 		{ID: 6, CloseInput: true},
 		{ID: 7, Forget: true},
@@ -99,7 +100,7 @@ func boxReplies() []*BoxReply {
 		{Frozen: true, Failed: failed()},
 		{ID: 5, Program: &Kept{PID: 3, Input: true, Taken: 4, Terminal: true, Output: Output{Head: 1, Tail: 2}}},
 		{ID: 6, Program: &Kept{Exited: &Exit{Code: 3}}},
-		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, Kept: true}},
+		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, Kept: true, Private: true}},
 	}
 }
 

@@ -4,15 +4,23 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/records"
 )
 
-func (v *Supervisor) writeRecord(s *Session, state State) error {
+func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
-		ID: s.ID, Key: s.Key, Owner: records.Owner(s.Owner), State: string(state), Created: s.Created, Settings: s.settings(), Enforced: s.enforced,
+		ID: s.ID, Key: s.Key, Owner: records.Owner(s.Owner), Created: s.Created, Settings: s.settings(), Enforced: s.enforced,
 	})
 }
 
@@ -22,30 +30,219 @@ func (v *Supervisor) removeRecord(s *Session) {
 	}
 }
 
-// sweep removes what sessions of an earlier boxd have left: their boxes ended with it. A workspace
-// may be there without a record, if that boxd died between the two.
-func (v *Supervisor) sweep(ctx context.Context, workspaces string) error {
-	keys, err := v.records.Keys()
+// bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
+// The record is there by then.
+func (v *Supervisor) bequeath(s *Session, box *client.Box) error {
+	if v.grace == 0 && !v.keep {
+		return nil // it ends with this boxd, as nothing has told it otherwise
+	}
+	file, err := records.EnvironmentFile(s.env)
 	if err != nil {
 		return err
+	}
+	defer file.Close()
+	if err := box.SetPrivate(file); err != nil {
+		return err
+	}
+	return box.SetTimes(v.times(s, time.Now()))
+}
+
+// times are how long the box of a session lives without a boxd.
+func (v *Supervisor) times(s *Session, now time.Time) isolation.Times {
+	settings := s.settings()
+	t := isolation.Times{Grace: v.grace, Idle: time.Duration(settings.TTL)}
+	if life := time.Duration(settings.MaxLifetime); life > 0 {
+		t.End = max(s.Created.Add(life).Sub(now), time.Millisecond)
+	}
+	return t
+}
+
+// park leaves a session to the next boxd.
+func (v *Supervisor) park(s *Session) {
+	<-s.started
+	s.mu.Lock()
+	ready := s.state == StateReady
+	if ready {
+		_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
+		s.reason = EndShutdown
+	}
+	s.mu.Unlock()
+	if !ready {
+		<-s.ended // or it does not end, and this boxd is given up
+		return
+	}
+	times := v.times(s, time.Now())
+	times.Parked = true
+	_ = s.box.SetTimes(times) // a box that is lost is found to be by the next boxd
+	s.box.Close()
+	v.dropProcesses(s)
+	s.mu.Lock()
+	_ = s.advanceLocked(StateEnded) // legal from ending
+	s.mu.Unlock()
+	close(s.ended)
+}
+
+// adoptAtOnce is how many boxes are taken over at a time.
+const adoptAtOnce = 16
+
+// takeOver takes over the boxes of the sessions that an earlier boxd has left, and cleans up what is left of
+// all others: a session lives if it has a record and a box. A workspace may be there without either.
+func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
+	recorded, err := v.records.Keys()
+	if err != nil {
+		return err
+	}
+	living, err := v.boxes.List(ctx)
+	if err != nil {
+		return fmt.Errorf("boxes of an earlier boxd: %w", err)
 	}
 	orphans, err := os.ReadDir(workspaces)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
+	all := slices.Concat(recorded, living)
 	for _, o := range orphans {
-		if err := v.boxes.End(ctx, o.Name(), true); err != nil {
-			return fmt.Errorf("clean up workspace %s: %w", o.Name(), err)
-		}
+		all = append(all, o.Name())
 	}
-	for _, key := range keys {
-		if err := v.boxes.End(ctx, key, true); err != nil {
-			return fmt.Errorf("clean up session %s: %w", key, err)
+	slices.Sort(all)
+	var (
+		work sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+		room = make(chan struct{}, adoptAtOnce)
+	)
+	for _, key := range slices.Compact(all) {
+		room <- struct{}{}
+		work.Go(func() {
+			defer func() { <-room }()
+			err := v.takeOverOne(ctx, key, slices.Contains(recorded, key), slices.Contains(living, key))
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, living bool) error {
+	if recorded && living {
+		s, err := v.adopt(ctx, key)
+		if err == nil {
+			v.log.Info("session taken over", "session", s.ID, "owner", s.Owner.Name, "processes", len(s.slots()))
+			return nil
 		}
-		if err := v.records.Remove(key); err != nil {
-			return fmt.Errorf("record of %s: %w", key, err)
-		}
+		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
+	}
+	if err := v.boxes.End(ctx, key, true); err != nil {
+		return fmt.Errorf("clean up session %s: %w", key, err)
+	}
+	if !recorded {
 		v.log.Info("removed what an earlier boxd left", "key", key)
+		return nil
+	}
+	if !living {
+		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
+	}
+	if err := v.records.Remove(key); err != nil {
+		return fmt.Errorf("record of session %s: %w", key, err)
 	}
 	return nil
+}
+
+// adopt makes a session of a record and a living box. The record is held against the configuration as a
+// request is; the box has what it was given, and mounts nothing anew.
+func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
+	r, err := v.records.Read(key)
+	if err != nil {
+		return nil, err
+	}
+	profile, err := v.cfg.Recheck(&r.Settings, r.Enforced)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{
+		ID: r.ID, Key: key, Owner: Principal(r.Owner), Hostname: policy.Hostname(r.ID), Settings: r.Settings, Created: r.Created,
+		profile: *profile, enforced: r.Enforced, started: make(chan struct{}), ended: make(chan struct{}), state: StateReady, lastUsed: time.Now(),
+	}
+	box, found, err := v.boxes.Adopt(ctx, s.spec())
+	if err != nil {
+		return nil, err
+	}
+	s.box, s.frozen = box, found.Frozen
+	if s.env, err = records.ReadEnvironment(found.Private); err == nil && s.grouped() != (box.Group != "") {
+		err = errors.New("the record is wrong about control groups")
+	}
+	if err == nil {
+		err = v.bequeath(s, box)
+	}
+	if err != nil {
+		for _, p := range found.Programs {
+			v.endUnnamed(s, p)
+		}
+		box.Close()
+		return nil, err
+	}
+	close(s.started)
+	for _, p := range found.Programs {
+		v.adoptProgram(s, p)
+	}
+	v.mu.Lock()
+	v.sessions[key] = s
+	v.mu.Unlock()
+	v.work.Go(func() { v.watch(s) }) //nolint:contextcheck // ends with the box
+	return s, nil
+}
+
+// adoptProgram makes a process of a program again. What is no process was for somebody who is gone.
+func (v *Supervisor) adoptProgram(s *Session, program *client.Program) {
+	p, err := process.Adopt(v.home(s), program)
+	if err == nil && !s.enter(p) {
+		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
+		p.Release()
+	}
+	if err != nil {
+		if !errors.Is(err, process.ErrNotProcess) {
+			v.log.Warn("program of an earlier boxd is ended", "session", s.ID, "error", err)
+		}
+		v.endUnnamed(s, program)
+		return
+	}
+	s.mu.Lock()
+	entry := s.processes[p.Spec().ID]
+	s.mu.Unlock()
+	v.drive(s, entry)
+}
+
+// enter gives a process its place in the session, if no other has that.
+func (s *Session) enter(p *process.Process) bool {
+	spec := p.Spec()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.processes[spec.ID] != nil {
+		return false
+	}
+	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
+	close(entry.known)
+	s.running++
+	if s.execs++; entry.managed {
+		s.lives++
+	}
+	if s.processes == nil {
+		s.processes = map[string]*slot{}
+	}
+	s.processes[spec.ID] = entry
+	return true
+}
+
+// endUnnamed ends a program nobody can ask for.
+func (v *Supervisor) endUnnamed(s *Session, program *client.Program) {
+	v.work.Go(func() {
+		late := time.AfterFunc(process.KillPatience, v.home(s).Lose)
+		defer late.Stop()
+		_ = program.Kill() // without a box it has ended
+		<-program.Exited()
+		_ = program.Forget()
+		program.Close()
+	})
 }

@@ -39,11 +39,14 @@ func (v *Supervisor) Update(ctx context.Context, s *Session, req *policy.Request
 	s.mu.Lock()
 	s.Settings = next
 	s.mu.Unlock()
-	if err := v.writeRecord(s, StateReady); err != nil {
+	if err := v.writeRecord(s); err != nil {
 		s.mu.Lock()
 		s.Settings = now
 		s.mu.Unlock()
 		return errors.Join(err, v.limit(ctx, s, &next, &now))
+	}
+	if v.grace > 0 {
+		_ = s.box.SetTimes(v.times(s, time.Now())) // a box that is lost needs none
 	}
 	v.wakeReaper()
 	if err = s.await(ctx); err != nil { // it has ended, and its record may have been removed before

@@ -175,17 +175,16 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 		case <-e.program.Exited():
 			exit, err := e.program.Wait(context.WithoutCancel(ctx)) // does not wait
 			if step, ok := errors.AsType[*isolation.StepError](err); ok {
-				if err := limitHit(e.session, step); err != nil {
+				if err := e.session.limitHit(step); err != nil {
 					return nil, err
 				}
 			}
-			o := outcome{
-				session: e.session, exit: exit, err: err, group: e.program.Group(), timeout: e.timeout, clamped: e.clamped, limits: &e.limits, canceled: canceled,
-			}
+			o := e.session.outcome(exit, err, e.program.Group())
+			o.Timeout, o.Clamped, o.Limits, o.Canceled = e.timeout, e.clamped, &e.limits, o.Canceled || canceled
 			if !e.follow {
-				o.kept = e.program.Kept
+				o.Kept = e.program.Kept
 			}
-			return o.result()
+			return o.Result()
 		case <-done:
 			done, canceled = nil, true
 			_ = e.Kill() // if the box is gone, Exited tells

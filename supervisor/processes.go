@@ -39,12 +39,12 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := v.reserveProcess(s, spec, req.Managed)
+	entry, mine, err := v.reserveProcess(s, spec)
 	if err != nil {
 		return nil, false, err
 	}
 	if mine {
-		v.launchProcess(s, entry, spec)
+		v.launchProcess(s, entry, spec) //nolint:contextcheck // it goes on when its first caller has gone
 	}
 	select {
 	case <-entry.known:
@@ -59,7 +59,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 		return nil, false, ctx.Err()
 	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok && mine {
-		if err := limitHit(s, step); err != nil {
+		if err := s.limitHit(step); err != nil {
 			v.dropProcess(s, entry)
 			return nil, false, err
 		}
@@ -69,7 +69,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec, managed bool) (entry *slot, mine bool, err error) {
+func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -81,7 +81,7 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec, managed bool
 		}
 		return entry, false, nil
 	}
-	if !managed {
+	if !spec.Managed {
 		if err := s.roomLocked(v.cfg.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
@@ -92,10 +92,10 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec, managed bool
 	if err := s.beginLocked(time.Now()); err != nil {
 		return nil, false, err
 	}
-	if managed {
+	if spec.Managed {
 		s.lives++
 	}
-	entry = &slot{request: spec.Request, managed: managed, known: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -124,9 +124,11 @@ func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) 
 
 // home is what processes get from their session.
 func (v *Supervisor) home(s *Session) process.Home {
-	return process.Home{Box: s.box, Lose: func() {
-		v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) // logged where it fails
-	}}
+	return process.Home{
+		Box:     s.box,
+		Lose:    func() { v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) }, // logged where it fails
+		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
+	}
 }
 
 // drive sees a process through, and keeps it for a while when it has ended.
@@ -288,10 +290,10 @@ func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.
 		return nil, err
 	}
 	spec := p.Spec()
-	o := outcome{
-		session: s, exit: exit, err: err, group: p.Group(), timeout: spec.Command.Timeout, clamped: spec.Clamped, limits: &spec.Command.Limits, kept: kept,
-	}
-	return o.result()
+	o := s.outcome(exit, err, p.Group())
+	o.Timeout, o.Clamped, o.Limits = spec.Command.Timeout, spec.Clamped, &spec.Command.Limits
+	o.Kept, o.Most = p.Kept, int(v.cfg.Exec.OutputLimit)
+	return o.Result()
 }
 
 // ProcessRequest asks for a process.

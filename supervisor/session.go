@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -149,16 +151,12 @@ func (s *Session) beginLocked(now time.Time) error {
 		return gone(s.ID)
 	}
 	if s.frozen {
-		return frozenError(s.ID)
+		return failure.Frozen(s.ID)
 	}
 	s.running++
 	s.execs++
 	s.lastUsed = now
 	return nil
-}
-
-func frozenError(id string) error {
-	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
 }
 
 // settings are what the session has now.
@@ -170,6 +168,15 @@ func (s *Session) settings() policy.Settings {
 
 // grouped reports whether the box has control groups.
 func (s *Session) grouped() bool { return policy.Grouped(s.enforced) }
+
+// limitHit is the refusal of a program for which there was no room in the session.
+func (s *Session) limitHit(step *isolation.StepError) error {
+	pids := 0
+	if s.grouped() {
+		pids = s.settings().Pids
+	}
+	return failure.Limit(s.ID, pids, step)
+}
 
 // finish ends an execution and returns when the session ends if it was the last use.
 func (s *Session) finish(now time.Time) time.Time {

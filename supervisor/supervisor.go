@@ -15,9 +15,9 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/records"
@@ -28,6 +28,10 @@ type Parts struct {
 	Boxes    *driver.Driver
 	StateDir string
 	Log      *slog.Logger
+	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
+	AdoptGrace time.Duration
+	// Keep makes Close leave the boxes to the next boxd.
+	Keep bool
 }
 
 // Supervisor holds all sessions of one boxd.
@@ -39,8 +43,11 @@ type Supervisor struct {
 	records *records.Dir
 	layout  usage.Layout
 	machine machine.Size
-	poke    chan struct{} // tells the reaper of a new deadline
-	exams   chan struct{} // has room for one examination
+	grace   time.Duration
+	keep    bool
+	serving context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
+	poke    chan struct{}   // tells the reaper of a new deadline
+	exams   chan struct{}   // has room for one examination
 	work    sync.WaitGroup
 	stop    context.CancelFunc
 	life    context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
@@ -56,7 +63,8 @@ type Supervisor struct {
 // startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
 const startPatience = time.Minute
 
-// New cleans up what a dead boxd has left in the state directory and starts the reaper.
+// New takes over the sessions that an earlier boxd has left, cleans up what is left of the others, and
+// starts the reaper.
 func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -66,27 +74,28 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(),
+		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
+	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)
-	if err == nil {
-		err = v.sweep(ctx, host.Workspaces)
-	}
 	if err == nil {
 		v.machine, err = machine.Look()
 	}
+	if err == nil {
+		err = v.takeOver(ctx, host.Workspaces)
+	}
 	if err != nil {
-		found.Close()
+		v.keep = true // what has been taken over is not ours to end
+		v.Close()
 		return nil, err
 	}
-	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	v.work.Go(func() { v.reap(v.life) })
 	return v, nil
 }
 
-// Close ends all sessions and waits until nothing of them is left. A box that does not die is given
-// up after a while: it must not keep boxd from ending.
+// Close ends all sessions and waits until nothing of them is left, or leaves them to the next boxd. A box
+// that does not die is given up after a while: it must not keep boxd from ending.
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
@@ -97,7 +106,13 @@ func (v *Supervisor) Close() {
 	v.mu.Unlock()
 	var ends sync.WaitGroup
 	for _, s := range all {
-		ends.Go(func() { _ = v.End(v.life, s, EndShutdown) }) // logged where it fails
+		ends.Go(func() {
+			if v.keep {
+				v.park(s)
+				return
+			}
+			_ = v.End(v.life, s, EndShutdown) // logged where it fails
+		})
 	}
 	late := time.AfterFunc(startPatience, v.stop)
 	ends.Wait()
@@ -234,15 +249,21 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	defer cancel()
 	begin := time.Now()
 	written := make(chan error, 1)
-	go func() { written <- v.writeRecord(s, StateStarting) }() // waited for below
+	go func() { written <- v.writeRecord(s) }() // waited for below
 	box, err := v.boxes.Launch(ctx, s.spec())
-	if werr := <-written; werr != nil && err == nil {
-		err = errors.Join(werr, v.boxes.End(ctx, s.Key, true))
-		box.Close()
+	werr := <-written
+	if err == nil {
+		if err = werr; err == nil {
+			err = v.bequeath(s, box)
+		}
+		if err != nil {
+			err = errors.Join(err, v.boxes.End(ctx, s.Key, true))
+			box.Close()
+		}
 	}
 	if err != nil {
 		v.log.Warn("session start failed", "session", s.ID, "owner", s.Owner.Name, "error", err)
-		box, err = nil, startError(s, err)
+		box, err = nil, failure.Start(s.ID, &s.Settings, err)
 		v.removeRecord(s)
 		v.mu.Lock()
 		delete(v.sessions, s.Key)
@@ -317,71 +338,3 @@ func (v *Supervisor) Sessions(who Principal, everybody bool) []Info {
 	})
 	return infos
 }
-
-// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
-// Ending one that is ending already only waits.
-func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) error {
-	select {
-	case <-s.started:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	s.mu.Lock()
-	first := s.state == StateReady
-	if first {
-		_ = s.advanceLocked(StateEnding) // legal from ready
-		s.reason = reason
-	}
-	s.mu.Unlock()
-	if first {
-		v.work.Go(func() { v.release(s) }) //nolint:contextcheck // goes on when its first caller has gone
-	}
-	select {
-	case <-s.ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// release ends the box and forgets the session. While the box resists it stays in the list.
-func (v *Supervisor) release(s *Session) {
-	if s.endReason() == EndLost {
-		s.box.Close() // whoever waits for a program of it need not wait for the kernel too
-	}
-	forgotten := make(chan struct{})
-	go func() { // waited for below; without a record the workspace itself tells the next boxd
-		defer close(forgotten)
-		v.removeRecord(s)
-	}()
-	for {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.boxes.End(ctx, s.Key, true)
-		cancel()
-		if err == nil || errors.Is(err, client.ErrKeeperGone) {
-			break
-		}
-		v.log.Error("session does not end", "session", s.ID, "error", err)
-		select {
-		case <-time.After(endRetry):
-			continue
-		case <-v.life.Done():
-		}
-		break
-	}
-	s.box.Close()
-	v.dropProcesses(s)
-	<-forgotten
-	v.mu.Lock()
-	delete(v.sessions, s.Key)
-	v.mu.Unlock()
-	s.mu.Lock()
-	_ = s.advanceLocked(StateEnded) // legal from ending
-	reason := s.reason
-	s.mu.Unlock()
-	close(s.ended)
-	v.log.Info("session ended", "session", s.ID, "owner", s.Owner.Name, "reason", string(reason), "executions", s.Info().Executions)
-}
-
-// endRetry is how often a box that does not die is tried again.
-const endRetry = time.Second

@@ -108,7 +108,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 		defer scopes.Close()
 		boxes = driver.Scoped(keeper, scopes, log)
 	}
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log})
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep})
 	if err != nil {
 		return err
 	}

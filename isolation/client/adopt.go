@@ -22,8 +22,17 @@ func (b *Box) SetTimes(t isolation.Times) error {
 	return nil
 }
 
+// SetPrivate gives PID 1 a file to keep for the next boxd, in place of the one it has. It stays the caller's.
+func (b *Box) SetPrivate(f *os.File) error {
+	if err := b.send(&isolation.BoxRequest{Private: true}, int(f.Fd())); err != nil {
+		return ErrBoxLost
+	}
+	return nil
+}
+
 // Adopted is what was found in a box that an earlier boxd has left.
 type Adopted struct {
+	Private  *os.File   // the last one of SetPrivate, or what a hostile PID 1 hands out; nil: none
 	Programs []*Program // durable ones, by their ids; all of them have started, and some may have ended
 	Frozen   bool
 }
@@ -75,8 +84,8 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.kept = last.Kept
-		found := &Adopted{Programs: b.found, Frozen: last.Frozen}
-		b.found, b.adopting = nil, false
+		found := &Adopted{Private: b.private, Programs: b.found, Frozen: last.Frozen}
+		b.private, b.found, b.adopting = nil, nil, false
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
 		return found, nil
 	case <-b.done:
@@ -126,8 +135,11 @@ func (b *Box) deliverKept(reply *isolation.BoxReply, files []int) error {
 func (b *Box) deliverAdopted(reply *isolation.BoxReply, files []int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.adopting || len(files) > 0 || reply.Adopted.Next == 0 {
+	if !b.adopting || b.private != nil || len(files) > 1 || (len(files) == 1) != reply.Adopted.Private || reply.Adopted.Next == 0 {
 		return isolation.ErrMalformed
+	}
+	if len(files) == 1 {
+		b.private = os.NewFile(uintptr(files[0]), "private")
 	}
 	b.next = reply.Adopted.Next - 1
 	select {

@@ -32,6 +32,7 @@ type Box struct {
 
 	adopting bool                   // guarded by mu
 	found    []*Program             // the receiver's, until adopted has its word
+	private  *os.File               // guarded by mu
 	adopted  chan isolation.Adopted // what a box that is adopted says last
 
 	mu       sync.Mutex // guards the fields below

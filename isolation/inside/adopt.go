@@ -116,5 +116,10 @@ func (s *server) adopt() {
 		}
 		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
-	s.send(&isolation.BoxReply{Adopted: &isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, Kept: s.kept}})
+	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, Kept: s.kept}
+	var files []int
+	if last.Private = s.private >= 0; last.Private {
+		files = append(files, s.private)
+	}
+	s.send(&isolation.BoxReply{Adopted: &last}, files...)
 }

@@ -30,6 +30,7 @@ type server struct {
 	served   bool   // it has been told what there is
 	listener int    // where another boxd connects, -1 if none can
 	life     life
+	private  int // boxd's, for the next boxd; -1 if none
 
 	programs map[uint32]*program // by the id the caller chose
 	last     uint32              // the greatest of these ids, ever
@@ -58,7 +59,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, ground: hunt.Ground{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: hunt.Ground{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range inheritedSignals() {
@@ -201,6 +202,12 @@ func (s *server) request() bool {
 		s.freeze(req.Freeze.On)
 	case req.Times != nil:
 		s.life.set(req.Times)
+	case req.Private && len(files) == 1:
+		if s.private >= 0 {
+			unix.Close(s.private)
+		}
+		s.private = files[0]
+		return true
 	case req.Adopt != 0:
 		s.adopt()
 	case req.Spawn != nil:

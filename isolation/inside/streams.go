@@ -120,7 +120,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 			return unix.ESRCH
 		}
 		p.before = old
-		p.streams[0].ring, p.streams[1].ring, p.journal, p.event = old.streams[0].ring, old.streams[1].ring, old.journal, old.event
+		p.streams[0].ring, p.streams[1].ring, p.journal, p.event, p.pace = old.streams[0].ring, old.streams[1].ring, old.journal, old.event, old.pace
 		return nil
 	}
 	for i := range p.streams {

@@ -75,7 +75,7 @@ func (c *Context) Process(req *Process) (*process.Spec, error) {
 	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
 	spec := &process.Spec{
 		ID: req.ID, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
-		Labels: req.Labels, Clamped: o.Clamped, Request: requestFields(req, &exec),
+		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Request: requestFields(req, &exec),
 	}
 	if req.Restart != nil {
 		spec.Restart = *req.Restart

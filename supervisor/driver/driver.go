@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -71,6 +72,17 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	d.limits[spec.Key] = kept{spec.Limits, spec.Work}
 	d.mu.Unlock()
 	return box, nil
+}
+
+// Adopt takes over a living box, as client.Keeper.Adopt does; spec is what it was made of.
+func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, *client.Adopted, error) {
+	box, found, err := d.Keeper.Adopt(ctx, spec.Key)
+	if err == nil && d.scopes != nil && filepath.Base(box.Group) == isolation.ScopeOf(spec.Key) {
+		d.mu.Lock()
+		d.limits[spec.Key] = kept{spec.Limits, spec.Work}
+		d.mu.Unlock()
+	}
+	return box, found, err
 }
 
 // End ends a box, as client.Keeper.End does, and its scope. Of a box that has ended it removes a scope

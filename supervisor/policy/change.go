@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"reflect"
+	"slices"
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -105,3 +106,32 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 
 // minProgramMemory is what the smallest programs need to be loaded.
 const minProgramMemory = quantity.MiB
+
+// Recheck holds the settings of a session that an earlier boxd has made against this configuration, as if
+// they were asked for now, and returns their profile. by is what keeps its limits.
+func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
+	req := &Request{
+		Profile: s.Profile, Image: &s.Image, Network: &s.Network, ReadOnlyRoot: &s.ReadOnlyRoot, CPUs: &s.CPUs, Memory: &s.Memory,
+		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
+		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, WorkspaceInodes: &s.WorkspaceInodes, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
+		Mounts: s.Mounts, Labels: s.Labels,
+	}
+	if s.ManagedWork() { // that of another workspace is a word of the profile's
+		req.WorkspaceQuota = &s.WorkspaceQuota
+	}
+	if s.Profile == "" {
+		return nil, fault.Field("profile", "", "the name of one")
+	}
+	_, profile, err := c.Merge(req)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{LimitMemory, LimitCPU, LimitPids, LimitIO, LimitWorkspace} {
+		m, kept := by[name]
+		needed := name != LimitIO && name != LimitWorkspace || name == LimitIO && s.IORead+s.IOWrite > 0 || name == LimitWorkspace && s.ManagedWork() && s.WorkspaceQuota > 0
+		if loose := !kept || m == MechanismNone || m == MechanismRlimit; loose && needed && !slices.Contains(c.Limits.BestEffort, name) {
+			return nil, fault.Field("enforcement."+name, string(m), "what keeps it, as it is not in limits.best_effort")
+		}
+	}
+	return profile, nil
+}

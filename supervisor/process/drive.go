@@ -130,9 +130,6 @@ func (p *Process) begun(now *client.Program) {
 		p.log = log
 		close(p.up)
 	}
-	p.pacing.Lock()
-	p.paced = nil
-	p.pacing.Unlock()
 	p.setState(StateRunning)
 	p.pace(false)
 }
@@ -157,8 +154,11 @@ func (p *Process) ended(now *client.Program, end *ending) {
 	p.cutLocked()
 	fresh := p.fresh
 	p.fresh = nil
-	p.mu.Unlock()
 	if now != p.holder {
+		p.at.Starts--
+	}
+	p.mu.Unlock()
+	if now != p.holder { // it has never run
 		now.Close()
 		closeFile(fresh)
 	}
@@ -262,7 +262,9 @@ func (p *Process) finish(reason string) {
 	p.mu.Lock()
 	if p.at.Ended.IsZero() {
 		p.at.Ended, p.at.Reason = time.Now(), reason
-		p.noteLocked()
+		if !errors.Is(p.err, client.ErrBoxLost) { // or it may live on for another boxd
+			p.noteLocked()
+		}
 	}
 	if p.log == nil {
 		closeOnce(p.up)

@@ -55,12 +55,10 @@ func (p *Process) Info() Info {
 	if p.size != nil {
 		info.Terminal = new(*p.size)
 	}
-	switch p.state {
-	case StateRunning, StateStopping:
-		if p.holder == p.now {
-			info.PID = p.now.PID()
-		}
-	case StateWaiting:
+	if p.holder != nil && p.holder == p.now && p.running() {
+		info.PID = p.now.PID()
+	}
+	if p.state == StateWaiting {
 		info.NextStart = p.next
 	}
 	if p.state != StateEnded {

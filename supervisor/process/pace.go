@@ -30,13 +30,16 @@ func (p *Process) pace(anyway bool) {
 	defer p.pacing.Unlock()
 	p.mu.Lock()
 	to, program := p.slowestLocked(time.Now()), p.holder
-	running := p.state == StateRunning || p.state == StateStopping
+	running := p.running()
 	if to != nil {
 		p.found = false
 	} else if p.found { // whoever the program has waited for may come back
 		running = false
 	}
 	p.mu.Unlock()
+	if p.home.Leaving != nil && p.home.Leaving() {
+		return
+	}
 	if !running || program == nil || !anyway && !p.moved(to) {
 		return
 	}

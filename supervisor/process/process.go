@@ -61,6 +61,9 @@ type Home struct {
 	Box *client.Box
 	// Lose gives the box up: it does not do its work.
 	Lose func()
+	// Leaving reports whether this boxd is about to leave the box to the next: readers that go then will be
+	// back, and the program waits for them.
+	Leaving func() bool
 }
 
 // Process is one process. Drive sees it through.
@@ -158,6 +161,7 @@ func (p *Process) launch() error {
 	if p.size != nil {
 		cmd.Terminal = new(isolation.Terminal(*p.size))
 	}
+	cmd.Wait = cmd.Wait && old == nil // the next one waits as the last did
 	at.Starts++
 	at.Began, at.Input, at.Ready = time.Now(), p.given, false
 	p.mu.Unlock()
@@ -193,6 +197,9 @@ func (p *Process) setState(to State) {
 	close(p.news)
 	p.news = make(chan struct{})
 }
+
+// running reports whether there is a program. p.mu is held.
+func (p *Process) running() bool { return p.state == StateRunning || p.state == StateStopping }
 
 // noteLocked tells the next boxd how far the process has come. Without memory for that, it knows less.
 func (p *Process) noteLocked() {
@@ -246,6 +253,7 @@ func (p *Process) free() {
 		p.holder.Close()
 	}
 	closeFile(p.file)
+	closeFile(p.fresh)
 }
 
 // Spec is what the process was made with. It must not be changed.

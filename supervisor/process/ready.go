@@ -37,7 +37,7 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 	go func() { // ends with ctx; attend waits for its word
 		in, cancel := context.WithDeadline(ctx, at.Began.Add(*r.Timeout))
 		defer cancel()
-		is := false
+		var is bool
 		switch {
 		case r.Line != nil:
 			is = awaitLine(in, p.log, at.From, regexp.MustCompile(*r.Line)) // compiled before
@@ -46,11 +46,7 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 		default:
 			is = every(in, commandInterval, func() bool { return p.try(in, r.Command) })
 		}
-		if ctx.Err() == nil || is {
-			ready <- is
-			return
-		}
-		ready <- false // to nobody: the program has ended
+		ready <- is
 	}()
 	return ready, true
 }

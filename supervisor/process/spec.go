@@ -65,6 +65,7 @@ type Spec struct {
 	Lease    *time.Duration // nil: none
 	Labels   map[string]string
 	Clamped  []policy.Clamp
+	Managed  bool // it counts as a process, any other as an execution
 	// Request is the fields of the request, as something that can be compared.
 	Request map[string]string
 }

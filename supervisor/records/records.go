@@ -18,12 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Record is one session. No value of its environment is in it.
+// Record is one session that is to live: it is written before anybody hears of the session, and its end
+// begins with the end of the record. No value of its environment is in it.
 type Record struct {
 	ID       string                      `json:"id"`
 	Key      string                      `json:"key"`
 	Owner    Owner                       `json:"owner"`
-	State    string                      `json:"state"`
 	Created  time.Time                   `json:"created"`
 	Settings policy.Settings             `json:"settings"`
 	Enforced map[string]policy.Mechanism `json:"enforcement"`

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+// Package failure turns the words of keeper and PID 1 into something a caller can act on.
+package failure
 
 import (
 	"context"
@@ -11,29 +12,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// startError turns the keeper's word into something a caller can act on.
-func startError(s *Session, err error) error {
+// Start is what the keeper says of a session that does not start.
+func Start(id string, settings *policy.Settings, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Errorf(fault.Unavailable, "session %s did not start within %v", fault.Show(s.ID), startPatience)
+	if errors.Is(err, client.ErrNoKeeper) || errors.Is(err, client.ErrKeeperGone) {
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).WithHint("boxd starts another keeper; try again")
 	}
-	if errors.Is(err, client.ErrKeeperGone) || errors.Is(err, client.ErrNoKeeper) {
-		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(s.ID), err).WithHint("try again later; the log of boxd has more")
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Errorf(fault.Unavailable, "session %s did not start within %s", fault.Show(id), "a minute")
 	}
 	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
 		if err = errno; ok { // what else is around the reason is for the log
 			err = step
 		}
-		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(s.ID), err).
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).
 			WithHint("try again later; the host is short of something, and the log of boxd has more")
 	}
 	if !ok {
-		return fmt.Errorf("start session %q: %w", s.ID, err)
+		return fmt.Errorf("start session %q: %w", id, err)
 	}
 	switch {
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
@@ -42,7 +45,7 @@ func startError(s *Session, err error) error {
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:
-		for i, m := range s.Settings.Mounts {
+		for i, m := range settings.Mounts {
 			if isItem(m.Source, step) {
 				f := fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open")
 				f.Err = fmt.Errorf("%w: %w", f.Err, step)
@@ -50,18 +53,18 @@ func startError(s *Session, err error) error {
 			}
 		}
 	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
-		for i, m := range s.Settings.Mounts {
+		for i, m := range settings.Mounts {
 			if isItem(m.Target, step) {
 				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
 			}
 		}
 	case step.Step == isolation.StepGroup && step.Refused == nil:
-		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(s.ID), step.Item).
+		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
 			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
 	case step.Step == isolation.StepIDRange:
 		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
 	}
-	return fmt.Errorf("start session %q: %w", s.ID, err)
+	return fmt.Errorf("start session %q: %w", id, err)
 }
 
 // isShortage reports whether the host lacks something that it may have again later.
@@ -78,4 +81,25 @@ func isItem(text string, step *isolation.StepError) bool {
 // mount of the same session.
 func isPlaceError(errno syscall.Errno) bool {
 	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS, unix.ENAMETOOLONG}, errno)
+}
+
+// Limit is the refusal of a program that could not be started because the session has as much as it may, nil
+// if it was something else. pids is how many processes the control groups allow, 0 if there are none.
+func Limit(id string, pids int, step *isolation.StepError) error {
+	switch {
+	case step.Step == isolation.StepFreeze:
+		return Frozen(id)
+	case pids > 0 && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many processes as it may, %d (pids)", fault.Show(id), pids).
+			WithHint("end some of them, or raise the limit with boxctl set")
+	case step.Step == isolation.StepGroup && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many programs as it may, %d", fault.Show(id), cgroup.MaxGroups).
+			WithHint("end some of those that others have left running")
+	}
+	return nil
+}
+
+// Frozen is the refusal of a program in a frozen session.
+func Frozen(id string) error {
+	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
 }

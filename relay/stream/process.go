@@ -56,6 +56,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	sent := a.Taken() // by whoever has written before
 	if asked.Stdin != nil {
 		sent = *asked.Stdin
+		a.Resume(sent)
 	}
 	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
 	if !asked.Write {

@@ -118,6 +118,8 @@ func (p *Process) begun(now *client.Program) {
 	if p.adopted {
 		if in := now.Input(); in != nil {
 			p.given += in.Taken()
+		} else {
+			p.given += now.Taken()
 		}
 		p.adopted = false
 	}

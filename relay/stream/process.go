@@ -72,7 +72,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	c.tasks.Go(func() { c.watch(ctx, hangUp) })
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
-		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, hangUp)
+		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })

@@ -79,9 +79,10 @@ func mayImport() map[string]string {
 		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
 		"cmd/boxctl":    "relay/api relay/client relay/client/show internal/quantity internal/tty",
 		// for tests alone
-		"internal/boxtest": "relay/api relay/client",
-		"test/bench":       "relay/api relay/client",
-		"test/boxes/probe": "",
+		"internal/boxtest":        "relay/api relay/client",
+		"test/bench":              "relay/api relay/client",
+		"test/boxes/probe":        "",
+		"test/survival/mcpserver": "",
 	}
 }
 

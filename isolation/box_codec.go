@@ -253,7 +253,7 @@ func (d *decoder) command() *Command {
 	}
 	c.Continue, c.Direct, c.Wait = d.u32(), d.bool(), d.bool()
 	d.bad = d.bad || len(c.Argv) == 0 || c.ScriptArg < -1 || c.ScriptArg >= len(c.Argv) || c.Stdin > StdinPipe || c.Timeout < 0 ||
-		c.Output.Head > math.MaxInt64 || c.Output.Tail > math.MaxInt64 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct || c.Wait) ||
+		c.Output.Head > MaxOutput || c.Output.Tail > MaxOutput || c.Wait && c.Output.Tail == 0 || !c.Durable && (c.Stdin == StdinPipe || c.Continue != 0 || c.Direct || c.Wait) ||
 		c.Direct && (c.Stdin != StdinNull || c.Continue != 0)
 	return c
 }
@@ -321,6 +321,7 @@ func (d *decoder) times() *Times {
 func (e *encoder) kept(k *Kept) {
 	e.u32(k.PID)
 	e.bool(k.Input)
+	e.u64(k.Taken)
 	e.bool(k.Terminal)
 	e.u64(k.Output.Head)
 	e.u64(k.Output.Tail)
@@ -331,10 +332,10 @@ func (e *encoder) kept(k *Kept) {
 }
 
 func (d *decoder) kept() *Kept {
-	k := &Kept{PID: d.u32(), Input: d.bool(), Terminal: d.bool(), Output: Output{Head: d.u64(), Tail: d.u64()}}
+	k := &Kept{PID: d.u32(), Input: d.bool(), Taken: d.u64(), Terminal: d.bool(), Output: Output{Head: d.u64(), Tail: d.u64()}}
 	if d.bool() {
 		k.Exited = d.exit()
 	}
-	d.bad = d.bad || k.Terminal && !k.Input || k.Output.Head > math.MaxInt64 || k.Output.Tail > math.MaxInt64
+	d.bad = d.bad || k.Terminal && !k.Input && k.Exited == nil || k.Output.Head > MaxOutput || k.Output.Tail > MaxOutput || k.Taken > math.MaxInt64
 	return k
 }

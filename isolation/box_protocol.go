@@ -143,7 +143,8 @@ type BoxReply struct {
 // Kept is a durable program that PID 1 has for the next boxd. Exited is set if it has ended.
 type Kept struct {
 	PID      uint32
-	Input    bool // the files of standard input are there
+	Input    bool   // the files of standard input are there
+	Taken    uint64 // bytes of standard input that it has ever been given
 	Terminal bool
 	Output   Output
 	Exited   *Exit

@@ -257,6 +257,9 @@ const (
 	StdinPipe              // of a durable program: what boxd writes, see Started in box_protocol.go
 )
 
+// MaxOutput is the most that can be asked to be kept of either end of a stream, in bytes.
+const MaxOutput = 256 << 20
+
 // Output says what is kept of each of the two streams: the first Head bytes and the last Tail. What is
 // between is dropped and counted. The program never waits, unless a Pace says so.
 type Output struct{ Head, Tail uint64 }

@@ -340,17 +340,18 @@ func (d *Daemon) Warm() {
 // PID is the process id of boxd.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Keeper is the process id of the keeper, which may be an earlier boxd's child.
-func (d *Daemon) Keeper() int {
+// Keeper is the process id of the keeper, which may be an earlier boxd's child. It waits for one.
+func (d *Daemon) Keeper() (pid int) {
 	d.t.Helper()
-	text, err := os.ReadFile(filepath.Join(d.Dir, "run", "keeper", "lock"))
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	Eventually(d.t, "there is a keeper", func() bool {
+		text, err := os.ReadFile(filepath.Join(d.Dir, "run", "keeper", "lock"))
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		pid, err = strconv.Atoi(line)
+		return err == nil
+	})
 	return pid
 }
 

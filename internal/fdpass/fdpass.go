@@ -46,7 +46,14 @@ const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | un
 
 // Send sends one message on socket fd. Descriptors stay the caller's. With a non-blocking socket it
 // returns EAGAIN when the peer's queue is full; nothing was sent then.
-func Send(fd int, body []byte, files ...int) error {
+func Send(fd int, body []byte, files ...int) error { return send(fd, 0, body, files) }
+
+// SendNow is Send that fails with EAGAIN rather than wait for the peer to receive.
+func SendNow(fd int, body []byte, files ...int) error {
+	return send(fd, unix.MSG_DONTWAIT, body, files)
+}
+
+func send(fd, flags int, body []byte, files []int) error {
 	if len(body) > MaxBody || len(files) >= MaxFiles {
 		return ErrTooLarge
 	}
@@ -65,7 +72,7 @@ func Send(fd int, body []byte, files ...int) error {
 	}
 	head := [1]byte{kind}
 	for {
-		_, err := unix.SendmsgBuffers(fd, [][]byte{head[:], body}, rights, nil, unix.MSG_NOSIGNAL)
+		_, err := unix.SendmsgBuffers(fd, [][]byte{head[:], body}, rights, nil, unix.MSG_NOSIGNAL|flags)
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}

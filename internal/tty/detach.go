@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -53,11 +54,8 @@ func (d *Detacher) Read(p []byte) (int, error) {
 	}
 	for len(d.out) == 0 && d.err == nil {
 		n, err := d.in.Read(p)
-		for _, b := range p[:n] {
-			if d.press(b) {
-				d.err = d.end
-				break
-			}
+		if slices.ContainsFunc(p[:n], d.press) {
+			d.err = d.end
 		}
 		if err != nil && d.err == nil {
 			d.out, d.held, d.err = append(d.out, d.keys[:d.held]...), 0, err

@@ -37,6 +37,9 @@ type Adopted struct {
 	Frozen   bool
 }
 
+// maxFound is more than any session can have of durable programs.
+const maxFound = 1024
+
 // adoptPatience is what PID 1 gets to tell what there is.
 const adoptPatience = 20 * time.Second
 
@@ -53,6 +56,12 @@ func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) 
 	found, err := b.adopt(ctx)
 	if err != nil {
 		b.Close()
+		for _, p := range b.found {
+			p.Close()
+			if p.private != nil {
+				p.private.Close()
+			}
+		}
 		return nil, nil, fmt.Errorf("adopt the box: %w", err)
 	}
 	return b, found, nil
@@ -93,7 +102,8 @@ func (b *Box) deliverKept(reply *isolation.BoxReply, files []int) error {
 	k := reply.Program
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.programs[reply.ID] != nil || !b.adopting || len(files) == 0 {
+	known := slices.ContainsFunc(b.found, func(p *Program) bool { return p.id == reply.ID })
+	if known || !b.adopting || len(files) == 0 || len(b.found) >= maxFound {
 		return isolation.ErrMalformed
 	}
 	cmd := isolation.Command{Output: k.Output, Durable: true}
@@ -101,7 +111,7 @@ func (b *Box) deliverKept(reply *isolation.BoxReply, files []int) error {
 		cmd.Terminal = &isolation.Terminal{}
 	}
 	p := b.newProgram(&cmd)
-	p.id = reply.ID
+	p.id, p.given = reply.ID, int64(k.Taken)
 	if k.Exited != nil && p.attach(&isolation.BoxReply{Exited: k.Exited}, nil) != nil {
 		return isolation.ErrMalformed
 	}

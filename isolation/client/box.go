@@ -132,7 +132,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		next := *cmd
 		next.Continue = old.id
 		cmd = &next
-		p.log, p.event, p.old = old.log, old.event, old
+		p.log, p.event, p.old, p.output = old.log, old.event, old, old.output
 		old.log, old.event = nil, nil
 	}
 	var fds []int
@@ -154,9 +154,14 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	req := isolation.BoxRequest{ID: p.id, Spawn: cmd}
 	if err := b.send(&req, fds...); err != nil {
 		b.mu.Lock()
+		ours := b.programs[p.id] == p
 		delete(b.programs, p.id)
 		b.mu.Unlock()
-		p.giveBack()
+		if ours {
+			p.giveBack()
+		} else {
+			<-p.exited // the receiver has lost the box, and gives back
+		}
 		if errors.Is(err, fdpass.ErrTooLarge) {
 			return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "size", Errno: unix.E2BIG}
 		}

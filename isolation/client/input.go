@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,49 +14,55 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Input is the standard input of a durable program. What is written goes into a memory file first, and from
-// there into the pipe by splice, which moves the file's own position in the same system call: so the size of
-// the file is the number of bytes ever taken from callers, its position that of those the program's pipe has,
-// and both outlive boxd with PID 1's copy of the file.
+// Input is the standard input of a durable program. What is written goes through a memory file: it is moved
+// from there into the pipe by splice, which moves the file's own position in the same system call. So that
+// position is the number of bytes the pipe has ever had, and outlives boxd with PID 1's copy of the file.
 type Input struct {
 	program  *Program
 	pipe     *os.File // writing end, or the terminal
 	memory   *os.File
 	terminal bool
+	taken    atomic.Int64 // the position of memory
 
-	mu    sync.Mutex // guards the fields below, and is held while anything moves
-	size  int64
+	turn  chan struct{} // holds one element; who has taken it may use the fields below, and memory
 	holed int64
 	err   error // why nothing can be written any more
 }
 
-// newInput takes a pipe, which does not block, and a memory file over.
+// newInput takes a pipe, which does not block, and a memory file over. What an earlier boxd has put into the
+// file and not into the pipe was never confirmed to anybody: its writer has it still.
 func newInput(p *Program, pipe, memory int) *Input {
-	i := &Input{program: p, pipe: os.NewFile(uintptr(pipe), "stdin"), memory: os.NewFile(uintptr(memory), "input"), terminal: p.terminal}
-	var st unix.Stat_t
-	if unix.Fstat(memory, &st) == nil { // cannot fail
-		i.size = st.Size
+	i := &Input{
+		program: p, pipe: os.NewFile(uintptr(pipe), "stdin"), memory: os.NewFile(uintptr(memory), "input"), terminal: p.terminal,
+		turn: make(chan struct{}, 1),
 	}
+	i.turn <- struct{}{}
+	at, _ := unix.Seek(memory, 0, unix.SEEK_CUR) // cannot fail
+	i.taken.Store(at)
 	return i
 }
 
 // ErrInputClosed means that the end of the input has been written.
 var ErrInputClosed = errors.New("standard input is closed")
 
-// Taken is the number of bytes ever taken by Write, by any boxd: they are the program's, or will be.
-func (i *Input) Taken() int64 {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.size
-}
+// Taken is the number of bytes the program has ever been given, by any boxd.
+func (i *Input) Taken() int64 { return i.taken.Load() }
 
-// inputHole is how much of what the program has taken is given back at once.
-const inputHole = 64 << 10
+// Sizes of what is moved, and given back, at once.
+const (
+	inputChunk = 64 << 10
+	inputHole  = 64 << 10
+)
 
-// Write writes to the program, and waits while that does not read. After EPIPE it never will.
+// Write writes to the program, and waits while that does not read. n bytes of b are the program's, whatever
+// the error. After EPIPE it never will read any more.
 func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	select {
+	case <-i.turn:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	defer func() { i.turn <- struct{}{} }()
 	if i.err != nil {
 		return 0, i.err
 	}
@@ -71,40 +77,45 @@ func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
 			_ = i.pipe.SetWriteDeadline(time.Time{})
 		}
 	}()
-	if err := i.move(ctx); err != nil { // what is left of an earlier Write
-		return 0, err
-	}
-	for len(b) > 0 && err == nil {
+	for n < len(b) && err == nil {
 		var m int
-		m, err = unix.Pwrite(int(i.memory.Fd()), b[:min(len(b), inputHole)], i.size)
-		i.size += int64(max(m, 0))
-		n, b = n+max(m, 0), b[max(m, 0):]
-		if errors.Is(err, unix.EINTR) {
-			err = nil
-		}
-		if err == nil {
-			err = i.move(ctx)
-		}
+		m, err = i.pass(ctx, b[n:min(len(b), n+inputChunk)])
+		n += m
 	}
 	return n, err
 }
 
-// move brings all that has been taken into the pipe.
-func (i *Input) move(ctx context.Context) error {
-	memory := int(i.memory.Fd())
-	at, err := unix.Seek(memory, 0, unix.SEEK_CUR)
-	if err != nil {
-		return os.NewSyscallError("input", err)
+// pass brings b into the memory file and from there into the pipe. What does not come so far is cut off again.
+func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
+	memory, begin := int(i.memory.Fd()), i.taken.Load()
+	if err := unix.Ftruncate(memory, begin); err != nil { // an earlier boxd may have been killed in here
+		return 0, os.NewSyscallError("input", err)
 	}
+	end := begin
+	for len(b) > 0 {
+		m, err := unix.Pwrite(memory, b, end)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return 0, os.NewSyscallError("input", err)
+		}
+		b, end = b[max(m, 0):], end+int64(max(m, 0))
+	}
+	err = i.move(ctx, memory, end)
+	at, serr := unix.Seek(memory, 0, unix.SEEK_CUR)
+	i.taken.Store(at)
+	return int(at - begin), errors.Join(err, serr)
+}
+
+// move brings what is in the file up to end into the pipe.
+func (i *Input) move(ctx context.Context, memory int, end int64) error {
 	raw, err := i.pipe.SyscallConn()
 	if err != nil {
 		return err
 	}
-	for at < i.size {
+	for at := i.taken.Load(); at < end; {
 		var n int64
 		var werr error
 		err := raw.Write(func(fd uintptr) bool {
-			n, werr = i.splice(memory, int(fd), i.size-at)
+			n, werr = i.splice(memory, int(fd), end-at)
 			return !errors.Is(werr, unix.EAGAIN)
 		})
 		switch {
@@ -123,12 +134,27 @@ func (i *Input) move(ctx context.Context) error {
 		}
 		at += max(n, 0)
 	}
-	if end := at &^ 4095; end-i.holed >= inputHole { // whole pages: the pipe may still have parts of one
-		if unix.Fallocate(memory, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.holed, end-i.holed) == nil {
-			i.holed = end
+	_ = raw.Control(func(fd uintptr) { i.giveBack(memory, int(fd), end) })
+	return nil
+}
+
+// giveBack makes a hole of what the program has read: whole pages, since of a part of one it would make zeros,
+// and none that the pipe still refers to.
+func (i *Input) giveBack(memory, pipe int, at int64) {
+	if at-i.holed < 2*inputHole {
+		return
+	}
+	waiting := 0
+	if !i.terminal {
+		var err error
+		if waiting, err = unix.IoctlGetInt(pipe, unix.TIOCINQ); err != nil {
+			return
 		}
 	}
-	return nil
+	end := (at - int64(waiting)) &^ 4095
+	if end-i.holed >= inputHole && unix.Fallocate(memory, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, i.holed, end-i.holed) == nil {
+		i.holed = end
+	}
 }
 
 // splice moves up to n bytes from the file's position, which it moves too.
@@ -140,13 +166,14 @@ func (i *Input) splice(memory, pipe int, n int64) (int64, error) {
 	return unix.Splice(memory, nil, pipe, nil, int(n), unix.SPLICE_F_NONBLOCK)
 }
 
-// CloseWrite is the end of the input. To a terminal that means nothing: there it is a character.
+// CloseWrite is the end of the input. To a terminal that means nothing: there it is a character. A Write that
+// is under way comes first.
 func (i *Input) CloseWrite() error {
 	if i.terminal {
 		return nil
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	<-i.turn
+	defer func() { i.turn <- struct{}{} }()
 	if errors.Is(i.err, ErrInputClosed) {
 		return nil
 	}
@@ -165,7 +192,11 @@ func (i *Input) resize(rows, cols uint16) error {
 	return errors.Join(cerr, os.NewSyscallError("resize", err))
 }
 
+// close ends a Write that is under way, and releases the files.
 func (i *Input) close() {
-	i.pipe.Close() // CloseWrite may have closed it
+	_ = i.pipe.Close() // CloseWrite may have closed it
+	<-i.turn
+	i.err = errors.Join(i.err, os.ErrClosed)
 	i.memory.Close()
+	i.turn <- struct{}{}
 }

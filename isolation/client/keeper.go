@@ -227,12 +227,27 @@ func (k *Keeper) leave() {
 
 // Launch starts a box. If ctx ends first, the box is ended as soon as it has started.
 func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
-	box, err := k.launch(ctx, spec)
-	if errors.Is(err, ErrBoxLost) {
-		// PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh.
-		box, err = k.launch(ctx, spec)
+	for lost := 0; ; {
+		box, err := k.launch(ctx, spec)
+		switch {
+		case errors.Is(err, ErrKeeperGone) && ctx.Err() == nil && !k.closed():
+			// What that one has begun is ended; the next one begins anew.
+		case errors.Is(err, ErrBoxLost) && lost < again:
+			lost++ // PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh
+		default:
+			return box, err
+		}
 	}
-	return box, err
+}
+
+// closed reports whether there will be no keeper any more.
+func (k *Keeper) closed() bool {
+	select {
+	case <-k.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error) {
@@ -244,7 +259,10 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
-		return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
+		if eerr := k.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil {
+			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
+		}
+		return nil, err
 	}
 	if err != nil {
 		return nil, err

@@ -272,7 +272,12 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the end of a box: %v", err)
 	}
-	if err := <-launched; !errors.Is(err, ErrKeeperGone) {
+	req := second.hear() // only now is there room for the box
+	if req.Launch == nil || req.Launch.Key != "to launch" {
+		t.Errorf("the next keeper is asked for %+v", req)
+	}
+	second.say(&isolation.KeeperReply{Req: req.Req, Failed: &isolation.StepError{Errno: unix.EUSERS}})
+	if err := <-launched; !errors.Is(err, unix.EUSERS) {
 		t.Errorf("a launch: %v", err)
 	}
 	if work, ok := asked["to end"]; !ok || work {

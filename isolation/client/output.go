@@ -54,12 +54,29 @@ func (p *Program) Kept(stream int) (head, tail []byte, err error) {
 	if end.CutTo > end.CutFrom {
 		headLen, tailLen = end.CutFrom, end.Total-end.CutTo
 	}
+	if most, err := p.size(stream); err != nil || headLen+tailLen > most {
+		return nil, nil, errors.Join(err, isolation.ErrMalformed)
+	}
 	buf := make([]byte, headLen+tailLen)
 	head, tail = buf[:headLen:headLen], buf[headLen:]
 	if err := p.readAt(stream, head, 0); err != nil {
 		return nil, nil, err
 	}
 	return head, tail, p.readAt(stream, tail, int64(end.CutTo))
+}
+
+// size is how much there can be of a stream.
+func (p *Program) size(stream int) (uint64, error) {
+	if p.log != nil {
+		end, err := p.log.End()
+		return uint64(end[stream]), err
+	}
+	if p.rings[stream] < 0 {
+		return 0, nil
+	}
+	var st unix.Stat_t
+	err := unix.Fstat(p.rings[stream], &st)
+	return uint64(st.Size), os.NewSyscallError("output", err)
 }
 
 func (p *Program) readAt(stream int, b []byte, off int64) error {
@@ -84,13 +101,19 @@ func (p *Program) readAt(stream int, b []byte, off int64) error {
 // Output is what a durable program writes. It is valid after Started and until Close.
 func (p *Program) Output() *output.Log { return p.log }
 
-// watch wakes the readers of a durable program's output when there is news. It ends when eventfd is closed.
+// watch wakes the readers of a durable program's output when there is news, until event is closed. The eventfd
+// is only polled: every write to it is told once (epoll(7), EPOLLET), and what is never read cannot block.
 func watch(event *os.File, log *output.Log) {
-	for {
-		var count [8]byte
-		if _, err := event.Read(count[:]); err != nil {
-			return
-		}
-		log.Wake()
+	raw, err := event.SyscallConn()
+	for err == nil {
+		armed := false
+		err = raw.Read(func(uintptr) bool {
+			if armed {
+				return true
+			}
+			armed = true
+			log.Wake() // for what has come since the last round
+			return false
+		})
 	}
 }

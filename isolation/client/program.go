@@ -35,6 +35,7 @@ type Program struct {
 	log     *output.Log
 	event   *os.File // wakes log; nil once the program has ended
 	far     []*os.File
+	given   int64    // of an adopted program: how much of its standard input it has had
 	private *os.File // of an adopted program: what Files.Private was
 	// Set before exited is closed.
 	rings [2]int // of a program that is not durable; -1 if it has written nothing
@@ -78,8 +79,13 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	if p.direct {
 		far, files = files[:3], files[3:]
 	}
-	if in != nil && (!output.IsMemory(in[1]) || unix.SetNonblock(in[0], true) != nil) {
+	if in != nil && (!output.IsMemory(in[1]) || !isKind(in[0], p.terminal) || unix.SetNonblock(in[0], true) != nil) {
 		return isolation.ErrMalformed
+	}
+	for _, fd := range far {
+		if !isKind(fd, false) {
+			return isolation.ErrMalformed
+		}
 	}
 	if p.log == nil {
 		log, err := output.NewLog(files[0], files[1], files[2])
@@ -98,6 +104,19 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	p.pid = pid
 	close(p.started)
 	return nil
+}
+
+// isKind reports whether fd is a pipe, or a terminal.
+func isKind(fd int, terminal bool) bool {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return false
+	}
+	if !terminal {
+		return st.Mode&unix.S_IFMT == unix.S_IFIFO
+	}
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && err == nil
 }
 
 // giveBack leaves the output of the program it should have continued to that one.
@@ -169,6 +188,9 @@ func (p *Program) Far() []*os.File {
 	p.far = nil
 	return far
 }
+
+// Taken is how many bytes of standard input an adopted program had ever been given when it was found.
+func (p *Program) Taken() int64 { return p.given }
 
 // Private is what Files.Private was when an adopted program was started, nil if there was none. It is the
 // caller's.

@@ -28,8 +28,13 @@ func (l *life) set(t *isolation.Times) {
 // orphan goes on without boxd: what nobody but its callers could want is ended, the rest waits for the next.
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
-	s.control = -1
+	s.control, s.served = -1, false
 	s.life.orphanSince = monotonic()
+	for _, p := range s.programs { // all at once, before any of them is waited for
+		if !p.durable && p.group.FD >= 0 {
+			_ = p.group.Kill()
+		}
+	}
 	for _, p := range s.programs {
 		if !p.durable && p.exit == nil && !s.evaded {
 			s.end(p, isolation.ReasonCanceled)
@@ -86,17 +91,20 @@ func (s *server) accept() {
 		return
 	}
 	s.control, s.token, s.life.orphanSince = fd, token, 0
+	s.conn++
 	s.life.times.Parked = false
 }
 
 // adopt tells a boxd that has just come what there is.
 func (s *server) adopt() {
+	s.served = true
 	for id, p := range s.programs {
 		if !p.durable {
 			continue
 		}
+		p.conn = s.conn
 		k := isolation.Kept{
-			PID: uint32(p.pid), Input: p.input.pipe >= 0, Terminal: p.terminal,
+			PID: uint32(p.pid), Input: p.input.pipe >= 0, Taken: p.input.taken(), Terminal: p.terminal,
 			Output: isolation.Output{Head: uint64(p.streams[0].ring.Head), Tail: uint64(p.streams[0].ring.Tail)},
 		}
 		if p.over {

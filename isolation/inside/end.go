@@ -81,7 +81,9 @@ func (s *server) report(p *program) {
 		}
 	}
 	s.release(p)
-	s.send(&reply, files...)
+	if p.conn == s.conn { // another boxd does not know of it, or has not been told yet
+		s.send(&reply, files...)
+	}
 	p.tellReaders()
 	if p.over = true; !p.durable {
 		s.forget(p)
@@ -125,6 +127,10 @@ func (s *server) release(p *program) {
 	if p.input.pipe >= 0 {
 		unix.Close(p.input.pipe)
 		p.input.pipe = -1
+	}
+	if p.slave >= 0 {
+		unix.Close(p.slave)
+		p.slave = -1
 	}
 	switch {
 	case p.pidfd >= 0:

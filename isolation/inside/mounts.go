@@ -101,8 +101,11 @@ func (b *box) showScratch(d scratchDir) error {
 	return mountfd.Attach(tree, unix.AT_FDCWD, d.target)
 }
 
+// maxTerminals is how many of the host's terminals, of which it has some thousands, one box can have.
+const maxTerminals = "64"
+
 func (b *box) mountDevpts() (string, error) {
-	m, err := mountfd.New("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "ptmxmode", "0666", "mode", "0620")
+	m, err := mountfd.New("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "ptmxmode", "0666", "mode", "0620", "max", maxTerminals)
 	if err != nil {
 		return "devpts", err
 	}

@@ -33,6 +33,7 @@ type program struct {
 	keep     bool
 	exit     *isolation.Exit // it has ended, and what it has left is dying, or is dead if over
 	killed   bool            // by us
+	conn     uint32          // the connection that knows of it
 	stuck    bool            // something of it does not die: its tag stays used
 	script   string          // path of its script file, "" if none
 	streams  [2]stream
@@ -40,6 +41,7 @@ type program struct {
 	// Of a durable program.
 	durable  bool
 	terminal bool
+	slave    int  // the program's end of the terminal, so that somebody always has it open; -1 if none
 	over     bool // nothing is left but what it has written, and exit
 	input    input
 	journal  output.Journal
@@ -52,7 +54,7 @@ type program struct {
 
 func newProgram(id uint32, cmd *isolation.Command) *program {
 	return &program{
-		id: id, pidfd: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
+		id: id, pidfd: -1, slave: -1, event: -1, private: -1, input: input{-1, -1}, journal: output.Journal{FD: -1},
 		keep: cmd.KeepRunning, durable: cmd.Durable, pace: isolation.Pace{Wait: cmd.Wait}, group: cgroup.Group{FD: -1},
 	}
 }
@@ -73,6 +75,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		return stepError(isolation.StepFreeze, "", unix.EBUSY)
 	}
 	p := newProgram(id, cmd)
+	p.conn = s.conn
 	// With the rights of the box user, whose the pipes are then too: /dev/stdout can be opened.
 	restore := asBoxUser()
 	defer restore()
@@ -104,6 +107,8 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	}
 	if private >= 0 {
 		p.private, files = private, files[:len(files)-1] // the last of them
+	} else if p.before != nil {
+		p.private, p.before.private = p.before.private, -1
 	}
 	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
 	fdpass.CloseAll(p.far)

@@ -26,7 +26,9 @@ type server struct {
 
 	control  int // boxd's connection, -1 while there is none
 	token    int32
-	listener int // where another boxd connects, -1 if none can
+	conn     uint32 // counts the connections
+	served   bool   // it has been told what there is
+	listener int    // where another boxd connects, -1 if none can
 	life     life
 	private  int // boxd's, for the next boxd; -1 if none
 
@@ -57,7 +59,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, listener: b.listener, private: -1, ground: hunt.Ground{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: hunt.Ground{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range inheritedSignals() {
@@ -151,6 +153,9 @@ func (s *server) unwatch(fd int, token int32) {
 	unix.Close(fd)
 }
 
+// longestSleep is less than the number of milliseconds that the kernel has room for.
+const longestSleep = time.Hour
+
 // timeout is how long the loop may sleep, in milliseconds; -1 is for ever.
 func (s *server) timeout() int {
 	wait := time.Duration(-1)
@@ -172,7 +177,7 @@ func (s *server) timeout() int {
 	if wait < 0 {
 		return -1
 	}
-	return int((wait + time.Millisecond - 1) / time.Millisecond)
+	return int((min(wait, longestSleep) + time.Millisecond - 1) / time.Millisecond)
 }
 
 // request serves one message; false means that boxd has gone.
@@ -228,10 +233,26 @@ func (s *server) request() bool {
 	return true
 }
 
-// send answers boxd. A failure means that boxd is gone, which the loop sees by itself.
+// sendPatience is how long a boxd that does not receive holds everything up.
+const sendPatience = 5 * time.Second
+
+// send answers boxd. One that does not receive, or that there is no memory to talk to, is as good as gone:
+// what it does not hear of now, the next one finds.
 func (s *server) send(reply *isolation.BoxReply, files ...int) {
-	if s.control >= 0 {
-		_ = fdpass.Send(s.control, reply.Encode(), files...)
+	if s.control < 0 || !s.served {
+		return
+	}
+	for late := monotonic() + sendPatience; ; {
+		err := fdpass.SendNow(s.control, reply.Encode(), files...)
+		if err == nil {
+			return
+		}
+		if left := late - monotonic(); left > 0 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)) {
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.control), Events: unix.POLLOUT}}, int(min(left, 100*time.Millisecond)/time.Millisecond))
+			continue
+		}
+		_ = unix.Shutdown(s.control, unix.SHUT_RDWR) // the loop sees that
+		return
 	}
 }
 

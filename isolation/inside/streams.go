@@ -26,6 +26,15 @@ type input struct {
 	memory int // what has been written
 }
 
+// taken is how much of it the program's pipe has ever had.
+func (i *input) taken() uint64 {
+	if i.memory < 0 {
+		return 0
+	}
+	at, _ := unix.Seek(i.memory, 0, unix.SEEK_CUR) // cannot fail
+	return uint64(max(at, 0))
+}
+
 // stdio is what a program is started with: its 0, 1 and 2.
 type stdio [3]int
 
@@ -40,7 +49,8 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 			return io, stepError(isolation.StepStdio, "rings", err)
 		}
 		for i := range p.streams {
-			if ring := &p.streams[i].ring; cmd.Wait {
+			ring := &p.streams[i].ring
+			if ring.Hold(-1); cmd.Wait {
 				p.pace.Taken[i] = uint64(ring.Size())
 				ring.Hold(ring.Size())
 			}

@@ -31,6 +31,9 @@ func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error)
 		err = unix.SetNonblock(p.streams[0].pipe, true) // both: it is a property of what they share
 	}
 	if err == nil {
+		p.slave, err = duplicate(int(slave.Fd()))
+	}
+	if err == nil {
 		end, err = duplicate(int(slave.Fd()))
 	}
 	if err != nil {

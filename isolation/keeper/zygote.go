@@ -241,6 +241,9 @@ func Zygote(etc []string) error {
 		}
 		err = fdpass.Send(zygoteSocket, answer[:], rights...)
 		fdpass.CloseAll(rights)
+		if errors.Is(err, unix.EPIPE) {
+			return nil // the clone ends too, as nobody has the other end of its socket
+		}
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,8 @@ func NewLog(ring0, ring1, journal int) (*Log, error) {
 	return &Log{rings: [2]int{ring0, ring1}, journal: journal}, nil
 }
 
-// IsMemory reports whether fd is a memory file. Only those know seals (fcntl(2), F_GET_SEALS).
+// IsMemory reports whether fd is a file in memory, which alone know seals (fcntl(2), F_GET_SEALS): to read it
+// cannot block.
 func IsMemory(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil
@@ -198,6 +199,9 @@ func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 
 // read fills a chunk from its offset up to end.
 func (l *Log) read(c *Chunk, buf []byte, end int64) error {
+	if end <= c.Offset { // a file that has become shorter: its writer does not keep to the rules
+		return nil
+	}
 	fd := l.rings[c.Stream]
 	n := min(end-c.Offset, int64(len(buf)))
 	n, err := readAt(fd, buf[:n], c.Offset)

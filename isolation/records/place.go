@@ -62,8 +62,9 @@ func OpenPlace(run string) (*Place, error) {
 		case <-again.C:
 		}
 	}
-	if err = lock.Truncate(0); err == nil {
-		_, err = lock.WriteString(strconv.Itoa(os.Getpid()) + "\n")
+	own := strconv.Itoa(os.Getpid()) + "\n" // the first line, at any time
+	if _, err = lock.WriteAt([]byte(own), 0); err == nil {
+		err = lock.Truncate(int64(len(own)))
 	}
 	if err != nil {
 		p.Close()

@@ -48,6 +48,7 @@ const program = "/bin/true"
 const settle = 10 * time.Millisecond
 
 func run(ctx context.Context) error {
+	streamRounds := flag.Int("streams", 5, "measurements of each way to carry a stream")
 	rounds := flag.Int("rounds", 200, "measurements of each case")
 	bin := flag.String("bin", "bin", "`directory` of the programs to measure")
 	flag.Parse()
@@ -80,7 +81,10 @@ func run(ctx context.Context) error {
 			time.Sleep(settle)
 		}
 	}
-	return report(os.Stdout, b.cases)
+	if err := report(os.Stdout, b.cases); err != nil {
+		return err
+	}
+	return b.streams(ctx, b.client, *streamRounds)
 }
 
 // bench is one run.
@@ -88,6 +92,7 @@ type bench struct {
 	bin, dir string
 	daemons  []*exec.Cmd
 	cases    []*measure
+	client   *client.Client // of the daemon that has the session "bench"
 }
 
 func (b *bench) stop() {
@@ -132,6 +137,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.client = c
 	cold, err := b.startDaemon(ctx, "b", 0)
 	if err != nil {
 		return err
@@ -290,7 +296,7 @@ func (b *bench) startDaemon(ctx context.Context, name string, ahead int) (*clien
 		return nil, err
 	}
 	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
-	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nruntime_dir = %q\nahead = %d\n"+
+	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nruntime_dir = %q\nahead = %d\non_stop = \"end\"\nadopt_grace = \"0s\"\n"+
 		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n", socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), ahead)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 			s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
 			other := create(t, d, api.SessionRequest{ID: "s2"})
 			succeeds(t, d, "s1", sh("head -c 20000000 /dev/urandom > big"))
-			for _, memory := range []quantity.Size{64 * quantity.MiB, 96 * quantity.MiB} {
+			for _, memory := range []quantity.Size{96 * quantity.MiB, 112 * quantity.MiB} {
 				killKeeper(t, d)
 				_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
 				refused(t, err, http.StatusConflict, "workspace_quota")

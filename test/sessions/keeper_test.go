@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -100,6 +102,62 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	d.NothingLeft(before)
 	d.Stop()
 	noBoxes(t, d)
+	if left, err := os.ReadDir(filepath.Join(d.Dir, "run", "boxes")); err != nil || len(left) > 0 {
+		t.Errorf("left in the run directory: %v, %v", left, err)
+	}
+}
+
+// Starts and ends that a dying keeper has interrupted are undone by the next one.
+func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	const workers = 4
+	var all sync.WaitGroup
+	var done, failed atomic.Int64
+	end := make(chan struct{})
+	for w := range workers {
+		all.Go(func() {
+			id := fmt.Sprintf("w%d", w)
+			for {
+				_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
+				if err == nil {
+					_, err = d.Exec(t.Context(), id, new(sh("(setsid sleep 1000 &) ; echo x > file")))
+				}
+				if err == nil {
+					err = d.Delete(t.Context(), id)
+				}
+				if err != nil {
+					failed.Add(1)
+				}
+				done.Add(1)
+				select {
+				case <-end:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for round := range int64(15) {
+		boxtest.Eventually(t, "they have come further", func() bool { return done.Load() >= 7*round })
+		old := d.Keeper()
+		kill(t, old)
+		boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != old })
+	}
+	close(end)
+	all.Wait()
+	for w := range workers {
+		err := d.Delete(t.Context(), fmt.Sprintf("w%d", w))
+		if err != nil && !strings.Contains(err.Error(), "no session") {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d rounds, %d of them failed", done.Load(), failed.Load())
+	boxtest.Eventually(t, "every session has ended", func() bool { return len(sessions(t, d)) == 0 })
+	d.Warm()
+	d.NothingLeft(before)
 	if left, err := os.ReadDir(filepath.Join(d.Dir, "run", "boxes")); err != nil || len(left) > 0 {
 		t.Errorf("left in the run directory: %v, %v", left, err)
 	}

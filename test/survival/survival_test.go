@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -250,7 +252,60 @@ func (l *load) make(n int) {
 	}
 }
 
+// ask asks an MCP server, one question after the other: each is answered once, by a server that has never
+// been started again.
+func (l *load) ask() {
+	if l.startProcess("mcp", &api.ProcessRequest{Argv: []string{"/workspace/mcpserver"}, Stdin: true, Restart: &api.Restart{Policy: "on-failure"}}) != nil {
+		return
+	}
+	in, feed := io.Pipe()
+	lines, out := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	l.work.Go(func() {
+		defer cancel()
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, &mcp.IOTransport{Reader: lines, Writer: feed}, nil)
+		if err != nil {
+			l.t.Errorf("mcp: %v", err)
+			return
+		}
+		for i := 1; !l.stopped(); i++ {
+			r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "square", Arguments: map[string]int{"number": i}})
+			if err != nil {
+				l.t.Errorf("mcp: %v", err)
+				return
+			}
+			got, err := json.Marshal(r.StructuredContent)
+			if want := fmt.Sprintf(`{"calls":%d,"square":%d}`, i, i*i); err != nil || string(got) != want {
+				l.t.Errorf("mcp: the answer to %d is %s, %v", i, got, err)
+				return
+			}
+			l.asked.Add(1)
+		}
+	})
+	_, err := l.d.Attach(ctx, "s1", "mcp", client.AttachOptions{From: &[2]int64{}, Write: true, Lines: true, Lossless: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr}, nil)
+	if !errors.Is(err, context.Canceled) {
+		l.t.Errorf("mcp: %v", err)
+	}
+	out.Close()
+}
+
+// install copies a program into the workspace.
+func install(t *testing.T, d *boxtest.Daemon, name string) {
+	t.Helper()
+	f, err := os.Open(boxtest.Build(t, "./test/survival/"+name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	req := &api.ExecRequest{Command: new("cat > " + name + " && chmod +x " + name)}
+	if r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: f, Stdout: os.Stderr, Stderr: os.Stderr}, nil); err != nil || *r.ExitCode != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
 func (l *load) run() {
+	install(l.t, l.d, "mcpserver")
+	l.work.Go(l.ask)
 	l.work.Go(l.count)
 	l.work.Go(func() { l.echo("pipe", &api.ProcessRequest{Command: new(echoScript), Stdin: true}, &l.echoed) })
 	l.work.Go(func() {
@@ -280,10 +335,10 @@ func (l *load) finish() {
 	if strings.TrimSpace(r.Stdout) != strconv.Itoa(int(l.executed.Load())) {
 		l.t.Errorf("of %d executions there have run: %s", l.executed.Load(), r.Stdout)
 	}
-	l.t.Logf("lines counted %d, echoed %d, typed %d; executions %d, sessions %d, uploads %d",
-		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.executed.Load(), l.made.Load(), l.uploaded.Load())
+	l.t.Logf("lines counted %d, echoed %d, typed %d; questions %d, executions %d, sessions %d, uploads %d",
+		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.made.Load(), l.uploaded.Load())
 	for name, n := range map[string]int64{
-		"counted": l.counted.Load(), "echoed": l.echoed.Load(), "typed": l.typed.Load(), "executed": l.executed.Load(), "made": l.made.Load(), "uploaded": l.uploaded.Load(),
+		"counted": l.counted.Load(), "echoed": l.echoed.Load(), "typed": l.typed.Load(), "executed": l.executed.Load(), "asked": l.asked.Load(), "made": l.made.Load(), "uploaded": l.uploaded.Load(),
 	} {
 		if n == 0 {
 			l.t.Errorf("nothing was %s", name)

@@ -8,8 +8,8 @@ dir=${1:?usage: suite.sh DIRECTORY}
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin"
-go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe
-for pkg in test/host test/limits test/boxes test/sessions cmd/boxctl; do
+go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe ./test/survival/mcpserver
+for pkg in test/host test/limits test/boxes test/sessions test/survival cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	go test -c -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
@@ -22,13 +22,14 @@ cat >"$dir/run" <<'RUN'
 set -u
 [ ! -e soak ] || export SOAK=1
 export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
+export SURVIVAL_KILLS=20 # each takes seconds here
 status=0
 echo '== test/host'
 (cd test/host && ./test -test.timeout 20m) || status=1
 # Boxes have control groups here, below an anchor like that of the package. The tests above stop its slice.
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
-for pkg in test/limits test/boxes test/sessions cmd/boxctl; do
+for pkg in test/limits test/boxes test/sessions test/survival cmd/boxctl; do
 	echo "== $pkg"
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// What is carried, and how often, in each round.
+const (
+	bulkBytes  = 1 << 30
+	bulkScript = "cat /dev/zero | head -c 1073741824"
+	echoLines  = 1000
+	idleBoxes  = 200
+)
+
+// way is one way for bytes to reach a client. Each round adds a measurement; the ratio is to the first way.
+type way struct {
+	name  string
+	once  func(ctx context.Context) (time.Duration, error)
+	times []time.Duration
+}
+
+// streams measures how output is carried, in interleaved rounds, and what an idle box costs.
+func (b *bench) streams(ctx context.Context, c *client.Client, rounds int) error {
+	bulk := []*way{
+		{name: "bulk: a bare pipe", once: bareBulk},
+		{name: "bulk: boxd, WebSocket", once: func(ctx context.Context) (time.Duration, error) { return streamBulk(ctx, c) }},
+	}
+	echo := []*way{
+		{name: "echo of a line: a bare pair of pipes", once: bareEcho},
+		{name: "echo of a line: boxd, WebSocket", once: func(ctx context.Context) (time.Duration, error) { return streamEcho(ctx, c) }},
+	}
+	for range rounds {
+		for _, w := range append(slices.Clone(bulk), echo...) {
+			took, err := w.once(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			w.times = append(w.times, took)
+		}
+	}
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "\nway\tn\tmin\tmedian\tratio\t")
+	for _, ways := range [][]*way{bulk, echo} {
+		for _, w := range ways {
+			slices.Sort(w.times)
+			median, bare := w.times[len(w.times)/2], ways[0].times[len(ways[0].times)/2]
+			ratio := float64(median) / float64(bare)
+			if &ways[0] == &bulk[0] { // of throughput
+				ratio = 1 / ratio
+			}
+			fmt.Fprintf(out, "%s\t%d\t%v\t%v\t%.2f\t\n", w.name, len(w.times), w.times[0].Round(time.Microsecond/10), median.Round(time.Microsecond/10), ratio)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return b.idle(ctx, c)
+}
+
+// bareBulk reads from a pipe as a client of boxd would from its connection.
+func bareBulk(ctx context.Context) (time.Duration, error) {
+	cmd := exec.CommandContext(ctx, "sh", "-c", bulkScript)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	if err := all(out); err != nil {
+		return 0, err
+	}
+	return time.Since(begin), cmd.Wait()
+}
+
+// all reads what is to come, and only counts it.
+func all(r io.Reader) error {
+	buf, n := make([]byte, 64<<10), 0
+	for {
+		m, err := r.Read(buf)
+		n += m
+		if errors.Is(err, io.EOF) && n == bulkBytes {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%d bytes, not %d: %w", n, bulkBytes, err)
+		}
+	}
+}
+
+type counter int
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+func streamBulk(ctx context.Context, c *client.Client) (time.Duration, error) {
+	n := counter(0)
+	begin := time.Now()
+	r, err := c.ExecStream(ctx, "bench", &api.ExecRequest{Command: new(bulkScript)}, client.Stdio{Stdout: &n, Stderr: os.Stderr}, nil)
+	if err == nil && (r.Status != "exited" || n != bulkBytes) {
+		err = fmt.Errorf("%s after %d bytes", r.Status, n)
+	}
+	return time.Since(begin), err
+}
+
+// bareEcho sends lines to a program and waits for each to come back.
+func bareEcho(ctx context.Context) (time.Duration, error) {
+	cmd := exec.CommandContext(ctx, "cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	took, err := bounce(in, out)
+	in.Close()
+	return took, errors.Join(err, cmd.Wait())
+}
+
+// bounce returns the median of the round trips.
+func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
+	line := append(bytes.Repeat([]byte("x"), 63), '\n')
+	back := make([]byte, len(line))
+	var times []time.Duration
+	for range echoLines {
+		begin := time.Now()
+		if _, err := in.Write(line); err != nil {
+			return 0, err
+		}
+		if _, err := io.ReadFull(out, back); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(begin))
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+func streamEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
+	in, feed := io.Pipe()
+	back, out := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.ExecStream(ctx, "bench", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr}, nil)
+		out.CloseWithError(err)
+		done <- err
+	}()
+	took, err := bounce(feed, back)
+	feed.Close()
+	return took, errors.Join(err, <-done)
+}
+
+// idle measures the memory of boxes that do nothing: PSS of PID 1 of each, and what keeper and zygote have.
+func (b *bench) idle(ctx context.Context, c *client.Client) error {
+	var total int64
+	var pids []uint32
+	for n := range idleBoxes {
+		s, _, err := c.Create(ctx, &api.SessionRequest{ID: "idle" + strconv.Itoa(n)})
+		if err != nil {
+			return err
+		}
+		pids = append(pids, s.PID)
+	}
+	for _, pid := range pids {
+		kib, err := pss(int(pid))
+		if err != nil {
+			return err
+		}
+		total += kib
+	}
+	fmt.Printf("\nidle: PID 1 of a box has %d KiB (PSS), the mean of %d\n", total/idleBoxes, idleBoxes)
+	return nil
+}
+
+func pss(pid int) (int64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "Pss:"); ok {
+			return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		}
+	}
+	return 0, errors.New("no PSS in smaps_rollup")
+}

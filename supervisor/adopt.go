@@ -185,12 +185,12 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	}
 	close(s.started)
 	for _, p := range found.Programs {
-		v.adoptProgram(s, p)
+		v.adoptProgram(s, p) //nolint:contextcheck // it goes on when New has returned
 	}
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()
-	v.work.Go(func() { v.watch(s) }) //nolint:contextcheck // ends with the box
+	v.work.Go(func() { v.watch(s) })
 	return s, nil
 }
 

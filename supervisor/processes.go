@@ -273,10 +273,7 @@ func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.P
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
 func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
-	return v.processOutcome(ctx, s, p, func(stream int) (head, tail []byte, err error) {
-		head, tail, err = p.Kept(stream)
-		return head, tail[max(len(tail)-int(v.cfg.Exec.OutputLimit), 0):], err
-	})
+	return v.processOutcome(ctx, s, p, p.Kept)
 }
 
 // ProcessEnd does the same without the output.
@@ -292,7 +289,7 @@ func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.
 	spec := p.Spec()
 	o := s.outcome(exit, err, p.Group())
 	o.Timeout, o.Clamped, o.Limits = spec.Command.Timeout, spec.Clamped, &spec.Command.Limits
-	o.Kept, o.Most = p.Kept, int(v.cfg.Exec.OutputLimit)
+	o.Kept, o.Most = kept, int(v.cfg.Exec.OutputLimit)
 	return o.Result()
 }
 

@@ -222,11 +222,14 @@ func (s *Session) enter(p *process.Process) bool {
 	if s.processes[spec.ID] != nil {
 		return false
 	}
-	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
+	entry := &slot{request: spec.Request, managed: spec.Managed, idle: p.Over(), known: make(chan struct{}), process: p}
 	close(entry.known)
-	s.running++
-	if s.execs++; entry.managed {
-		s.lives++
+	s.execs++
+	if !entry.idle {
+		s.running++
+		if entry.managed {
+			s.lives++
+		}
 	}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}

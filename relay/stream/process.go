@@ -59,6 +59,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 		a.Resume(sent)
 	}
 	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
+	c.in.repeated = uint64(max(a.Taken()-sent, 0))
 	if !asked.Write {
 		c.in.refusal = errors.New("the attach did not ask to write")
 	}

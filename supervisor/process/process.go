@@ -148,13 +148,6 @@ func Adopt(home Home, now *client.Program) (*Process, error) {
 	return p, nil
 }
 
-// Over reports whether the program has ended and there will be no other.
-func (p *Process) Over() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return over(p.now) && (p.spec.Restart.Policy == RestartNo || p.at.Stopping != "")
-}
-
 // launch starts the program, for the first time or again.
 func (p *Process) launch() error {
 	script, input, err := p.spec.files()

@@ -224,9 +224,12 @@ func (s *Session) enter(p *process.Process) bool {
 	}
 	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
 	close(entry.known)
-	s.running++
-	if s.execs++; entry.managed {
-		s.lives++
+	s.execs++
+	if entry.past = p.Past(); !entry.past {
+		s.running++
+		if entry.managed {
+			s.lives++
+		}
 	}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}

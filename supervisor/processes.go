@@ -22,6 +22,7 @@ import (
 type slot struct {
 	request map[string]string
 	managed bool          // it counts as a process, any other as an execution
+	past    bool          // it had ended when it was found, and does not count at all
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
@@ -135,7 +136,9 @@ func (v *Supervisor) home(s *Session) process.Home {
 func (v *Supervisor) drive(s *Session, entry *slot) {
 	v.work.Go(func() {
 		entry.process.Drive()
-		v.processEnded(s, entry)
+		if !entry.past {
+			v.processEnded(s, entry)
+		}
 		v.retire(s, entry)
 	})
 }

@@ -23,6 +23,7 @@ type slot struct {
 	request map[string]string
 	idle    bool          // it counts as nothing: it had ended when it was found
 	managed bool          // it counts as a process, any other as an execution
+	past    bool          // it had ended when it was found, and does not count at all
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
@@ -136,7 +137,9 @@ func (v *Supervisor) home(s *Session) process.Home {
 func (v *Supervisor) drive(s *Session, entry *slot) {
 	v.work.Go(func() {
 		entry.process.Drive()
-		v.processEnded(s, entry)
+		if !entry.past {
+			v.processEnded(s, entry)
+		}
 		v.retire(s, entry)
 	})
 }

@@ -184,7 +184,9 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
 	}
-	daemon += "on_stop = \"end\"\n"
+	if !strings.Contains(text, "on_stop") {
+		daemon += "on_stop = \"end\"\n"
+	}
 	if !strings.Contains(text, Lasting) && !strings.Contains(text, "adopt_grace") {
 		daemon += "adopt_grace = \"0s\"\n"
 	}

@@ -148,6 +148,11 @@ func Adopt(home Home, now *client.Program) (*Process, error) {
 	return p, nil
 }
 
+// Past reports whether an adopted process has ended before Drive is called.
+func (p *Process) Past() bool {
+	return over(p.now) && (!p.at.Ended.IsZero() || p.at.Stopping != "" || p.spec.Restart.Policy == RestartNo)
+}
+
 // launch starts the program, for the first time or again.
 func (p *Process) launch() error {
 	script, input, err := p.spec.files()

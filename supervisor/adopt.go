@@ -222,10 +222,10 @@ func (s *Session) enter(p *process.Process) bool {
 	if s.processes[spec.ID] != nil {
 		return false
 	}
-	entry := &slot{request: spec.Request, managed: spec.Managed, idle: p.Over(), known: make(chan struct{}), process: p}
+	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
 	close(entry.known)
 	s.execs++
-	if !entry.idle {
+	if entry.past = p.Past(); !entry.past {
 		s.running++
 		if entry.managed {
 			s.lives++

@@ -21,7 +21,6 @@ import (
 // slot is the place of a process in its session: whoever makes it starts the process, all others wait.
 type slot struct {
 	request map[string]string
-	idle    bool          // it counts as nothing: it had ended when it was found
 	managed bool          // it counts as a process, any other as an execution
 	past    bool          // it had ended when it was found, and does not count at all
 	known   chan struct{} // closed when the two below are
@@ -146,9 +145,6 @@ func (v *Supervisor) drive(s *Session, entry *slot) {
 
 // processEnded lets go of a session.
 func (v *Supervisor) processEnded(s *Session, entry *slot) {
-	if entry.idle {
-		return
-	}
 	s.mu.Lock()
 	if entry.managed {
 		s.lives--

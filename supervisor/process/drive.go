@@ -116,11 +116,7 @@ func (p *Process) begun(now *client.Program) {
 	before, file := p.holder, p.file
 	p.holder, p.file, p.fresh, p.at.Ready = now, p.fresh, nil, p.at.Ready || p.spec.Ready == nil
 	if p.adopted {
-		if in := now.Input(); in != nil {
-			p.given += in.Taken()
-		} else {
-			p.given += now.Taken()
-		}
+		p.given += now.Taken()
 		p.adopted = false
 	}
 	p.mu.Unlock()

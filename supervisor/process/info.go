@@ -75,10 +75,3 @@ func (p *Process) Info() Info {
 	}
 	return info
 }
-
-// Over reports whether the program has ended and there will be no other.
-func (p *Process) Over() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return over(p.now) && (p.spec.Restart.Policy == RestartNo || p.at.Stopping != "")
-}

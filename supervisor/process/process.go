@@ -76,6 +76,7 @@ type Process struct {
 	up   chan struct{} // closed when the first start is over, well or not
 
 	adopted bool // Drive has not seen it yet
+	stdio   stdio
 
 	pacing sync.Mutex      // held while the program is told how far its readers are
 	paced  *[2]int64       // guarded by pacing: what it has been told last
@@ -253,6 +254,7 @@ func (p *Process) Release() {
 }
 
 func (p *Process) free() {
+	p.stdio.drop(goneEnded)
 	if p.holder != nil {
 		_ = p.holder.Forget() // without PID 1 there is nothing to forget
 		p.holder.Close()

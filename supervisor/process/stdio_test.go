@@ -87,10 +87,10 @@ func TestDescriptorsWaitOnlySoLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, far := direct(t)
-		time.Sleep(stdioPatience - 1)
+		<-time.After(stdioPatience - 1)
 		synctest.Wait()
 		allClosed(t, far, false)
-		time.Sleep(1)
+		<-time.After(1)
 		synctest.Wait()
 		allClosed(t, far, true)
 		_, err := p.TakeStdio(t.Context())
@@ -98,11 +98,11 @@ func TestDescriptorsWaitOnlySoLong(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		p, far := direct(t)
-		time.Sleep(stdioPatience - 1)
+		<-time.After(stdioPatience - 1)
 		if _, err := p.TakeStdio(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(stdioPatience)
+		<-time.After(stdioPatience)
 		synctest.Wait()
 		allClosed(t, far, false)
 	})

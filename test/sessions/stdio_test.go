@@ -148,9 +148,10 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	chat(t, files, out, 10)
 	d.Restart()
 	chat(t, files, out, 10)
-	if state, err := d.Process(t.Context(), "s1", "taken", 0); err != nil || state.State != "running" || state.Stdio != "direct" {
-		t.Errorf("%+v, %v", state, err)
-	}
+	boxtest.Eventually(t, "the next boxd has found it", func() bool {
+		state, err := d.Process(t.Context(), "s1", "taken", 0)
+		return err == nil && state.State == "running" && state.Stdio == "direct"
+	})
 	for _, p := range []string{"taken", "left"} {
 		_, err := d.Stdio(t.Context(), "s1", p)
 		if e := refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "earlier boxd") {

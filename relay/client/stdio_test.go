@@ -36,6 +36,10 @@ func answering(t *testing.T, files []*os.File, messages ...message) *Client {
 		ln.Close()
 		<-done
 	})
+	var have []int
+	for _, f := range files {
+		have = append(have, int(f.Fd()))
+	}
 	go func() {
 		defer close(done)
 		conn, err := ln.Accept()
@@ -51,7 +55,7 @@ func answering(t *testing.T, files []*os.File, messages ...message) *Client {
 			if m.fds > 0 {
 				var fds []int
 				for i := range m.fds {
-					fds = append(fds, int(files[i%len(files)].Fd()))
+					fds = append(fds, have[i%len(have)])
 				}
 				rights = unix.UnixRights(fds...)
 			}

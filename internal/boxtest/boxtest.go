@@ -5,6 +5,7 @@ package boxtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -157,6 +158,9 @@ type Daemon struct {
 // either way.
 const Lasting = "# lasting\n"
 
+// Kept is Lasting also where boxd is stopped.
+const Kept = "# kept\n"
+
 // BestEffort lets sessions go without the limits that only control groups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
@@ -184,10 +188,11 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
 	}
-	if !strings.Contains(text, "on_stop") {
+	kept := strings.Contains(text, Kept)
+	if !kept {
 		daemon += "on_stop = \"end\"\n"
 	}
-	if !strings.Contains(text, Lasting) && !strings.Contains(text, "adopt_grace") {
+	if !strings.Contains(text, Lasting) && !kept && !strings.Contains(text, "adopt_grace") {
 		daemon += "adopt_grace = \"0s\"\n"
 	}
 	text = daemon + text
@@ -208,6 +213,9 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	d.Client = client.New(d.Socket)
 	d.Restart()
 	t.Cleanup(func() {
+		if kept {
+			d.removeAll()
+		}
 		d.Close()
 		d.Stop()
 		if t.Failed() {
@@ -215,6 +223,21 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		}
 	})
 	return d
+}
+
+// removeAll removes the sessions that would outlive the test.
+func (d *Daemon) removeAll() {
+	if d.cmd == nil {
+		d.Restart()
+	}
+	ctx := context.Background() // that of the test has ended
+	list, err := d.Sessions(ctx, true)
+	for _, s := range list {
+		err = errors.Join(err, d.Delete(ctx, s.ID))
+	}
+	if err != nil {
+		d.t.Error(err)
+	}
 }
 
 // Grouped reports whether the boxes of private daemons have control groups on this host.

@@ -42,6 +42,7 @@ func mayImport() map[string]string {
 		"isolation/seccomp/gen": "",
 		"isolation/lookup":      "",
 		"isolation/hunt":        "",
+		"isolation/life":        "isolation",
 		"isolation/output":      "",
 		"isolation/rootfs":      "isolation internal/mountfd",
 		"isolation/disk":        "internal/mountfd",
@@ -51,7 +52,7 @@ func mayImport() map[string]string {
 		"isolation/examine":     "isolation",
 		"isolation/records":     "isolation cgroup internal/fdpass",
 		"isolation/keeper":      "isolation isolation/ids isolation/sources isolation/examine isolation/records isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
-		"isolation/inside":      "isolation isolation/hunt isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
+		"isolation/inside":      "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
 		"systemd": "",

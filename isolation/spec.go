@@ -86,6 +86,25 @@ type Rlimit struct {
 	Hard     uint64
 }
 
+// RlimitName is what a resource is called in errors.
+func RlimitName(resource uint32) string {
+	switch resource {
+	case unix.RLIMIT_CORE:
+		return "core"
+	case unix.RLIMIT_DATA:
+		return "data"
+	case unix.RLIMIT_MEMLOCK:
+		return "memlock"
+	case unix.RLIMIT_NOFILE:
+		return "nofile"
+	case unix.RLIMIT_NPROC:
+		return "nproc"
+	case unix.RLIMIT_STACK:
+		return "stack"
+	}
+	return ""
+}
+
 // Mount puts a host directory into the box.
 type Mount struct {
 	Source   string // absolute path on the host, a directory

@@ -209,6 +209,11 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 		})
 	}
 	o := v.options
+	o.Attached = func(at *api.StreamAttached) {
+		if o.Write && !at.Writer {
+			fmt.Fprintf(a.stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
+		}
+	}
 	o.Gap = func(g api.StreamGap) {
 		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
 	}

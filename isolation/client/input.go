@@ -181,6 +181,20 @@ func (i *Input) CloseWrite() error {
 	return errors.Join(i.pipe.Close(), i.program.tell(&isolation.BoxRequest{ID: i.program.id, CloseInput: true}))
 }
 
+// Deaf reports whether there is nobody left to read what is written.
+func (i *Input) Deaf() bool {
+	raw, err := i.pipe.SyscallConn()
+	if err != nil {
+		return true
+	}
+	poll := []unix.PollFd{{Events: unix.POLLOUT}}
+	err = raw.Control(func(fd uintptr) {
+		poll[0].Fd = int32(fd)
+		_, _ = unix.Poll(poll, 0) // POLLERR: the reading end is closed (poll(2))
+	})
+	return err != nil || poll[0].Revents&unix.POLLERR != 0
+}
+
 // resize gives a terminal another size; the kernel tells its programs (ioctl_tty(2), TIOCSWINSZ).
 func (i *Input) resize(rows, cols uint16) error {
 	raw, err := i.pipe.SyscallConn()

@@ -10,26 +10,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// life is how long the box lives without boxd. All times are of the monotonic clock.
-type life struct {
-	times       isolation.Times
-	endAt       time.Duration // 0: none
-	orphanSince time.Duration // 0: boxd is there
-	idleSince   time.Duration // when the last program has ended
-}
-
-func (l *life) set(t *isolation.Times) {
-	l.times, l.endAt = *t, 0
-	if t.End > 0 {
-		l.endAt = monotonic() + t.End
-	}
-}
-
 // orphan goes on without boxd: what nobody but its callers could want is ended, the rest waits for the next.
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.served = -1, false
-	s.life.orphanSince = monotonic()
+	s.life.Lose(monotonic())
 	for _, p := range s.programs { // all at once, before any of them is waited for
 		if !p.durable && p.group.FD >= 0 {
 			_ = p.group.Kill()
@@ -48,31 +33,10 @@ func (s *server) outlived() bool {
 	return end > 0 && end <= monotonic()
 }
 
-// endAt is when the box ends unless boxd comes; 0 while that is there, or if nothing ends the box.
+// endAt is when the box ends unless boxd comes, 0 if it does not.
 func (s *server) endAt() time.Duration {
-	l := &s.life
-	if l.orphanSince == 0 {
-		return 0
-	}
-	at := time.Duration(0)
-	sooner := func(t time.Duration) {
-		if at == 0 || t < at {
-			at = t
-		}
-	}
-	switch {
-	case s.listener < 0, l.times.Grace == 0 && !l.times.Parked:
-		return l.orphanSince
-	case !l.times.Parked:
-		sooner(l.orphanSince + l.times.Grace)
-	}
-	if l.endAt > 0 {
-		sooner(l.endAt)
-	}
-	if l.times.Idle > 0 && !s.childful {
-		sooner(max(l.idleSince, l.orphanSince) + l.times.Idle)
-	}
-	return at
+	s.life.Running(s.childful)
+	return s.life.End(s.listener >= 0)
 }
 
 // accept takes another boxd's connection; who has connected last is boxd. Only root of the host can reach
@@ -90,9 +54,9 @@ func (s *server) accept() {
 		unix.Close(fd)
 		return
 	}
-	s.control, s.token, s.life.orphanSince = fd, token, 0
+	s.control, s.token = fd, token
+	s.life.Find()
 	s.conn++
-	s.life.times.Parked = false
 }
 
 // adopt tells a boxd that has just come what there is.

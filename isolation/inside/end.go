@@ -155,7 +155,7 @@ func (s *server) release(p *program) {
 		p.tag = 0
 	}
 	p.deadline = 0
-	s.life.idleSince = monotonic()
+	s.life.Idle(monotonic())
 }
 
 // forget drops what is kept of a program that has been released. Copies of its output may live on with boxd.

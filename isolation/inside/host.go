@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // setRlimits sets the limits every program inherits, or what the host allows if that is less.
@@ -15,32 +17,14 @@ func (b *box) setRlimits() (string, error) {
 	for _, r := range b.setup.Rlimits {
 		var host syscall.Rlimit
 		if err := syscall.Getrlimit(int(r.Resource), &host); err != nil {
-			return rlimitName(r.Resource), err
+			return isolation.RlimitName(r.Resource), err
 		}
 		lim := syscall.Rlimit{Cur: min(r.Soft, host.Max), Max: min(r.Hard, host.Max)}
 		if err := syscall.Setrlimit(int(r.Resource), &lim); err != nil {
-			return rlimitName(r.Resource), err
+			return isolation.RlimitName(r.Resource), err
 		}
 	}
 	return "", nil
-}
-
-func rlimitName(resource uint32) string {
-	switch resource {
-	case unix.RLIMIT_CORE:
-		return "core"
-	case unix.RLIMIT_DATA:
-		return "data"
-	case unix.RLIMIT_MEMLOCK:
-		return "memlock"
-	case unix.RLIMIT_NOFILE:
-		return "nofile"
-	case unix.RLIMIT_NPROC:
-		return "nproc"
-	case unix.RLIMIT_STACK:
-		return "stack"
-	}
-	return ""
 }
 
 func (b *box) setHostname() (string, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/hunt"
+	"github.com/boxd-dev/boxd/isolation/life"
 )
 
 // server is PID 1 once the box is made: one thread, one epoll loop.
@@ -29,7 +30,7 @@ type server struct {
 	conn     uint32 // counts the connections
 	served   bool   // it has been told what there is
 	listener int    // where another boxd connects, -1 if none can
-	life     life
+	life     life.Life
 	private  int // boxd's, for the next boxd; -1 if none
 
 	programs map[uint32]*program // by the id the caller chose
@@ -82,7 +83,7 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 			return nil, stepError(isolation.StepStdio, "listener", err)
 		}
 	}
-	s.life.idleSince = monotonic()
+	s.life.Idle(monotonic())
 	return s, nil
 }
 
@@ -201,7 +202,7 @@ func (s *server) request() bool {
 	case req.Freeze != nil:
 		s.freeze(req.Freeze.On)
 	case req.Times != nil:
-		s.life.set(req.Times)
+		s.life.Set(req.Times, monotonic())
 	case req.Private && len(files) == 1:
 		if s.private >= 0 {
 			unix.Close(s.private)

@@ -28,7 +28,7 @@ const detachPatience = time.Second
 type outbox struct {
 	lines bool
 	ready bool // boxd takes input on this connection
-	lost  bool // and will not any more
+	lost  bool // but not from this client any more, or not at all
 	eof   bool // there is no more of it than pending
 
 	base    int64  // offset of pending
@@ -132,13 +132,14 @@ func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
 	}
 }
 
-// startInput begins to read standard input, of which the process has had taken bytes from others.
-func (s *stream) startInput(taken int64) {
+// startInput begins to read standard input, of which the process has had taken bytes from others. It is
+// sent if writes.
+func (s *stream) startInput(taken int64, writes bool) {
 	if s.stdio.Stdin == nil {
 		return
 	}
 	s.mu.Lock()
-	s.in.lines, s.in.ready = s.options.Lines, true
+	s.in.lines, s.in.ready, s.in.lost = s.options.Lines, writes, !writes
 	s.in.base, s.in.sent, s.in.taken = taken, taken, taken
 	s.mu.Unlock()
 	s.pumps.Do(func() { go s.pump() }) // ends with the input or the stream, except for a Read that nothing can interrupt
@@ -213,8 +214,8 @@ func (s *stream) queue(data []byte) bool {
 	for s.in.end() > s.in.taken && s.in.end()+int64(len(data))-s.in.taken > api.StdinWindow && !s.over && !s.in.lost {
 		s.changed.Wait()
 	}
-	if s.over || s.in.lost {
-		return false
+	if s.over || s.in.lost { // what is lost is read on, for ErrDetached
+		return !s.over
 	}
 	s.in.pending = append(s.in.pending, data...)
 	s.changed.Broadcast()

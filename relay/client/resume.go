@@ -307,7 +307,7 @@ func (s *stream) handle(data []byte) (*api.ExecResult, error) {
 		return msg.Exit, nil
 	case msg.Started != nil:
 		s.begun, s.progress = true, true
-		s.startInput(0)
+		s.startInput(0, true)
 	case msg.Attached != nil:
 		return nil, s.attached(msg.Attached)
 	case msg.Gap != nil:
@@ -347,9 +347,8 @@ func (s *stream) attached(a *api.StreamAttached) error {
 		if s.options.Attached != nil {
 			s.options.Attached(a)
 		}
-		if s.attach.Write = a.Writer; a.Writer {
-			s.startInput(a.Stdin)
-		}
+		s.attach.Write = s.attach.Write && a.Writer
+		s.startInput(a.Stdin, s.attach.Write)
 		return nil
 	}
 	if s.attach.Write && !a.Writer {

@@ -427,6 +427,20 @@ func TestDetachingLeavesTheInputComplete(t *testing.T) {
 	}
 }
 
+func TestWhoMayNotWriteCanDetach(t *testing.T) {
+	t.Parallel()
+	c := talk(t, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+		greet(api.StreamAttached{Stdin: 3})(ctx, ws, first)
+		if _, data, err := ws.Read(ctx); err == nil {
+			t.Errorf("sends %q", data)
+		}
+	})
+	in := io.MultiReader(strings.NewReader(strings.Repeat("typed", api.StdinWindow)), detaching{})
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{Write: true}, Stdio{Stdin: in}, nil); !errors.Is(err, ErrDetached) {
+		t.Errorf("%v", err)
+	}
+}
+
 type detaching struct{}
 
 func (detaching) Read([]byte) (int, error) { return 0, ErrDetached }

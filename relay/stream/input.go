@@ -20,6 +20,7 @@ type input struct {
 	queue    chan message
 	done     chan struct{}
 	deaf     atomic.Bool // what comes is nobody's
+	repeated uint64      // bytes the client sends again, which the program has and the client knows of
 	received uint64      // bytes from the client; add's, and so is ended
 	ended    bool
 	taken    atomic.Uint64 // bytes the program has, or will not read
@@ -67,7 +68,7 @@ func (in *input) add(data []byte, release func()) error {
 		return nil
 	case in.ended:
 		err = errors.New("stdin has ended before")
-	case len(data) > 0 && ahead > 0 && ahead+uint64(len(data)) > api.StdinWindow:
+	case len(data) > 0 && ahead > 0 && ahead+uint64(len(data)) > api.StdinWindow+in.repeated:
 		err = fmt.Errorf("more than %d bytes of stdin under way", api.StdinWindow)
 	}
 	if err == nil {

@@ -56,8 +56,10 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	sent := a.Taken() // by whoever has written before
 	if asked.Stdin != nil {
 		sent = *asked.Stdin
+		a.Resume(sent)
 	}
 	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
+	c.in.repeated = uint64(max(a.Taken()-sent, 0))
 	if !asked.Write {
 		c.in.refusal = errors.New("the attach did not ask to write")
 	}
@@ -71,7 +73,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	c.tasks.Go(func() { c.watch(ctx, hangUp) })
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
-		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, hangUp)
+		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })

@@ -30,6 +30,22 @@ func (a *Attachment) Taken() int64 {
 	return a.p.given
 }
 
+// Resume says that the client has sent so many bytes before, to any boxd. Of what a program does not read any
+// more an earlier boxd may have dropped some, which nobody else knows of.
+func (a *Attachment) Resume(sent int64) {
+	p := a.p
+	p.mu.Lock()
+	now := p.now
+	p.mu.Unlock()
+	if in := now.Input(); !over(now) && in != nil && !in.Deaf() {
+		return
+	}
+	p.mu.Lock()
+	p.at.Input += max(sent-p.given, 0)
+	p.given = max(sent, p.given)
+	p.mu.Unlock()
+}
+
 // Write gives the program standard input, and waits while it does not read. offset is the number of bytes
 // the process was given before, by this client's count: what it has already is passed over. What a program
 // does not read any more is dropped and counts as taken; between two programs, Write waits for the next.

@@ -76,7 +76,7 @@ func (l *load) again(what string, call func(ctx context.Context) error) error {
 			}
 			return err
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 
@@ -87,6 +87,19 @@ func transient(err error) bool {
 		return e.Status == http.StatusServiceUnavailable
 	}
 	return true
+}
+
+// attach joins a process, and leaves it to the client to stay there once it has.
+func (l *load) attach(ctx context.Context, name string, o client.AttachOptions, stdio client.Stdio) error {
+	o.From, o.Lossless = &[2]int64{}, true
+	for begun := false; ; {
+		o.Attached = func(*api.StreamAttached) { begun = true }
+		_, err := l.d.Attach(ctx, "s1", name, o, stdio, nil)
+		if err == nil || begun || !transient(err) || ctx.Err() != nil {
+			return err
+		}
+		<-time.After(5 * time.Millisecond)
+	}
 }
 
 // startProcess starts a process, or finds it.
@@ -104,9 +117,9 @@ func (l *load) count() {
 		return
 	}
 	out, errs := &numbers{t: l.t, name: "stdout", step: 1}, &numbers{t: l.t, name: "stderr", step: 3}
-	_, err := l.d.Attach(l.t.Context(), "s1", "count", client.AttachOptions{From: &[2]int64{}, Lossless: true, Gap: func(g api.StreamGap) {
+	err := l.attach(l.t.Context(), "count", client.AttachOptions{Gap: func(g api.StreamGap) {
 		l.t.Errorf("count: a gap of %d in %s", g.Bytes, g.Stream)
-	}}, client.Stdio{Stdout: out, Stderr: errs}, nil)
+	}}, client.Stdio{Stdout: out, Stderr: errs})
 	if err != nil || !out.ended {
 		l.t.Errorf("count: %v, ended %v", err, out.ended)
 	}
@@ -169,12 +182,12 @@ func (l *load) echo(name string, req *api.ProcessRequest, done *atomic.Int64) {
 		_, _ = io.WriteString(feed, "stop\n")
 		_, _ = io.Copy(io.Discard, lines)
 	})
-	_, err := l.d.Attach(l.t.Context(), "s1", name, client.AttachOptions{From: &[2]int64{}, Write: true, Lossless: true},
-		client.Stdio{Stdin: in, Stdout: out, Stderr: io.Discard}, nil)
-	out.Close()
+	err := l.attach(l.t.Context(), name, client.AttachOptions{Write: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: io.Discard})
 	if err != nil {
 		l.t.Errorf("%s: %v", name, err)
 	}
+	out.Close()
+	in.Close()
 }
 
 const echoScript = `echo ready; while read x && [ "$x" != stop ]; do echo "<$x>"; done`
@@ -211,7 +224,7 @@ func (l *load) upload() {
 			return
 		}
 		var out strings.Builder
-		_, err := l.d.Attach(l.t.Context(), "s1", id, client.AttachOptions{From: &[2]int64{}, Write: true}, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard}, nil)
+		err := l.attach(l.t.Context(), id, client.AttachOptions{Write: true}, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard})
 		if err != nil || strings.TrimSpace(out.String()) != strconv.Itoa(len(data)) {
 			l.t.Errorf("%s: %q, %v", id, out.String(), err)
 			return
@@ -282,11 +295,12 @@ func (l *load) ask() {
 			l.asked.Add(1)
 		}
 	})
-	_, err := l.d.Attach(ctx, "s1", "mcp", client.AttachOptions{From: &[2]int64{}, Write: true, Lines: true, Lossless: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr}, nil)
+	err := l.attach(ctx, "mcp", client.AttachOptions{Write: true, Lines: true}, client.Stdio{Stdin: in, Stdout: out, Stderr: os.Stderr})
 	if !errors.Is(err, context.Canceled) {
 		l.t.Errorf("mcp: %v", err)
 	}
 	out.Close()
+	in.Close()
 }
 
 // install copies a program into the workspace.
@@ -357,7 +371,7 @@ func under(t *testing.T, kill func(d *boxtest.Daemon)) {
 	l := &load{t: t, d: d, stop: make(chan struct{})}
 	l.run()
 	for range kills() {
-		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		kill(d)
 	}
 	l.finish()

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// What the keys send.
+const (
+	ctrlP = "\x10"
+	ctrlQ = "\x11"
+)
+
+// prompt is a shell whose lines can be waited for.
+func prompt(verb ...string) []string {
+	return append(verb, "--", "env", "PS1=", "ENV=", "/bin/sh")
+}
+
+func (term *terminal) sized(rows, cols uint16) {
+	term.t.Helper()
+	if err := pty.Setsize(term.screen, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+// notes waits until the terminal shows a line that matches, and returns its first group.
+func (term *terminal) notes(pattern string) (group string) {
+	term.t.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	boxtest.Eventually(term.t, "the terminal shows "+pattern, func() bool {
+		m := re.FindStringSubmatch(term.text())
+		if m != nil {
+			group = m[len(m)-1]
+		}
+		return m != nil
+	})
+	return group
+}
+
+func TestAShellInABoxHasTheTerminal(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	session(t, d, "create", "work")
+	for _, verb := range [][]string{{"exec", "-it", "work"}, {"run", "-it"}} {
+		cmd := boxctlOf(t, d, prompt(verb...)...)
+		cmd.Env = append(cmd.Env, "TERM=vt220")
+		term := onTerminal(t, cmd)
+		settings := term.settings()
+		term.sized(33, 111)
+		term.types("test -t 0 && test -t 2 && echo it has a $TERM\n")
+		term.shows("it has a vt220")
+		boxtest.Eventually(t, "the size has come", func() bool {
+			term.types("stty size\n")
+			return strings.Contains(term.text(), "\n33 111\n")
+		})
+		term.sized(20, 70)
+		if err := cmd.Process.Signal(syscall.SIGWINCH); err != nil { // the kernel's, where the terminal has a foreground group
+			t.Fatal(err)
+		}
+		boxtest.Eventually(t, "the new size has come", func() bool {
+			term.types("stty size\n")
+			return strings.Contains(term.text(), "\n20 70\n")
+		})
+		// Ctrl-C is the foreground program's, and nobody else's.
+		term.types("sleep 1000; echo slept\n")
+		boxtest.Eventually(t, "it sleeps", func() bool { return running(d, "sleep") == 1 })
+		term.types(ctrlC)
+		term.types("echo still $((40+2))\n")
+		term.shows("still 42")
+		term.types("exit 9\n")
+		term.ends(settings, 9)
+	}
+	if got := session(t, d, "ps", "work"); strings.Count(got, "\n") != 1 {
+		t.Errorf("processes are left: %s", got)
+	}
+	session(t, d, "rm", "work")
+	d.NothingLeft(before)
+}
+
+func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	session(t, d, "create", "work")
+	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+	settings := term.settings()
+	term.types("x=kept; echo be''fore\n")
+	term.shows("before")
+	term.types("unfinished" + ctrlP + ctrlQ)
+	name := term.notes(`^boxctl: detached; 'boxctl attach work ([^']+)' attaches again$`)
+	term.ends(settings, 0)
+
+	// What was shown is shown again, and what was typed is there.
+	term = onTerminal(t, boxctlOf(t, d, "attach", "--detach-keys", "ctrl-a,d", "work", name))
+	term.shows("before")
+	term.types("\x15echo $x\n") // Ctrl-U takes it back
+	term.shows("kept")
+	term.types("\x01d")
+	term.notes("boxctl: (detached)")
+	term.ends(settings, 0)
+
+	// One writes; another may take its place.
+	first := onTerminal(t, boxctlOf(t, d, "attach", "work", name))
+	first.shows("kept")
+	term = onTerminal(t, boxctlOf(t, d, "attach", "work", name))
+	term.notes("boxctl: (another client writes to it, this one only reads)")
+	term.types("echo nobody's\n" + ctrlP + ctrlQ)
+	term.ends(settings, 0)
+	term = onTerminal(t, boxctlOf(t, d, "attach", "--take-over", "work", name))
+	first.notes("boxctl: (another client writes to it now)")
+	term.types("echo ta''ken\n")
+	term.shows("taken")
+	first.shows("taken")
+	term.types("exit 4\n")
+	term.ends(settings, 4)
+	first.ends(settings, 4)
+	session(t, d, "rm", "work")
+	d.NothingLeft(before)
+}
+
+func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	session(t, d, "create", "work")
+	session(t, d, "start", "-t", "work", "shell", "--", "env", "PS1=", "/bin/sh")
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
+		term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+		settings := term.settings()
+		term.types("trap 'exit 8' TERM HUP INT; echo rea''dy; while :; do sleep 0.01; done\n")
+		term.shows("ready")
+		if err := term.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		term.ends(settings, 8)
+		// attach only leaves.
+		term = onTerminal(t, boxctlOf(t, d, "attach", "work", "shell"))
+		term.types("echo rea''dy\n")
+		term.shows("ready")
+		if err := term.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		term.ends(settings, 128+int(sig))
+	}
+	for _, args := range [][]string{{"top"}, {"top", "work"}} {
+		for _, end := range []string{"q", ctrlC} {
+			term := onTerminal(t, boxctlOf(t, d, args...))
+			settings := term.settings()
+			term.sized(24, 80)
+			term.notes(`(\x1b\[\?1049h)`)
+			term.notes(`^(work)`)
+			term.types(end)
+			term.ends(settings, 0)
+			boxtest.Eventually(t, "the screen is given back", func() bool { return strings.HasSuffix(term.text(), "\x1b[?1049l") })
+		}
+	}
+	session(t, d, "rm", "work")
+	d.NothingLeft(before)
+}
+
+func TestLogsDoNotSpeakToTheTerminal(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "work")
+	session(t, d, "start", "--wait", "--ready-line", "end", "-c", `printf '\033[31mred\033]0;title\007\n\302\233end\n'; exec sleep 1000`, "work", "hostile")
+	term := onTerminal(t, boxctlOf(t, d, "logs", "work", "hostile"))
+	settings := term.settings()
+	term.shows(`\x1b[31mred\x1b]0;title\x07`)
+	term.shows(`\u009bend`)
+	term.ends(settings, 0)
+	if got := session(t, d, "logs", "work", "hostile"); !strings.HasPrefix(got, "\x1b[31mred") {
+		t.Errorf("not as it was written: %q", got)
+	}
+}
+
+func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	session(t, d, "create", "work")
+	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+	settings := term.settings()
+	term.types("echo be''fore; x=kept\n")
+	term.shows("before")
+	counter := onTerminal(t, boxctlOf(t, d, "exec", "-c", "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 5", "work"))
+	counter.shows("100")
+	for range 3 {
+		d.Kill()
+		term.types("echo $x")
+		d.Restart()
+		term.types("\n")
+	}
+	term.shows("kept")
+	term.types("touch stop; exit 6\n")
+	term.ends(settings, 6)
+	counter.ends(settings, 5)
+	for i, line := range strings.Fields(counter.text()) {
+		if line != strconv.Itoa(i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	session(t, d, "rm", "work")
+}

@@ -48,6 +48,9 @@ const heartbeat = 30 * time.Second
 // processLogs sends the output of a process as it is kept and, if it is to follow, as it comes.
 func processLogs(c *call) (any, error) {
 	_, p, err := c.process()
+	if err == nil {
+		err = p.Attachable()
+	}
 	if err != nil {
 		return nil, err
 	}

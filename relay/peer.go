@@ -142,15 +142,11 @@ type connKey struct{}
 
 // unsent is how many bytes the connection of a request has taken that its peer has not (SIOCOUTQ, unix(7)).
 func unsent(ctx context.Context) int {
-	conn, ok := ctx.Value(connKey{}).(peerConn)
-	if !ok {
+	socket := socketOf(ctx)
+	if socket == nil {
 		return 0
 	}
-	raw, ok := conn.Conn.(syscall.Conn)
-	if !ok {
-		return 0
-	}
-	control, err := raw.SyscallConn()
+	control, err := socket.SyscallConn()
 	if err != nil {
 		return 0
 	}

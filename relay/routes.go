@@ -61,6 +61,7 @@ func routes() []route {
 		{"POST /v1/sessions/{id}/processes/{p}/renew", user, "owner", renewProcess},
 		{"GET /v1/sessions/{id}/processes/{p}/logs", user, "owner follow stdout stderr tail lines stream format timestamps", processLogs},
 		{"GET /v1/sessions/{id}/processes/{p}/stream", user, "owner", processStream},
+		{"GET /v1/sessions/{id}/processes/{p}/stdio", user, "owner", processStdio},
 	}
 }
 

@@ -47,6 +47,9 @@ func oneShotStream(c *call) (any, error) {
 // processStream attaches a client to a process.
 func processStream(c *call) (any, error) {
 	s, p, err := c.process()
+	if err == nil {
+		err = p.Attachable()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -24,12 +24,17 @@ type ProcessRequest struct {
 	// Terminal gives it a terminal instead of pipes.
 	Terminal *Terminal `json:"terminal,omitempty"`
 	// Stdin gives it a standard input that clients of its stream write to.
-	Stdin   bool     `json:"stdin,omitempty"`
+	Stdin bool `json:"stdin,omitempty"`
+	// Stdio "direct" hands the program's standard input, output and error themselves to a client on the same
+	// host, see below. Nothing of what goes through them is kept or seen by boxd: terminal, stdin, output,
+	// ready.line and restarts are refused. Left out: boxd has them, and keeps the output.
+	Stdio   string   `json:"stdio,omitempty"`
 	Restart *Restart `json:"restart,omitempty"` // left out: no
 	Ready   *Ready   `json:"ready,omitempty"`   // left out: ready when it runs
 	Stop    *Stop    `json:"stop,omitempty"`    // left out: SIGTERM, 10s
 	// Lease is how long it lives without a client: it is stopped when nobody has been attached to its
-	// stream, nor renewed it, for so long. Left out: for ever.
+	// stream, nor renewed it, for so long. Nobody is attached to one with stdio direct: its lease begins
+	// when its descriptors are taken, and counts by renewals alone. Left out: for ever.
 	Lease *quantity.Duration `json:"lease,omitempty"`
 	// Output is how much of the end of each stream is kept, at least; left out: 1 MiB.
 	Output *quantity.Size    `json:"output,omitempty"`
@@ -83,8 +88,9 @@ type Process struct {
 	Cwd     string   `json:"cwd"`
 	Env     []string `json:"env"` // names only
 	Stdin   bool     `json:"stdin"`
-	Readers int      `json:"readers"` // clients of its stream
-	Writer  bool     `json:"writer"`  // one of them may write to it
+	Stdio   string   `json:"stdio,omitempty"` // "direct", or left out
+	Readers int      `json:"readers"`         // clients of its stream
+	Writer  bool     `json:"writer"`          // one of them may write to it
 
 	Terminal *Terminal          `json:"terminal,omitempty"`
 	Timeout  *quantity.Duration `json:"timeout,omitempty"`
@@ -121,6 +127,17 @@ type ProcessList struct {
 type SignalRequest struct {
 	Signal string `json:"signal"` // "SIGHUP"
 }
+
+// StdioProtocol is what GET /v1/sessions/{id}/processes/{p}/stdio asks its connection to become, by
+// "Connection: Upgrade" and "Upgrade: boxd-stdio". It has to be one to the Unix socket. After the head of the
+// answer, 101, comes one byte, and with it by SCM_RIGHTS (unix(7)) three descriptors: the ends of pipes that are
+// written to for the program's standard input, and read for its output and its error, in this order. Then boxd
+// closes the connection, and has no part in the three any more: they go on if it ends.
+//
+// They are handed out once, by the boxd that has started the program. If nobody has come for them within 30s,
+// or before the program has ended, they are closed, and so are those that could not be sent: the program then
+// reads the end of its input, and its output is lost.
+const StdioProtocol = "boxd-stdio"
 
 // The output of a process, GET /v1/sessions/{id}/processes/{p}/logs, is all that is kept, in the order it was
 // written, or what these say:

@@ -65,16 +65,7 @@ type Client struct {
 
 // New returns a client of the boxd at a Unix socket. It does not connect yet.
 func New(socket string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-		if errno, ok := errors.AsType[syscall.Errno](err); ok {
-			err = errno // what is around it names the socket again
-		}
-		if err != nil {
-			return nil, &ConnectError{Socket: socket, Err: err}
-		}
-		return conn, nil
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, socket) }
 	return &Client{
 		socket: socket, pace: usualPace(),
 		http: httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64}),
@@ -86,6 +77,17 @@ func New(socket string) *Client {
 			return streamConn{conn}, nil
 		}}),
 	}
+}
+
+func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		err = errno // what is around it names the socket again
+	}
+	if err != nil {
+		return nil, &ConnectError{Socket: socket, Err: err}
+	}
+	return conn, nil
 }
 
 func httpClient(t *http.Transport) *http.Client {

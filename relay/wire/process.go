@@ -14,13 +14,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
+// stdioDirect is the one value of the field stdio.
+const stdioDirect = "direct"
+
 // ProcessRequest is what a request for a process of that id means.
 func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessRequest, error) {
 	if err := CheckTerminal("terminal", r.Terminal); err != nil {
 		return nil, err
 	}
+	if r.Stdio != "" && r.Stdio != stdioDirect {
+		return nil, fault.Field("stdio", r.Stdio, stdioDirect+", or left out")
+	}
 	req := &supervisor.ProcessRequest{
-		ID: id, Managed: true, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
+		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
 		Exec: supervisor.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Timeout: r.Timeout,
 			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
@@ -65,6 +71,9 @@ func Process(session string, i process.Info, result *api.ExecResult) api.Process
 	}
 	if i.Timeout > 0 {
 		p.Timeout = duration(&i.Timeout)
+	}
+	if i.Direct {
+		p.Stdio = stdioDirect
 	}
 	for n, o := range i.Output {
 		p.Output[n] = api.StreamState(o)

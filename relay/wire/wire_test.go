@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 func TestStdinMayComeAsBase64(t *testing.T) {
@@ -38,6 +39,22 @@ func TestOutputIsTextOrBase64(t *testing.T) {
 	} {
 		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
 			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
+		}
+	}
+}
+
+func TestStdioIsDirectOrLeftOut(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"": false, "direct": true} {
+		req, err := ProcessRequest("p", &api.ProcessRequest{Stdio: text})
+		if err != nil || req.Direct != want || Process("s", process.Info{Direct: want}, nil).Stdio != text {
+			t.Errorf("%q: %+v, %v", text, req, err)
+		}
+	}
+	for _, text := range []string{"kept", "Direct"} {
+		_, err := ProcessRequest("p", &api.ProcessRequest{Stdio: text})
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdio" {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type Process struct {
 	Exec      Exec
 	Terminal  *process.Size
 	Stdin     bool
+	Direct    bool // its standard input, output and error are handed out, see process.TakeStdio
 	StdinData []byte
 	Awaited   bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
 	Managed   bool // it has no timeout of its own, and its output is as Output says
@@ -61,7 +62,10 @@ func (c *Context) Process(req *Process) (*process.Spec, error) {
 		return nil, err
 	}
 	cmd := &o.Command
-	cmd.Durable, cmd.Wait = true, req.Awaited
+	cmd.Durable, cmd.Wait, cmd.Direct = true, req.Awaited, req.Direct
+	if req.Direct && req.Output != nil {
+		return nil, fault.Field("output", *req.Output, "left out with stdio direct: nothing is kept")
+	}
 	if req.Managed {
 		keep := defaultOutput
 		if req.Output != nil {
@@ -94,7 +98,7 @@ func requestFields(req *Process, exec *Exec) map[string]string {
 	for name, value := range map[string]any{
 		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir,
 		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "output_limit": exec.OutputLimit,
-		"stdin": exec.StdinPipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
+		"stdin": exec.StdinPipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {
 		if text, ok := value.(string); ok {

@@ -48,6 +48,9 @@ type Attachment struct {
 
 // Attach attaches a client, once the program has been started.
 func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
+	if err := p.Attachable(); err != nil {
+		return nil, err
+	}
 	select {
 	case <-p.up:
 	case <-ctx.Done():

@@ -124,6 +124,9 @@ func (p *Process) begun(now *client.Program) {
 		before.Close() // without the output, which the next one has
 		closeFile(file)
 	}
+	if p.spec.Command.Direct {
+		p.stdio.keep(now.Far())
+	}
 	if p.log == nil {
 		p.log = log
 		close(p.up)
@@ -144,6 +147,7 @@ func (p *Process) setReady() {
 // ended notes what a program has come to.
 func (p *Process) ended(now *client.Program, end *ending) {
 	end.exit, end.err = now.Wait(context.Background()) // does not wait
+	p.stdio.drop(goneEnded)
 	if end.exit != nil {
 		end.ran = end.exit.Duration
 	}

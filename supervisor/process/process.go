@@ -76,6 +76,7 @@ type Process struct {
 	up   chan struct{} // closed when the first start is over, well or not
 
 	adopted bool // Drive has not seen it yet
+	stdio   stdio
 
 	pacing sync.Mutex      // held while the program is told how far its readers are
 	paced  *[2]int64       // guarded by pacing: what it has been told last
@@ -253,6 +254,7 @@ func (p *Process) Release() {
 }
 
 func (p *Process) free() {
+	p.stdio.drop(goneEnded)
 	if p.holder != nil {
 		_ = p.holder.Forget() // without PID 1 there is nothing to forget
 		p.holder.Close()
@@ -366,35 +368,4 @@ func (p *Process) orNotRunning(err error) error {
 		return fmt.Errorf("process %q: %w", p.spec.ID, err)
 	}
 	return nil
-}
-
-// Renew begins the lease anew.
-func (p *Process) Renew() {
-	p.mu.Lock()
-	p.used = time.Now()
-	p.mu.Unlock()
-	p.wake()
-}
-
-// wake makes Drive look at what is due.
-func (p *Process) wake() {
-	select {
-	case p.poke <- struct{}{}:
-	default: // it has been told
-	}
-}
-
-// firstLease is the least lease of a process nobody has been attached to, or that a new boxd has found.
-const firstLease = 30 * time.Second
-
-// leaseEndLocked is when the lease ends, if nobody comes.
-func (p *Process) leaseEndLocked() (time.Time, bool) {
-	if p.spec.Lease == nil || len(p.all) > 0 {
-		return time.Time{}, false
-	}
-	lease := *p.spec.Lease
-	if !p.seen {
-		lease = max(lease, firstLease)
-	}
-	return p.used.Add(lease), true
 }

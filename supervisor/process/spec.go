@@ -127,6 +127,9 @@ func (s *Spec) validate() error {
 	if t := s.Command.Terminal; t != nil && (t.Rows == 0 || t.Cols == 0) {
 		return fault.Field("terminal", fmt.Sprintf("%d rows of %d", t.Rows, t.Cols), "1 to 65535 of each")
 	}
+	if err := s.validateDirect(); err != nil {
+		return err
+	}
 	times := []struct {
 		field      string
 		value      *time.Duration

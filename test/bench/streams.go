@@ -26,6 +26,7 @@ const (
 	bulkBytes  = 1 << 30
 	bulkScript = "cat /dev/zero | head -c 1073741824"
 	echoLines  = 1000
+	echoFirst  = 5000 // lines before those, not measured: whatever has started the program is still busy
 	idleBoxes  = 200
 )
 
@@ -41,10 +42,12 @@ func (b *bench) streams(ctx context.Context, c *client.Client, rounds int) error
 	bulk := []*way{
 		{name: "bulk: a bare pipe", once: bareBulk},
 		{name: "bulk: boxd, WebSocket", once: func(ctx context.Context) (time.Duration, error) { return streamBulk(ctx, c) }},
+		{name: "bulk: boxd, the descriptors themselves", once: func(ctx context.Context) (time.Duration, error) { return directBulk(ctx, c) }},
 	}
 	echo := []*way{
 		{name: "echo of a line: a bare pair of pipes", once: bareEcho},
 		{name: "echo of a line: boxd, WebSocket", once: func(ctx context.Context) (time.Duration, error) { return streamEcho(ctx, c) }},
+		{name: "echo of a line: boxd, the descriptors themselves", once: func(ctx context.Context) (time.Duration, error) { return directEcho(ctx, c) }},
 	}
 	for range rounds {
 		for _, w := range append(slices.Clone(bulk), echo...) {
@@ -147,7 +150,7 @@ func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
 	line := append(bytes.Repeat([]byte("x"), 63), '\n')
 	back := make([]byte, len(line))
 	var times []time.Duration
-	for range echoLines {
+	for n := range echoFirst + echoLines {
 		begin := time.Now()
 		if _, err := in.Write(line); err != nil {
 			return 0, err
@@ -155,7 +158,9 @@ func bounce(in io.Writer, out io.Reader) (time.Duration, error) {
 		if _, err := io.ReadFull(out, back); err != nil {
 			return 0, err
 		}
-		times = append(times, time.Since(begin))
+		if n >= echoFirst {
+			times = append(times, time.Since(begin))
+		}
 	}
 	slices.Sort(times)
 	return times[len(times)/2], nil
@@ -173,6 +178,38 @@ func streamEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
 	took, err := bounce(feed, back)
 	feed.Close()
 	return took, errors.Join(err, <-done)
+}
+
+// direct runs a program whose descriptors are use's, and ends it.
+func direct(ctx context.Context, c *client.Client, req *api.ProcessRequest, use func(files [3]*os.File) (time.Duration, error)) (time.Duration, error) {
+	const name = "direct"
+	req.Stdio = name
+	if _, _, err := c.StartProcess(ctx, "bench", name, req); err != nil {
+		return 0, err
+	}
+	files, err := c.Stdio(ctx, "bench", name)
+	if err != nil {
+		return 0, errors.Join(err, c.DeleteProcess(ctx, "bench", name))
+	}
+	took, err := use(files)
+	for _, f := range files {
+		f.Close()
+	}
+	return took, errors.Join(err, c.DeleteProcess(ctx, "bench", name))
+}
+
+func directBulk(ctx context.Context, c *client.Client) (time.Duration, error) {
+	begin := time.Now()
+	return direct(ctx, c, &api.ProcessRequest{Command: new(bulkScript)}, func(files [3]*os.File) (time.Duration, error) {
+		err := all(files[1])
+		return time.Since(begin), err
+	})
+}
+
+func directEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
+	return direct(ctx, c, &api.ProcessRequest{Argv: []string{"cat"}}, func(files [3]*os.File) (time.Duration, error) {
+		return bounce(files[0], files[1])
+	})
 }
 
 // idle measures the memory of boxes that do nothing: PSS of PID 1 of each, and what keeper and zygote have.

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// maxHead bounds the head of an answer that is read here, in bytes.
+const maxHead = 16 << 10
+
+// ErrNoStdio means that boxd has answered a request for descriptors with something else.
+var ErrNoStdio = errors.New("the answer of boxd does not have the three descriptors")
+
+// Stdio takes the descriptors of a process that was started with stdio "direct": the first is written to for
+// its standard input, the others are read for its output and its error. They are the caller's to close. boxd
+// hands them out once.
+func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, err error) {
+	path, err := c.processPath(id, p, "/stdio", nil)
+	if err != nil {
+		return files, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
+	if err != nil {
+		return files, fmt.Errorf("stdio: %w", err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", api.StdioProtocol)
+	conn, err := dialSocket(ctx, c.socket)
+	if err != nil {
+		return files, err
+	}
+	defer conn.Close()
+	socket, ok := conn.(*net.UnixConn)
+	if !ok { // never: that is what was dialed
+		return files, ErrNoStdio
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	in := &rights{conn: socket}
+	defer in.close()
+	unsent := req.Write(conn)
+	err = in.receive(req) // who is turned away has an answer, sent or not
+	if _, ok := errors.AsType[*Error](err); !ok && err != nil {
+		err = errors.Join(ctx.Err(), unsent, err)
+	}
+	if err != nil {
+		return files, err
+	}
+	return in.files()
+}
+
+// rights reads from a socket, and collects the descriptors that come with what is read. All reading is done by
+// it: a plain read would drop them.
+type rights struct {
+	conn *net.UnixConn
+	fds  []int
+}
+
+// Read reads from the socket. It is an error if there are more descriptors than are wanted, or no room for
+// them.
+func (r *rights) Read(b []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, flags, _, err := r.conn.ReadMsgUnix(b, oob) // close-on-exec
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, io.EOF // as readers have it, without what is around it
+	case err != nil:
+		return 0, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		fds, ferr := unix.ParseUnixRights(&messages[i])
+		r.fds, err = append(r.fds, fds...), errors.Join(err, ferr)
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", ErrNoStdio, err)
+	case flags&unix.MSG_CTRUNC != 0:
+		return 0, fmt.Errorf("%w, or this process has no room for them", ErrNoStdio)
+	}
+	return n, nil
+}
+
+// close closes the descriptors that nobody has.
+func (r *rights) close() {
+	for _, fd := range r.fds {
+		unix.Close(fd)
+	}
+	r.fds = nil
+}
+
+// receive reads the answer to its end.
+func (r *rights) receive(req *http.Request) error {
+	bound := &io.LimitedReader{R: r, N: maxHead}
+	in := bufio.NewReader(bound)
+	resp, err := http.ReadResponse(in, req)
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	defer resp.Body.Close()
+	bound.N = maxProblem
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		return problemOf(resp, data)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(resp.Header.Get("Upgrade"), api.StdioProtocol) {
+		return fmt.Errorf("%w: it is %s", ErrNoStdio, resp.Status)
+	}
+	// One byte, with which the descriptors come, and the end.
+	switch rest, err := io.ReadAll(io.LimitReader(in, 2)); {
+	case err != nil:
+		return fmt.Errorf("read the answer: %w", err)
+	case len(rest) != 1:
+		return fmt.Errorf("%w: %d bytes come after its head, not 1", ErrNoStdio, len(rest))
+	}
+	return nil
+}
+
+// files are the descriptors, of which there must be as many as a program has.
+func (r *rights) files() (files [3]*os.File, err error) {
+	if len(r.fds) != len(files) {
+		return files, fmt.Errorf("%w, but %d", ErrNoStdio, len(r.fds))
+	}
+	for _, fd := range r.fds { // so that a Close ends a Read
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return files, fmt.Errorf("stdio: %w", err)
+		}
+	}
+	for i, name := range []string{"stdin", "stdout", "stderr"} {
+		files[i] = os.NewFile(uintptr(r.fds[i]), name)
+	}
+	r.fds = nil
+	return files, nil
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// stdioPatience is how long the descriptors of a direct program wait for somebody who takes them.
+const stdioPatience = 30 * time.Second
+
+// Why there are no descriptors to take.
+const (
+	goneTaken   = "have been taken"
+	goneLate    = "were closed, as nobody took them in time"
+	goneEnded   = "were closed when it ended, as nobody had taken them"
+	goneEarlier = "were an earlier boxd's to hand out"
+)
+
+// stdio is the far ends of a direct program's standard input, output and error until somebody takes them, or
+// nobody has. The program finds those that are closed as it does any pipe whose other end is gone.
+type stdio struct {
+	mu    sync.Mutex
+	files []*os.File
+	gone  string // why there are none; "": there may yet be
+	timer *time.Timer
+}
+
+// keep takes the files of a program that has started. There are none of a program that an earlier boxd has.
+func (s *stdio) keep(files []*os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(files) == 0 {
+		s.gone = goneEarlier
+		return
+	}
+	s.files = files
+	s.timer = time.AfterFunc(stdioPatience, func() { s.drop(goneLate) })
+}
+
+// take hands the files out, once, or says why not.
+func (s *stdio) take() (files []*os.File, gone string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != "" {
+		return nil, s.gone
+	}
+	s.timer.Stop()
+	files, s.files, s.gone = s.files, nil, goneTaken
+	return files, ""
+}
+
+// drop closes what has not been taken.
+func (s *stdio) drop(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != "" {
+		return
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	for _, f := range s.files {
+		f.Close()
+	}
+	s.files, s.gone = nil, why
+}
+
+// TakeStdio hands out the far ends of a direct process's standard input, output and error, once: they are the
+// caller's, and nothing that goes through them is boxd's any more. It counts as a renewal of the lease.
+func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
+	if !p.spec.Command.Direct {
+		return nil, fault.Errorf(fault.Conflict, "process %s was not started with stdio direct: its descriptors stay with boxd", fault.Show(p.spec.ID)).
+			WithHint("attach to it instead")
+	}
+	select {
+	case <-p.up:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	files, gone := p.stdio.take()
+	if gone != "" {
+		return nil, fault.Errorf(fault.Conflict, "the descriptors of process %s %s", fault.Show(p.spec.ID), gone).
+			WithHint("they are handed out once, within %v of the start, by the boxd that has started it", stdioPatience)
+	}
+	p.mu.Lock()
+	p.seen = true
+	p.mu.Unlock()
+	p.Renew()
+	return files, nil
+}
+
+// Attachable refuses a process that has nothing to attach to.
+func (p *Process) Attachable() error {
+	if !p.spec.Command.Direct {
+		return nil
+	}
+	return fault.Errorf(fault.Conflict, "process %s has stdio direct: boxd neither keeps nor sees its input and output", fault.Show(p.spec.ID)).
+		WithHint("who has taken its descriptors talks to it; signal, stop and wait work as for any process")
+}
+
+// validateDirect refuses what boxd would have to keep, or see, of a direct process.
+func (s *Spec) validateDirect() error {
+	switch allowed := "left out with stdio direct"; {
+	case !s.Command.Direct:
+		return nil
+	case s.Command.Terminal != nil:
+		return fault.Field("terminal", "given", allowed)
+	case s.Command.Stdin != isolation.StdinNull:
+		return fault.Field("stdin", "given", allowed+", which has one")
+	case s.Ready != nil && s.Ready.Line != nil:
+		return fault.Field("ready.line", *s.Ready.Line, allowed+": boxd does not see the output")
+	case s.Restart.Policy != RestartNo:
+		return fault.Field("restart.policy", s.Restart.Policy, RestartNo+" with stdio direct: the descriptors are of one start")
+	}
+	return nil
+}

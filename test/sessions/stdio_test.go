@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// direct is a process of a line for the shell whose descriptors are its client's.
+func direct(line string) *api.ProcessRequest {
+	return &api.ProcessRequest{Command: &line, Stdio: "direct"}
+}
+
+// take takes the descriptors of a process.
+func take(t *testing.T, d *boxtest.Daemon, p string) [3]*os.File {
+	t.Helper()
+	files, err := d.Stdio(t.Context(), "s1", p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, f := range files {
+			f.Close()
+		}
+	})
+	return files
+}
+
+// forStdio is the header of a request for descriptors.
+func forStdio() []string { return []string{"Upgrade: boxd-stdio", "Connection: Upgrade"} }
+
+// chat sends lines to a program that sends them back.
+func chat(t *testing.T, files [3]*os.File, out *bufio.Reader, lines int) {
+	t.Helper()
+	for i := range lines {
+		line := fmt.Sprintf("line %d\n", i)
+		if _, err := files[0].WriteString(line); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := out.ReadString('\n'); got != line || err != nil {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+}
+
+func TestStdioIsTheClientsAlone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	s := create(t, d, api.SessionRequest{ID: "s1"})
+	state := begin(t, d, "s1", "p", direct("cat; echo the end >&2; exit 8"))
+	if state.Stdio != "direct" || state.Stdin || state.State != "running" {
+		t.Errorf("%+v", state)
+	}
+	if again, isNew, err := d.StartProcess(t.Context(), "s1", "p", direct("cat; echo the end >&2; exit 8")); err != nil || isNew || again.PID != state.PID {
+		t.Errorf("%+v, %v, %v", again, isNew, err)
+	}
+	_, _, err := d.StartProcess(t.Context(), "s1", "p", shell("cat; echo the end >&2; exit 8"))
+	refused(t, err, http.StatusConflict, "stdio")
+
+	files := take(t, d, "p")
+	out := bufio.NewReader(files[1])
+	chat(t, files, out, 100)
+	_, err = d.Stdio(t.Context(), "s1", "p")
+	if e := refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "have been taken") {
+		t.Errorf("%+v", e)
+	}
+	chat(t, files, out, 1)
+
+	// The program has these three and no other, and nobody else has their other ends.
+	children := boxtest.Children(t, int(s.PID))
+	if len(children) != 1 {
+		t.Fatalf("PID 1 has %d children", len(children))
+	}
+	has := descriptors(t, children[0])
+	if len(has) != 3 || !strings.HasPrefix(has["0"], "pipe:") || !strings.HasPrefix(has["1"], "pipe:") || !strings.HasPrefix(has["2"], "pipe:") {
+		t.Errorf("the program has %v", has)
+	}
+	ours := descriptors(t, os.Getpid())
+	for fd, link := range has {
+		if !slices.Contains(values(ours), link) {
+			t.Errorf("the client does not have the other end of %s", fd)
+		}
+		for name, pid := range map[string]int{"boxd": d.PID(), "PID 1": int(s.PID), "the keeper": d.Keeper()} {
+			if slices.Contains(values(descriptors(t, pid)), link) {
+				t.Errorf("%s has the other end of %s", name, fd)
+			}
+		}
+	}
+
+	files[0].Close()
+	for i, want := range []string{"", "the end\n"} {
+		if got, err := io.ReadAll([]io.Reader{out, files[2]}[i]); string(got) != want || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if end := over(t, d, "s1", "p"); *end.Result.ExitCode != 8 || end.Result.Stdout+end.Result.Stderr != "" || end.Stdio != "direct" {
+		t.Errorf("%+v", end)
+	}
+}
+
+// descriptors are what a process has open.
+func descriptors(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := map[string]string{}
+	for _, e := range entries {
+		if link, err := os.Readlink(dir + "/" + e.Name()); err == nil { // or it is closed by now
+			list[e.Name()] = link
+		}
+	}
+	return list
+}
+
+func values(m map[string]string) (list []string) {
+	for _, v := range m {
+		list = append(list, v)
+	}
+	return list
+}
+
+func TestStdioGoesOnWithoutBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	begin(t, d, "s1", "taken", direct("cat; exit 8"))
+	begin(t, d, "s1", "left", direct("cat; exit 9"))
+	files := take(t, d, "taken")
+	out := bufio.NewReader(files[1])
+	chat(t, files, out, 10)
+	d.Kill()
+	chat(t, files, out, 10)
+	d.Restart()
+	chat(t, files, out, 10)
+	boxtest.Eventually(t, "the next boxd has found it", func() bool {
+		state, err := d.Process(t.Context(), "s1", "taken", 0)
+		return err == nil && state.State == "running" && state.Stdio == "direct"
+	})
+	for _, p := range []string{"taken", "left"} {
+		_, err := d.Stdio(t.Context(), "s1", p)
+		if e := refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "earlier boxd") {
+			t.Errorf("%s: %+v", p, e)
+		}
+	}
+	if end := over(t, d, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen the end of its input
+		t.Errorf("%+v", end)
+	}
+	if err := d.SignalProcess(t.Context(), "s1", "taken", "SIGCONT"); err != nil {
+		t.Error(err)
+	}
+	chat(t, files, out, 10)
+	files[0].Close()
+	if end := over(t, d, "s1", "taken"); *end.Result.ExitCode != 8 {
+		t.Errorf("%+v", end)
+	}
+}
+
+func TestStdioIsRefused(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for field, change := range map[string]func(r *api.ProcessRequest){
+		"stdio":          func(r *api.ProcessRequest) { r.Stdio = "kept" },
+		"terminal":       func(r *api.ProcessRequest) { r.Terminal = &api.Terminal{Rows: 24, Cols: 80} },
+		"stdin":          func(r *api.ProcessRequest) { r.Stdin = true },
+		"output":         func(r *api.ProcessRequest) { r.Output = new(quantity.MiB) },
+		"ready.line":     func(r *api.ProcessRequest) { r.Ready = &api.Ready{Line: new("up")} },
+		"restart.policy": func(r *api.ProcessRequest) { r.Restart = &api.Restart{Policy: "always"} },
+	} {
+		req := direct("cat")
+		change(req)
+		_, _, err := d.StartProcess(t.Context(), "s1", "none", req)
+		refused(t, err, http.StatusBadRequest, field)
+	}
+	req := direct("cat")
+	req.Restart, req.Ready = &api.Restart{Policy: "no"}, &api.Ready{Command: []string{"true"}}
+	begin(t, d, "s1", "p", req)
+	begin(t, d, "s1", "kept", shell("sleep 1000"))
+	begin(t, d, "s1", "ended", direct("exit 0"))
+	over(t, d, "s1", "ended")
+	for p, want := range map[string]int{"kept": http.StatusConflict, "ended": http.StatusConflict, "none": http.StatusNotFound} {
+		_, err := d.Stdio(t.Context(), "s1", p)
+		refused(t, err, want, "")
+	}
+	_, err := d.Stdio(t.Context(), "none", "p")
+	refused(t, err, http.StatusNotFound, "")
+
+	// What does not ask for it rightly, or must not, has taken nothing.
+	const path = "/v1/sessions/s1/processes/p/stdio"
+	ask := func(text string) answer {
+		t.Helper()
+		a, err := ask(d.Socket, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	plain := func(method string, header ...string) string {
+		return method + " " + path + " HTTP/1.1\r\nHost: boxd\r\n" + strings.Join(append(header, ""), "\r\n") + "\r\n"
+	}
+	for field, text := range map[string]string{
+		"Upgrade": plain("GET"), "Connection": plain("GET", "Upgrade: boxd-stdio"), "method": plain("POST", forStdio()...),
+		"body": plain("GET", append(forStdio(), "Content-Length: 1")...) + "x",
+	} {
+		if p := ask(text); p.Code/100 != 4 || p.problem(t).Field != field {
+			t.Errorf("%s: %d %s", field, p.Code, p.Body)
+		}
+	}
+	if p := ask(plain("GET", upgrade()...)); p.problem(t).Field != "Upgrade" {
+		t.Errorf("%d %s", p.Code, p.Body)
+	}
+	for code, query := range map[int]string{http.StatusNotFound: "", http.StatusForbidden: "?owner=uid:0"} {
+		if a := asOther(t, d, request("GET", path+query, "", forStdio()...)); a[0].Code != code {
+			t.Errorf("another user: %d %s", a[0].Code, a[0].Body)
+		}
+	}
+	// boxd has nothing to show of it.
+	_, err = d.Logs(t.Context(), "s1", "p", client.LogOptions{})
+	refused(t, err, http.StatusConflict, "")
+	_, err = d.Attach(t.Context(), "s1", "p", client.AttachOptions{Write: true}, client.Stdio{Stdin: strings.NewReader("")}, nil)
+	refused(t, err, http.StatusConflict, "")
+
+	files := take(t, d, "p")
+	chat(t, files, bufio.NewReader(files[1]), 1)
+	if state, err := d.StopProcess(t.Context(), "s1", "p"); err != nil || state.Reason != "stopped" || state.Result.Signal != "SIGTERM" {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
+
+// A client may go at any moment: its program sees it, and boxd has nothing left of it.
+func TestStdioOfAClientThatGoes(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "s1"})
+	const head = "GET /v1/sessions/s1/processes/p/stdio HTTP/1.1\r\nHost: boxd\r\nUpgrade: boxd-stdio\r\nConnection: Upgrade\r\n\r\n"
+	for _, read := range []int{0, 1, 12, 4 << 10} { // a plain read drops descriptors
+		for range 5 {
+			begin(t, d, "s1", "p", direct("cat; exit 8"))
+			conn, err := net.Dial("unix", d.Socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, head); err != nil {
+				t.Fatal(err)
+			}
+			if read > 0 {
+				if _, err := conn.Read(make([]byte, read)); err != nil {
+					t.Error(err)
+				}
+			}
+			conn.Close()
+			if read == 0 { // it may have gone before anybody has listened
+				files, err := d.Stdio(t.Context(), "s1", "p")
+				for _, f := range files {
+					if err == nil {
+						f.Close()
+					}
+				}
+			}
+			if end := over(t, d, "s1", "p"); *end.Result.ExitCode != 8 {
+				t.Errorf("%+v", end)
+			}
+			if err := d.DeleteProcess(t.Context(), "s1", "p"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Nor of one that nobody has ever come for.
+	begin(t, d, "s1", "p", direct("cat"))
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -97,6 +98,18 @@ type peerConn struct {
 	net.Conn
 	peer  peerAddr
 	leave func()
+}
+
+var errHungUp = errors.New("the caller has hung up")
+
+// Read has an error of the network for the end of the connection. The WebSocket library takes io.EOF in the
+// middle of a message for the end of that message: half a line, or nothing, which is the end of the input.
+func (c peerConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = &net.OpError{Op: "read", Net: "unix", Err: errHungUp}
+	}
+	return n, err
 }
 
 // RemoteAddr returns a peerAddr.

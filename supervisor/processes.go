@@ -159,7 +159,7 @@ const maxEnded = 64
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
 func (v *Supervisor) retire(s *Session, entry *slot) {
 	info := entry.process.Info()
-	keep := max(time.Until(info.EndedAt.Add(time.Duration(v.cfg.Processes.Keep))), 0)
+	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(v.cfg.Processes.Keep)))), 0)
 	s.mu.Lock()
 	if s.processes[info.ID] != entry || s.state != StateReady {
 		s.mu.Unlock()

@@ -170,7 +170,8 @@ what it writes.`,
 				a.showClamped(p.Clamped)
 				fmt.Fprintln(a.stdout, show.Printable(p.ID))
 			}
-			if f.wait && p.State == "ended" {
+			failed := p.Result != nil && p.Result.Status == "start_failed"
+			if (f.wait || failed) && p.State == "ended" {
 				return errors.Join(err, a.sayEnded(&p))
 			}
 			return err

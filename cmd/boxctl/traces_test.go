@@ -120,7 +120,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 func TestKilledClientLeaksNothing(t *testing.T) {
 	t.Parallel()
 	const program = "trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); sleep 1000"
-	const limit = "-t=2m" // longer than anything here is waited for: its time is not what ends the program
+	const limit = "--timeout=2m" // longer than anything here is waited for: its time is not what ends the program
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()

@@ -5,6 +5,7 @@ package boxtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -157,6 +158,9 @@ type Daemon struct {
 // either way.
 const Lasting = "# lasting\n"
 
+// Kept is Lasting also where boxd is stopped.
+const Kept = "# kept\n"
+
 // BestEffort lets sessions go without the limits that only control groups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
@@ -184,10 +188,11 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
 	}
-	if !strings.Contains(text, "on_stop") {
+	kept := strings.Contains(text, Kept)
+	if !kept {
 		daemon += "on_stop = \"end\"\n"
 	}
-	if !strings.Contains(text, Lasting) && !strings.Contains(text, "adopt_grace") {
+	if !strings.Contains(text, Lasting) && !kept && !strings.Contains(text, "adopt_grace") {
 		daemon += "adopt_grace = \"0s\"\n"
 	}
 	text = daemon + text
@@ -208,6 +213,9 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	d.Client = client.New(d.Socket)
 	d.Restart()
 	t.Cleanup(func() {
+		if kept {
+			d.removeAll()
+		}
 		d.Close()
 		d.Stop()
 		if t.Failed() {
@@ -217,41 +225,19 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	return d
 }
 
-// Grouped reports whether the boxes of private daemons have control groups on this host.
-func Grouped() bool { return os.Getenv(groupVariable) != "" }
-
-// RequireGroups skips a test that needs control groups, or fails it where skipping is not allowed.
-func RequireGroups(t testing.TB) {
-	t.Helper()
-	if !Grouped() {
-		Missing(t, "a delegated control group, named by "+groupVariable)
+// removeAll removes the sessions that would outlive the test.
+func (d *Daemon) removeAll() {
+	if d.cmd == nil {
+		d.Restart()
 	}
-}
-
-// groupRoot is where cgroup v2 is.
-const groupRoot = "/sys/fs/cgroup"
-
-// GroupRoot is the absolute path of the delegated group that the daemons' are below.
-func GroupRoot() string { return filepath.Join(groupRoot, os.Getenv(groupVariable)) }
-
-// GroupPath is the absolute path of the daemon's control group.
-func (d *Daemon) GroupPath() string { return filepath.Join(groupRoot, d.Group) }
-
-// makeGroup makes a control group for the daemon, if this host has one to make it in.
-func (d *Daemon) makeGroup() {
-	d.t.Helper()
-	if !Grouped() {
-		return
+	ctx := context.Background() // that of the test has ended
+	list, err := d.Sessions(ctx, true)
+	for _, s := range list {
+		err = errors.Join(err, d.Delete(ctx, s.ID))
 	}
-	d.Group = filepath.Join(os.Getenv(groupVariable), filepath.Base(d.Dir))
-	if err := os.Mkdir(d.GroupPath(), 0o755); err != nil {
-		d.t.Fatal(err)
+	if err != nil {
+		d.t.Error(err)
 	}
-	d.t.Cleanup(func() { // after the daemon has ended
-		if err := os.Remove(d.GroupPath()); err != nil {
-			d.t.Error(err)
-		}
-	})
 }
 
 // Restart starts boxd again after Stop or Kill.

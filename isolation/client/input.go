@@ -206,9 +206,13 @@ func (i *Input) resize(rows, cols uint16) error {
 	return errors.Join(cerr, os.NewSyscallError("resize", err))
 }
 
+// hangUp gives the terminal of an ended program back to its box, which has only so many. A Write that is under
+// way ends.
+func (i *Input) hangUp() { _ = i.pipe.Close() }
+
 // close ends a Write that is under way, and releases the files.
 func (i *Input) close() {
-	_ = i.pipe.Close() // CloseWrite may have closed it
+	_ = i.pipe.Close() // CloseWrite or hangUp may have closed it
 	<-i.turn
 	i.err = errors.Join(i.err, os.ErrClosed)
 	i.memory.Close()

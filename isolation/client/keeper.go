@@ -56,6 +56,7 @@ const (
 	retryFirst     = 50 * time.Millisecond
 	retryMost      = 5 * time.Second
 	quitPatience   = time.Minute // to end every box
+	undoPatience   = 30 * time.Second
 )
 
 // StartKeeper connects to the keeper that is already there, or else starts one, which then lives on without
@@ -240,6 +241,19 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	}
 }
 
+// undo ends what a keeper has begun that may have died over it: the next one may find a box, or its workspace,
+// which nobody would know of. Keepers that die over this are no reason to leave it.
+func (k *Keeper) undo(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, undoPatience)
+	defer cancel()
+	for {
+		err := k.End(ctx, key, true)
+		if !errors.Is(err, ErrKeeperGone) || k.closed() || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // closed reports whether there will be no keeper any more.
 func (k *Keeper) closed() bool {
 	select {
@@ -259,7 +273,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
-		if eerr := k.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil {
+		if eerr := k.undo(context.WithoutCancel(ctx), spec.Key); eerr != nil {
 			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
 		}
 		return nil, err
@@ -285,7 +299,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		box.Close()
 	}
 	// The keeper has done its part; what came of it has to be undone with its help.
-	return nil, errors.Join(err, k.End(context.WithoutCancel(ctx), spec.Key, true))
+	return nil, errors.Join(err, k.undo(context.WithoutCancel(ctx), spec.Key))
 }
 
 // End kills a box and waits until it has left nothing behind, with removeWork not even its

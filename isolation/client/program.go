@@ -136,6 +136,9 @@ func (p *Program) end(exit *isolation.Exit, err error) {
 	}
 	log := p.log // another may go on with it as soon as this one has ended
 	close(p.exited)
+	if p.terminal && p.input != nil {
+		p.input.hangUp()
+	}
 	if log != nil {
 		log.Wake() // there may be nothing more to read
 	}

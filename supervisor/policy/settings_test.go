@@ -4,6 +4,7 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -280,4 +281,57 @@ func TestCodeOfEveryLengthFindsItsWayToTheInterpreter(t *testing.T) {
 	if l.Inline[2] != codePlaceholder {
 		t.Error("a command changes the configuration")
 	}
+}
+
+// What an earlier boxd has written down is held against this configuration.
+func TestSettingsAreRechecked(t *testing.T) {
+	t.Parallel()
+	by := map[string]Mechanism{LimitMemory: MechanismGroup, LimitCPU: MechanismGroup, LimitPids: MechanismGroup, LimitWorkspace: MechanismProject, LimitTmp: MechanismTmpfs}
+	for name, tc := range map[string]struct {
+		change func(c *Config, s *Settings, by map[string]Mechanism)
+		field  string
+	}{
+		"as it was": {func(*Config, *Settings, map[string]Mechanism) {}, ""},
+		"another value": {func(_ *Config, s *Settings, _ map[string]Mechanism) {
+			s.Memory *= 2
+			s.Labels = map[string]string{"a": "b"}
+		}, ""},
+		"a host directory": {func(_ *Config, s *Settings, _ map[string]Mechanism) {
+			s.Mounts = []Mount{{Source: "/a", Target: "/workspace", Mode: MountReadWrite}}
+		}, ""},
+		"no profile":      {func(_ *Config, s *Settings, _ map[string]Mechanism) { s.Profile = "" }, "profile"},
+		"another profile": {func(_ *Config, s *Settings, _ map[string]Mechanism) { s.Profile = "x" }, "profile"},
+		"too much":        {func(_ *Config, s *Settings, _ map[string]Mechanism) { s.Memory = 1 }, "memory"},
+		"a network":       {func(_ *Config, s *Settings, _ map[string]Mechanism) { s.Network = NetworkHost }, "network"},
+		"a mode too many": {func(_ *Config, s *Settings, _ map[string]Mechanism) {
+			s.Mounts = []Mount{{Source: "/a", Target: "/data", Mode: "x"}}
+		}, "mounts[0].mode"},
+		"locked meanwhile": {func(c *Config, s *Settings, _ map[string]Mechanism) { lock(c, "pids"); s.Pids = 99 }, "pids"},
+		"locked as it is":  {func(c *Config, _ *Settings, _ map[string]Mechanism) { lock(c, "pids") }, ""},
+		"not kept":         {func(_ *Config, _ *Settings, by map[string]Mechanism) { by[LimitCPU] = MechanismNone }, "enforcement.cpu"},
+		"not known":        {func(_ *Config, _ *Settings, by map[string]Mechanism) { delete(by, LimitMemory) }, "enforcement.memory"},
+		"not kept, and so be it": {func(c *Config, _ *Settings, by map[string]Mechanism) {
+			by[LimitCPU], c.Limits.BestEffort = MechanismNone, []string{LimitCPU}
+		}, ""},
+		"a quota that is none": {func(_ *Config, _ *Settings, by map[string]Mechanism) { delete(by, LimitWorkspace) }, "enforcement.workspace"},
+	} {
+		c := DefaultConfig()
+		s, _, err := c.Merge(&Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := maps.Clone(by)
+		tc.change(&c, &s, kept)
+		p, err := c.Recheck(&s, kept)
+		f, _ := errors.AsType[*fault.Error](err)
+		if (err == nil) != (p != nil) || (f == nil) != (tc.field == "") || f != nil && f.Field != tc.field {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func lock(c *Config, field string) {
+	p := c.Profiles["default"]
+	p.Locked = []string{field}
+	c.Profiles["default"] = p
 }

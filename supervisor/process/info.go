@@ -76,3 +76,18 @@ func (p *Process) Info() Info {
 	}
 	return info
 }
+
+// Keep is how long the process is to be kept when it has ended, if others are for so long. With a lease of
+// nothing it was for one client: that has gone, or removes it when it has the result, or comes back for that
+// where boxd was lost.
+func (p *Process) Keep(others time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.spec.Lease == nil || *p.spec.Lease > 0:
+		return others
+	case p.seen && len(p.all) == 0:
+		return 0
+	}
+	return min(others, firstLease)
+}

@@ -42,7 +42,7 @@ func TestLimitsOfALivingSessionChange(t *testing.T) {
 func TestAChangeIsAllOrNothing(t *testing.T) {
 	d := start(t)
 	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)})
-	succeeds(t, d, "s1", sh("head -c 40000000 /dev/urandom > /workspace/big"))
+	succeeds(t, d, "s1", sh("head -c 40000000 /dev/urandom > /workspace/big; for i in $(seq 20); do : > /workspace/f$i; done"))
 	hold := make(chan api.ExecResult, 1)
 	go func() {
 		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
@@ -66,7 +66,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	}{
 		{"less memory than is used", api.SessionChange{Memory: new(64 * quantity.MiB), CPUs: new(0.5), Labels: map[string]string{"x": "y"}}, http.StatusConflict, "memory"},
 		{"fewer processes than there are", api.SessionChange{Pids: new(20), Memory: new(512 * quantity.MiB)}, http.StatusConflict, "pids"},
-		{"fewer files than there are", api.SessionChange{WorkspaceInodes: new(1), Pids: new(70)}, http.StatusConflict, "workspace_inodes"},
+		{"fewer files than there are", api.SessionChange{WorkspaceInodes: new(16), Pids: new(70)}, http.StatusConflict, "workspace_inodes"},
 		{"less disk than is used", api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB), Pids: new(70)}, http.StatusConflict, "workspace_quota"},
 		{"room on disk, too few processes", api.SessionChange{WorkspaceQuota: new(128 * quantity.MiB), Pids: new(20)}, http.StatusConflict, "pids"},
 		{"nothing", api.SessionChange{Memory: new(quantity.Size(0))}, http.StatusBadRequest, "memory"},
@@ -223,13 +223,17 @@ func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 
 // A quota that nothing would keep is refused, whenever it is asked for.
 func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
-	dir := boxtest.TempDir(t)
+	dir, err := os.MkdirTemp("/srv", "boxd") //nolint:usetesting // not in the state directory's filesystem, where the others are
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
 	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
+	_, err = d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
 	refused(t, err, http.StatusNotImplemented, "")
 	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
 		t.Error(err)

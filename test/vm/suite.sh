@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin"
 go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe ./test/survival/mcpserver
-for pkg in test/host test/limits test/boxes test/sessions test/survival cmd/boxctl; do
+for pkg in test/host test/limits test/boxes test/sessions test/abuse test/survival cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	go test -c -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
@@ -29,7 +29,7 @@ echo '== test/host'
 # Boxes have control groups here, below an anchor like that of the package. The tests above stop its slice.
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
-for pkg in test/limits test/boxes test/sessions test/survival cmd/boxctl; do
+for pkg in test/limits test/boxes test/sessions test/abuse test/survival cmd/boxctl; do
 	echo "== $pkg"
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi

@@ -42,12 +42,26 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
 	for _, p := range list {
 		state := p.State
-		if p.Reason != "" {
+		switch {
+		case p.Reason != "":
 			state += " (" + p.Reason + ")"
+		case p.Result != nil && state == "ended":
+			state = how(p.Result)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
 	}
 	return w.Flush()
+}
+
+// how is how a program has ended, in a word or two.
+func how(r *api.ExecResult) string {
+	switch {
+	case r.Status == "exited" && r.ExitCode != nil:
+		return fmt.Sprintf("exited %d", *r.ExitCode)
+	case r.Status == "signaled" && r.Signal != "":
+		return r.Signal
+	}
+	return r.Status
 }
 
 func yesNo(b bool) string {

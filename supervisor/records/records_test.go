@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package records_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/records"
+)
+
+func open(t *testing.T) (*records.Dir, string) {
+	t.Helper()
+	state := t.TempDir()
+	d, err := records.Open(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d, filepath.Join(state, "sessions")
+}
+
+func example() *records.Record {
+	return &records.Record{
+		ID: "s1", Key: policy.Key("uid:7", "s1"), Owner: records.Owner{Name: "uid:7", UID: 7, GID: 8, Groups: []uint32{9}},
+		Created: time.Unix(1, 0).UTC(), Settings: policy.Settings{Profile: "default", EnvNames: []string{"A"}}, Enforced: map[string]policy.Mechanism{"tmp": "tmpfs"},
+	}
+}
+
+func TestARecordIsReadAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	d, _ := open(t)
+	want := example()
+	if err := d.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := d.Keys(); err != nil || !slices.Equal(keys, []string{want.Key}) {
+		t.Errorf("%v, %v", keys, err)
+	}
+	got, err := d.Read(want.Key)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v: %s", err, diff)
+	}
+	for range 2 {
+		if err := d.Remove(want.Key); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWhatIsNoRecordIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*records.Record){
+		"another session's":     func(r *records.Record) { r.Key = strings.Repeat("0", 32) },
+		"another owner's":       func(r *records.Record) { r.Owner.Name = "uid:0" },
+		"of an id that is none": func(r *records.Record) { r.ID = "\n" },
+		"of no time":            func(r *records.Record) { r.Created = time.Time{} },
+	} {
+		d, dir := open(t)
+		r := example()
+		key := r.Key
+		change(r)
+		if err := d.Write(r); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, key+".json")
+		if r.Key != key {
+			if err := os.Rename(filepath.Join(dir, r.Key+".json"), path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := d.Read(key); err == nil || !strings.Contains(err.Error(), path) || d.Path(key) != path {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	d, dir := open(t)
+	if err := os.WriteFile(filepath.Join(dir, "planted"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Keys(); err == nil || !strings.Contains(err.Error(), "planted") || !strings.Contains(err.Error(), dir) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAnEnvironmentComesBack(t *testing.T) {
+	t.Parallel()
+	want := []string{"A=b", "C=", "D=e=f"}
+	f, err := records.EnvironmentFile(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := records.ReadEnvironment(f); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// PID 1 of a box may hand over anything.
+func TestNonsenseIsNoEnvironment(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "{}", `["A"]`, `["=b"]`, `["A=\u0000"]`, `["A=` + strings.Repeat("x", 5<<20) + `"]`} {
+		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), "test")
+		if _, err := f.WriteAt([]byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+		if env, err := records.ReadEnvironment(f); err == nil {
+			t.Errorf("%.20q is %q", text, env)
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := records.ReadEnvironment(r); err == nil {
+		t.Error("a pipe is one")
+	}
+	if _, err := records.ReadEnvironment(nil); err == nil {
+		t.Error("nothing is one")
+	}
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// python is a line that runs a program.
+func python(program string) string { return "exec /usr/bin/python3 - <<'END'\n" + program + "\nEND" }
+
+// rights sends descriptors over everything that a program was given, and looks for a socket that leads out.
+const rights = `
+import array, errno, os, socket, subprocess
+fd = os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY)
+message = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd, 0, 1, 2] * 50))]
+for n in 0, 1, 2:
+    kind = os.readlink("/proc/self/fd/%d" % n).split(":")[0]
+    s, _ = socket.socketpair()
+    os.dup2(n, s.fileno())
+    try:
+        s.sendmsg([b"x"], message)
+        result = "SENT"
+    except OSError as e:
+        result = errno.errorcode[e.errno]
+    s.close()
+    _.close()
+    print(n, kind, result)
+others = [os.readlink("/proc/self/fd/" + f) for f in os.listdir("/proc/self/fd") if int(f) > 2 and int(f) != fd and os.path.exists("/proc/self/fd/" + f)]
+print("others", others)
+print("sockets", open("/proc/net/unix").read().count("\n") - 1)
+print("files", [os.path.join(d, f) for d, _, names in os.walk("/") if not d.startswith("/proc") for f in names if os.path.exists(os.path.join(d, f)) and os.stat(os.path.join(d, f)).st_mode & 0o170000 == 0o140000])
+`
+
+// A program has pipes or a terminal and no socket to boxd: there is nothing to send a descriptor over.
+func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for name, tc := range map[string]struct {
+		kinds string
+		req   api.ProcessRequest
+	}{
+		"pipes":    {"pipe", api.ProcessRequest{Stdin: true}},
+		"terminal": {"/dev/pts/0", api.ProcessRequest{Terminal: &api.Terminal{Rows: 24, Cols: 80}}},
+	} {
+		tc.req.Command = new("/usr/bin/python3 -c '" + rights + "'")
+		begin(t, d, name, &tc.req)
+		got := strings.ReplaceAll(over(t, d, name).Result.Stdout, "\r\n", "\n")
+		want := fmt.Sprintf("0 %[1]s ENOTSOCK\n1 %[1]s ENOTSOCK\n2 %[1]s ENOTSOCK\nothers []\nsockets 0\nfiles []\n", tc.kinds)
+		if got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// receive takes descriptors that another program of its box sends it, over a name and over a path.
+const receive = `
+import array, os, socket, sys
+for name in "\0rights", "/workspace/socket":
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    s.bind(name)
+    s.listen()
+    print("listening", flush=True)
+    c, _ = s.accept()
+    for round in range(100):
+        _, ancillary, _, _ = c.recvmsg(1, socket.CMSG_SPACE(4))
+        a = array.array("i", ancillary[0][2])
+        found = sorted(os.listdir(a[0]))
+        os.close(a[0])
+    print(found, flush=True)
+`
+
+const send = `
+import array, os, socket, sys
+for name in "\0rights", "/workspace/socket":
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    while True:
+        try:
+            s.connect(name)
+            break
+        except OSError as e:
+            if "--once" in sys.argv:
+                print(type(e).__name__)
+                sys.exit()
+    fd = os.open("/workspace/dir", os.O_RDONLY | os.O_DIRECTORY)
+    for round in range(100):
+        s.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+`
+
+// What programs of a box send each other stays there: another box does not reach the same name, and boxd gets
+// nothing.
+func TestT17DescriptorsStayInTheBox(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	succeeds(t, d, "s1", "mkdir dir; touch dir/mine")
+	succeeds(t, d, "s2", "mkdir dir")
+	before := settled(t, d)
+	begin(t, d, "receiver", shell(python(receive)))
+	says(t, d, "receiver", "listening")
+	if got := succeeds(t, d, "s2", "/usr/bin/python3 - --once <<'END'\n"+send+"\nEND"); got != "ConnectionRefusedError\n" {
+		t.Errorf("another box: %q", got)
+	}
+	succeeds(t, d, "s1", python(send))
+	if got, want := over(t, d, "receiver").Result.Stdout, strings.Repeat("listening\n['mine']\n", 2); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := d.DeleteProcess(t.Context(), "s1", "receiver"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+// hoard takes all descriptors and all terminals it can get, and keeps them until there is a file.
+const hoard = `
+import errno, os, signal, time
+files, terminals = [], []
+try:
+    while True:
+        terminals.append(os.openpty())
+except OSError as e:
+    print("terminals", len(terminals), errno.errorcode[e.errno], flush=True)
+try:
+    while True:
+        files.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as e:
+    print("files", len(files) > 100, errno.errorcode[e.errno], flush=True)
+while not os.path.lexists("/workspace/go"):
+    time.sleep(0.02)
+`
+
+// A box runs out of descriptors and terminals of its own, and of nobody else's.
+func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2"})
+	before := settled(t, d)
+	terminal := func() *api.ProcessRequest {
+		req := shell("tty")
+		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+		return req
+	}
+	names := []string{}
+	for i := range 4 { // all of them at a time have the descriptors of the box's user
+		names = append(names, fmt.Sprint("hoard", i))
+		begin(t, d, names[i], shell(python(hoard)))
+		says(t, d, names[i], "files True EMFILE")
+		if i == 0 {
+			says(t, d, names[i], "terminals 6")
+			says(t, d, names[i], "ENOSPC")
+		}
+	}
+	if state, _, err := d.StartProcess(t.Context(), "s1", "terminal", terminal()); err != nil || state.State != "ended" || state.Result.Status != "start_failed" {
+		t.Errorf("one terminal more than there are: %+v, %v", state, err)
+	}
+	succeeds(t, d, "s1", "true") // pipes it can still have
+	for i := range 3 {           // and another box terminals
+		if r, isNew, err := d.StartProcess(t.Context(), "s2", fmt.Sprint(i), terminal()); err != nil || !isNew {
+			t.Errorf("in another box: %+v, %v", r, err)
+		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), time.Minute); err != nil || end.Result == nil || end.Result.Stdout != "/dev/pts/0\r\n" {
+			t.Errorf("in another box: %+v, %v", end, err)
+		}
+	}
+	succeeds(t, d, "s1", "touch go")
+	for _, p := range names {
+		over(t, d, p)
+	}
+	begin(t, d, "again", terminal())
+	if end := over(t, d, "again"); end.Result.Stdout != "/dev/pts/0\r\n" {
+		t.Errorf("afterwards: %+v", end)
+	}
+	for _, s := range []string{"s1", "s2"} {
+		list, err := d.Processes(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list {
+			if err := d.DeleteProcess(t.Context(), s, p.ID); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// Terminals that boxd itself makes are no more than a box may have either.
+func TestT37TerminalsOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[processes]\nmax = 80\n")
+	create(t, d, api.SessionRequest{ID: "s1", Pids: new(200)})
+	before := settled(t, d)
+	got, failed := 0, 0
+	for i := range 70 {
+		req := shell("read x")
+		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+		p := fmt.Sprint(i)
+		_, _, err := d.StartProcess(t.Context(), "s1", p, req)
+		state, perr := d.Process(t.Context(), "s1", p, 0)
+		switch {
+		case err != nil || perr != nil:
+			t.Errorf("%d: %v, %v", i, err, perr)
+		case state.State == "running":
+			got++
+		case state.Result.Status == "start_failed" && state.Result.Failure.Item == "terminal":
+			failed++
+		}
+	}
+	if got != 64 || failed != 70-64 {
+		t.Errorf("%d processes have a terminal, %d have none", got, failed)
+	}
+	for i := range 70 {
+		a := raw(t, d, "DELETE", "/v1/sessions/s1/processes/"+fmt.Sprint(i), "")
+		if !slices.Contains([]int{http.StatusNoContent, http.StatusNotFound}, a.Code) {
+			t.Errorf("%d: %s", i, a.Body)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// TestT37EndedProgramsHoldNoTerminals starts more of them, one after the other, than a box can have at a time.
+func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for i := range 70 {
+		req := shell("tty")
+		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+		p := fmt.Sprint(i)
+		begin(t, d, p, req)
+		if end := over(t, d, p); end.Result.Stdout != "/dev/pts/0\r\n" {
+			t.Fatalf("%d: %q, %+v", i, end.Result.Stdout, end.Result.Failure)
+		}
+	}
+}
+
+// settled is what there is when a daemon with sessions has nothing more to make ahead of need.
+func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
+	t.Helper()
+	list, err := d.Sessions(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	boxtest.Eventually(t, "a box is made ahead of need, and nothing runs", func() bool {
+		now = d.Look()
+		return len(now.Processes) == len(list)+1
+	})
+	return now
+}

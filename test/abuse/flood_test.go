@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// margin is what boxd may grow by while a box floods it, in bytes.
+const margin = 32 << 20
+
+// written waits until a process of s1 has written all of it, or stands still, and returns how much that is.
+func written(t *testing.T, d *boxtest.Daemon, p string, all int64) (n int64) {
+	t.Helper()
+	last, same := int64(-1), 0
+	boxtest.Eventually(t, p+" stands still", func() bool {
+		list, err := d.Processes(t.Context(), "s1") // without its output
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list {
+			if s.ID == p {
+				n = s.Output[0].Bytes
+			}
+		}
+		if same++; n != last {
+			last, same = n, 0
+		}
+		return n == all || n > 0 && same > 50
+	})
+	return n
+}
+
+// flood has a process write much with two readers that do not read: the one that loses nothing holds it up until
+// it goes, the other never does and is told what it has missed.
+func flood(t *testing.T, size int64, req *api.ProcessRequest) {
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req.Command = new(fmt.Sprintf("%s until [ -e go ]; do sleep 0.02; done; head -c %d /dev/zero", *req.Command, size))
+	begin(t, d, "p", req)
+	slow, _ := attach(t, d, "p", api.StreamAttach{})
+	lossless, _ := attach(t, d, "p", api.StreamAttach{Lossless: true})
+	before := resident(t, d.PID())
+	succeeds(t, d, "s1", "touch go")
+	if n := written(t, d, "p", size); n > 8<<20 {
+		t.Errorf("with a lossless reader that does not read %d bytes were written", n)
+	}
+	if state, err := d.Process(t.Context(), "s1", "p", 0); err != nil || state.State != "running" || state.Readers != 2 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if now := resident(t, d.PID()); now > before+margin {
+		t.Errorf("held up: boxd has grown from %d to %d bytes", before, now)
+	}
+	succeeds(t, d, "s1", "true") // others of its box go on
+	_ = lossless.ws.CloseNow()
+	if n := written(t, d, "p", size); n != size {
+		t.Errorf("without the lossless reader it has written %d bytes of %d", n, size)
+	}
+	if now := resident(t, d.PID()); now > before+margin {
+		t.Errorf("flooded: boxd has grown from %d to %d bytes", before, now)
+	}
+	came, missing, exit := slow.told()
+	if came+missing != size || missing < size/2 || exit.Status != "exited" || exit.Output[0].Bytes != uint64(size) {
+		t.Errorf("%d bytes came and %d are told to be missing, of %d; %+v", came, missing, size, exit)
+	}
+	late, a := attach(t, d, "p", api.StreamAttach{Replay: true})
+	came, missing, _ = late.told()
+	if came+missing != size || came > 8<<20 || a.Stdout != 0 {
+		t.Errorf("afterwards %d bytes came and %d are told to be missing, of %d", came, missing, size)
+	}
+	if now := resident(t, d.PID()); now > before+margin {
+		t.Errorf("read: boxd has grown from %d to %d bytes", before, now)
+	}
+}
+
+func TestT40AFloodOfStdout(t *testing.T) {
+	t.Parallel()
+	flood(t, 2_000_000_000, shell(""))
+}
+
+func TestT40AFloodOfATerminal(t *testing.T) {
+	t.Parallel()
+	req := shell("stty raw -echo;")
+	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+	flood(t, 500_000_000, req)
+}
+
+// typing types into the program's own terminal, and asks the console behind it for things.
+const typing = `
+import errno, fcntl, os, struct, sys, termios
+print(os.ttyname(0), os.isatty(1), os.isatty(2))
+def call(name, request, argument):
+    for fd in 0, os.open("/dev/tty", os.O_RDWR):
+        try:
+            fcntl.ioctl(fd, request, argument)
+            print(name, "DONE")
+        except OSError as e:
+            print(name, errno.errorcode[e.errno])
+call("TIOCSTI", 0x5412, b"!")
+call("TIOCSTI high", 0x5412 | 1 << 32, b"!")
+for code in 2, 3, 4, 11, 12, 13:
+    call("TIOCLINUX %d" % code, 0x541C, struct.pack("b", code) + bytes(63))
+call("TIOCCONS", 0x541D, 0)
+call("TIOCSETD", 0x5423, struct.pack("i", 1))
+`
+
+// A program with a terminal cannot type into it, which whoever attaches would send to their own shell; nor
+// reaches it a console. That logs do not speak to a terminal is TestLogsDoNotSpeakToTheTerminal of cmd/boxctl.
+func TestT46ATerminalOfABoxCannotBeTypedInto(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := shell("/usr/bin/python3 -c '" + typing + "'; read -t 1 x; echo \"left: <$x>\"")
+	req.Command, req.Language, req.Code = nil, "bash", req.Command
+	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+	begin(t, d, "p", req)
+	text := strings.ReplaceAll(over(t, d, "p").Result.Stdout, "\r\n", "\n")
+	if !strings.HasPrefix(text, "/dev/pts/0 True True\n") || !strings.HasSuffix(text, "left: <>\n") || strings.Count(text, "TIOC") < 18 {
+		t.Errorf("%s", text)
+	}
+	for line := range strings.Lines(text) {
+		name, result, ok := strings.Cut(strings.TrimSpace(line), " E")
+		if strings.HasPrefix(line, "TIOC") && (!ok || !strings.Contains("PERM IO ACCES INVAL NOTTY", result)) {
+			t.Errorf("%s: %s", name, line)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// stay is a caller that attaches to a process of s1, says so, and stays. It is the host of an MCP client.
+func stay(socket string) error {
+	c := client.New(socket)
+	in, _ := io.Pipe()
+	o := client.AttachOptions{Write: true, Lines: true, Attached: func(*api.StreamAttached) { fmt.Fprintln(os.Stdout, "attached") }}
+	_, err := c.Attach(context.Background(), "s1", os.Args[2], o, client.Stdio{Stdin: in, Stdout: io.Discard, Stderr: io.Discard}, nil)
+	return err
+}
+
+// A server that listens to nothing ends with its client's lease, however often.
+func TestT71ServersEndWithTheirClients(t *testing.T) {
+	t.Parallel()
+	const (
+		lease, grace, margin = time.Second, 200 * time.Millisecond, 3 * time.Second
+		rounds, atOnce       = 5, 10
+	)
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	cycle := func(p string) error {
+		req := shell("trap '' TERM INT HUP; while :; do read line; sleep 0.1; done")
+		req.Stdin, req.Lease, req.Stop = true, duration(lease), &api.Stop{Grace: duration(grace)}
+		if _, _, err := d.StartProcess(t.Context(), "s1", p, req); err != nil {
+			return err
+		}
+		host := callerOf(t, d, 0, "attach", p)
+		out, err := host.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := host.Start(); err != nil {
+			return err
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		killed := time.Now()
+		kerr := host.Process.Signal(syscall.SIGKILL)
+		_ = host.Wait() // killed, as asked
+		if err := errors.Join(err, kerr); err != nil || line != "attached\n" {
+			return fmt.Errorf("the client says %q: %w", line, err)
+		}
+		end, err := d.Process(t.Context(), "s1", p, time.Minute)
+		if err != nil {
+			return err
+		}
+		after := time.Duration(0)
+		if end.EndedAt != nil {
+			after = end.EndedAt.Sub(killed)
+		}
+		if end.State != "ended" || end.Reason != "lease" || end.Result.Signal != "SIGKILL" || after < lease || after > lease+grace+margin {
+			return fmt.Errorf("%s after %v: %+v", p, after, end)
+		}
+		return d.DeleteProcess(t.Context(), "s1", p)
+	}
+	if err := cycle("first"); err != nil {
+		t.Fatal(err)
+	}
+	before, inside := settled(t, d), succeeds(t, d, "s1", "ls -d /proc/[0-9]* | wc -l")
+	for round := range rounds {
+		var all sync.WaitGroup
+		for i := range atOnce {
+			all.Go(func() {
+				if err := cycle(fmt.Sprintf("%d-%d", round, i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if now := succeeds(t, d, "s1", "ls -d /proc/[0-9]* | wc -l"); now != inside {
+			t.Fatalf("after round %d the box has %s processes, before %s", round, now, inside)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// A lease is the client's to keep: who is attached or renews it keeps its server.
+func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	for _, p := range []string{"attached", "renewed", "left"} {
+		req := shell("sleep 1000")
+		req.Lease = duration(time.Second)
+		begin(t, d, p, req)
+		c, _ := attach(t, d, p, api.StreamAttach{}) // before somebody comes a lease is longer
+		if p != "attached" {
+			_ = c.ws.CloseNow()
+		}
+	}
+	boxtest.Eventually(t, "nobody's server is gone", func() bool {
+		if _, err := d.Renew(t.Context(), "s1", "renewed"); err != nil {
+			t.Fatal(err)
+		}
+		s, err := d.Process(t.Context(), "s1", "left", 0)
+		return err == nil && s.State == "ended" && s.Reason == "lease"
+	})
+	for _, p := range []string{"attached", "renewed"} {
+		if s, err := d.Process(t.Context(), "s1", p, 0); err != nil || s.State != "running" {
+			t.Errorf("%s: %+v, %v", p, s, err)
+		}
+	}
+	over(t, d, "renewed") // and now nobody renews it
+}

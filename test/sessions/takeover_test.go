@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+func process(t *testing.T, d *boxtest.Daemon, id, p string, req *api.ProcessRequest) api.Process {
+	t.Helper()
+	state, _, err := d.StartProcess(t.Context(), id, p, req)
+	if err != nil {
+		t.Fatalf("start %q: %v", p, err)
+	}
+	return state
+}
+
+// A session is the same after boxd has been stopped and started, or killed: its box, its processes and what
+// they have come to, and the values that are in no file.
+func TestSessionsOutliveBoxd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, boxtest.Kept)
+			d.Warm()
+			before := d.Look()
+			const secret = "s3cr3t-of-the-session"
+			s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, TTL: new(quantity.Duration(time.Hour))})
+			create(t, d, api.SessionRequest{ID: "frozen"})
+			lives := process(t, d, "s1", "lives", &api.ProcessRequest{
+				Command: new("echo begun; trap 'echo stopped; exit 0' TERM; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},
+				Restart: &api.Restart{Policy: "always"}, Labels: map[string]string{"c": "d"},
+			})
+			process(t, d, "s1", "stopped", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Restart: &api.Restart{Policy: "always"}})
+			stopped, err := d.StopProcess(t.Context(), "s1", "stopped")
+			if err != nil || stopped.Reason != "stopped" {
+				t.Fatalf("%+v, %v", stopped, err)
+			}
+			once := api.ExecRequest{ID: "once", Command: new("echo ran >> ran; echo out; echo err >&2; exit 3")}
+			first := in(t, d, "s1", once)
+			end(d)
+			d.Restart()
+			now, err := d.Session(t.Context(), "s1")
+			if err != nil || now.PID != s.PID || now.IDBase != s.IDBase || !now.CreatedAt.Equal(s.CreatedAt) || !maps.Equal(now.Labels, s.Labels) || now.TTL != s.TTL || now.Running != 1 {
+				t.Fatalf("%+v, %v: was %+v", now, err, s)
+			}
+			if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}}); isNew || err != nil {
+				t.Errorf("it is asked for again: %v, %v", isNew, err)
+			}
+			if got := succeeds(t, d, "s1", sh("echo $SECRET")); got != secret+"\n" {
+				t.Errorf("%q", got)
+			}
+			if p, err := d.Process(t.Context(), "s1", "lives", 0); err != nil || p.State != "running" || p.PID != lives.PID || p.Starts != 1 || p.Labels["c"] != "d" || !p.StartedAt.Equal(lives.StartedAt) {
+				t.Errorf("%+v, %v: was %+v", p, err, lives)
+			}
+			if p, err := d.Process(t.Context(), "s1", "stopped", 0); err != nil || p.State != "ended" || p.Reason != "stopped" || p.Starts != 1 || !p.EndedAt.Equal(*stopped.EndedAt) {
+				t.Errorf("%+v, %v", p, err)
+			}
+			if again := in(t, d, "s1", once); again.Stdout != first.Stdout || again.Stderr != first.Stderr || *again.ExitCode != 3 {
+				t.Errorf("%s, and was %s", show(again), show(first))
+			}
+			if got := succeeds(t, d, "s1", sh("cat ran")); got != "ran\n" {
+				t.Errorf("it has run again: %q", got)
+			}
+			if p, err := d.StopProcess(t.Context(), "s1", "lives"); err != nil || p.Result == nil || p.Result.Stdout != "begun\nstopped\n" {
+				t.Errorf("%+v, %v", p, err)
+			}
+			holds(t, d.Dir, secret)
+			for _, id := range []string{"s1", "frozen"} {
+				if err := d.Delete(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+			}
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// holds fails if any file of a directory holds a text.
+func holds(t *testing.T, dir, text string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil //nolint:nilerr // it has just gone
+		}
+		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte(text)) {
+			t.Errorf("%s has it", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// What the next boxd finds is held against its configuration, and no record makes a session more than a
+// request could.
+func TestADamagedRecordIsNoSession(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(r map[string]any) string{
+		"half":           func(map[string]any) string { return `{"id":"s1","ke` },
+		"nothing":        func(map[string]any) string { return "" },
+		"another owner":  func(r map[string]any) string { r["owner"].(map[string]any)["name"] = "uid:1"; return "" },
+		"another id":     func(r map[string]any) string { r["id"] = "s2"; return "" },
+		"unlocked":       func(r map[string]any) string { r["settings"].(map[string]any)["pids"] = 99; return "" },
+		"with a network": func(r map[string]any) string { r["settings"].(map[string]any)["network"] = "host"; return "" },
+		"no profile":     func(r map[string]any) string { r["settings"].(map[string]any)["profile"] = "gone"; return "" },
+		"a large number": func(r map[string]any) string { r["settings"].(map[string]any)["memory"] = "9999TiB"; return "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, boxtest.Kept+"[profiles.default]\nlocked = [\"pids\"]\n")
+			d.Warm()
+			before := d.Look()
+			create(t, d, api.SessionRequest{ID: "s1"})
+			create(t, d, api.SessionRequest{ID: "good"})
+			d.Kill()
+			records, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
+			if err != nil || len(records) != 2 {
+				t.Fatalf("%v, %v", records, err)
+			}
+			damaged := ""
+			for _, path := range records {
+				data, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var r map[string]any
+				if err := json.Unmarshal(data, &r); err != nil {
+					t.Fatal(err)
+				}
+				if r["id"] != "s1" {
+					continue
+				}
+				text := damage(r)
+				if text == "" && name != "nothing" {
+					data, err := json.Marshal(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					text = string(data)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				damaged = path
+			}
+			d.Restart()
+			if _, err := d.Session(t.Context(), "s1"); err == nil {
+				t.Error("it is a session")
+			}
+			if !strings.Contains(d.Log(), damaged) {
+				t.Error("the log does not name the record")
+			}
+			if list := sessions(t, d); len(list) != 1 || list[0] != "good" {
+				t.Errorf("%+v", list)
+			}
+			if err := d.Delete(t.Context(), "good"); err != nil {
+				t.Error(err)
+			}
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// A lossless reader goes on where it was, over the death of boxd, though the program writes more than is kept.
+func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, boxtest.Kept)
+			create(t, d, api.SessionRequest{ID: "s1"})
+			const size = 40 << 20
+			process(t, d, "s1", "p", &api.ProcessRequest{
+				Command: new("until [ -e go ]; do sleep 0.01; done; head -c 41943040 /dev/zero"), Output: new(64 * quantity.KiB),
+			})
+			var got counter
+			done := make(chan error, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			go func() {
+				_, err := d.Attach(ctx, "s1", "p", client.AttachOptions{From: &[2]int64{}, Lossless: true, Gap: func(g api.StreamGap) {
+					t.Errorf("a gap of %d", g.Bytes)
+				}}, client.Stdio{Stdout: &got, Stderr: &got}, nil)
+				done <- err
+			}()
+			boxtest.Eventually(t, "somebody reads", func() bool {
+				p, err := d.Process(t.Context(), "s1", "p", 0)
+				return err == nil && p.Readers == 1
+			})
+			succeeds(t, d, "s1", sh("touch go"))
+			for range 3 {
+				end(d)
+				d.Restart()
+			}
+			if err := <-done; err != nil || got != size {
+				t.Errorf("%d bytes, %v", got, err)
+			}
+			if err := d.Delete(t.Context(), "s1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// counter counts bytes.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}

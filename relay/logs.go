@@ -75,7 +75,7 @@ func processLogs(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	a, err := p.Attach(c.context(), process.AttachOptions{From: &l.from})
+	a, err := p.Attach(c.context(), process.AttachOptions{From: &l.from, Timed: true})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ type Input struct {
 
 	turn  chan struct{} // holds one element; who has taken it may use the fields below, and memory
 	holed int64
+	clean bool  // the file ends at its position
 	err   error // why nothing can be written any more
 }
 
@@ -88,9 +89,12 @@ func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
 // pass brings b into the memory file and from there into the pipe. What does not come so far is cut off again.
 func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
 	memory, begin := int(i.memory.Fd()), i.taken.Load()
-	if err := unix.Ftruncate(memory, begin); err != nil { // an earlier boxd may have been killed in here
-		return 0, os.NewSyscallError("input", err)
+	if !i.clean { // an earlier boxd may have been killed in here
+		if err := unix.Ftruncate(memory, begin); err != nil {
+			return 0, os.NewSyscallError("input", err)
+		}
 	}
+	i.clean = false
 	end := begin
 	for len(b) > 0 {
 		m, err := unix.Pwrite(memory, b, end)
@@ -99,7 +103,11 @@ func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
 		}
 		b, end = b[max(m, 0):], end+int64(max(m, 0))
 	}
-	err = i.move(ctx, memory, end)
+	if err = i.move(ctx, memory, end); err == nil {
+		i.clean = true
+		i.taken.Store(end)
+		return int(end - begin), nil
+	}
 	at, serr := unix.Seek(memory, 0, unix.SEEK_CUR)
 	i.taken.Store(at)
 	return int(at - begin), errors.Join(err, serr)

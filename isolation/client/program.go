@@ -128,16 +128,17 @@ func (p *Program) giveBack() {
 
 func (p *Program) end(exit *isolation.Exit, err error) {
 	p.exit, p.err = exit, err
+	early := false
 	select {
 	case <-p.started:
 	default:
+		early = true
 		p.giveBack()
-		close(p.started)
 	}
 	log := p.log // another may go on with it as soon as this one has ended
 	close(p.exited)
-	if p.terminal && p.input != nil {
-		p.input.hangUp()
+	if early { // after that: who waits for the start finds the end
+		close(p.started)
 	}
 	if log != nil {
 		log.Wake() // there may be nothing more to read

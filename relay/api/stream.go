@@ -47,9 +47,10 @@ const (
 // Bounds of a stream, in bytes.
 const (
 	StdinWindow = 256 << 10
-	MaxFrame    = 64<<10 + 1 // of stdin; outputs keep to it too
-	MaxStart    = 16 << 20   // of the first message
-	MaxLine     = 16 << 20   // of a line without its end, where messages are lines
+	MaxFrame    = 64<<10 + 1  // of stdin
+	MaxOutput   = 256<<10 + 1 // of stdout and stderr
+	MaxStart    = 16 << 20    // of the first message
+	MaxLine     = 16 << 20    // of a line without its end, where messages are lines
 )
 
 // ClientControl is a control message from the client; one field is set.

@@ -160,7 +160,7 @@ func (c *conn) follow(ctx context.Context, session *supervisor.Session, e *super
 		case <-drained:
 		}
 	})
-	frame := make([]byte, 1, api.MaxFrame)
+	frame := make([]byte, 1, api.MaxOutput)
 	err := e.Follow(reading, func(stream int, data []byte) error {
 		frame = append(frame[:1], data...)
 		frame[0] = api.ChannelStdout + byte(stream)

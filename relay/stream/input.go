@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -85,6 +86,10 @@ func (in *input) add(data []byte, release func()) error {
 	return err
 }
 
+// confirmDelay is how long the word that a little input has been taken may wait for more: it is only there for
+// the window, and would be a message for every line that is typed.
+const confirmDelay = 10 * time.Millisecond
+
 // pump writes to the program until the end of the input or of the stream. What a program does not
 // read any more is dropped and confirmed: whether to go on sending is the client's to decide.
 func (in *input) pump(confirm func(taken uint64)) {
@@ -92,12 +97,21 @@ func (in *input) pump(confirm func(taken uint64)) {
 		return
 	}
 	read := true
+	taken, told := uint64(0), uint64(0)
+	late := time.NewTimer(confirmDelay)
+	defer late.Stop()
 	for {
 		select {
 		case <-in.done:
 			return
+		case <-late.C:
+			if told < taken {
+				confirm(taken)
+				told = taken
+			}
 		case m := <-in.queue:
 			if len(m.data) == 0 {
+				confirm(taken)
 				in.program.end()
 				return
 			}
@@ -111,7 +125,12 @@ func (in *input) pump(confirm func(taken uint64)) {
 				return
 			}
 			read = read && err == nil
-			confirm(in.taken.Add(uint64(len(m.data))))
+			if taken = in.taken.Add(uint64(len(m.data))); taken-told >= api.StdinWindow/4 {
+				confirm(taken)
+				told = taken
+			} else {
+				late.Reset(confirmDelay)
+			}
 		}
 	}
 }

@@ -205,7 +205,7 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 			return err
 		}
 	}
-	frame := make([]byte, 1, api.MaxFrame)
+	frame := make([]byte, 1, api.MaxOutput)
 	for {
 		c, err := a.Next(ctx)
 		switch {
@@ -218,7 +218,7 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 		case c.Stream == 0 && o.lines != nil:
 			err = o.lines.add(ctx, c.Data, o.c.send, func(n int64) error { return o.gap(ctx, 0, n) })
 		default:
-			for data := range slices.Chunk(c.Data, api.MaxFrame-1) {
+			for data := range slices.Chunk(c.Data, api.MaxOutput-1) {
 				frame = append(frame[:1], data...)
 				frame[0] = api.ChannelStdout + byte(c.Stream)
 				if err = o.c.send(ctx, frame); err != nil {

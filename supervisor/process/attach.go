@@ -17,7 +17,7 @@ import (
 // Bounds of attachments.
 const (
 	maxReaders = 64
-	bufferSize = 64 << 10
+	bufferSize = 256 << 10
 	stall      = 10 * time.Minute // after which a lossless reader that takes nothing does not count
 )
 
@@ -27,6 +27,7 @@ type AttachOptions struct {
 	Write    bool      // it wants to be the one writer
 	TakeOver bool      // and to take the place of another
 	Lossless bool      // the program waits for it
+	Timed    bool      // it wants to know when output was written
 }
 
 // Attachment is one client of a process. Next is for one goroutine, Write and CloseWrite for another.
@@ -92,7 +93,7 @@ func (a *Attachment) begin(o *AttachOptions, end [2]int64) error {
 		a.at = *o.From
 	}
 	a.taken = a.at
-	a.reader, a.buf = a.log.NewReader(a.at, true), make([]byte, bufferSize)
+	a.reader, a.buf = a.log.NewReader(a.at, o.Timed), make([]byte, bufferSize)
 	return nil
 }
 

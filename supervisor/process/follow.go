@@ -51,7 +51,7 @@ func Follow(ctx context.Context, program *client.Program, window isolation.Outpu
 
 // farther reports whether PID 1 should hear that readers have come from one position to another.
 func farther(from, to [2]int64, tail uint64) bool {
-	step := max(min(int64(paceStep), int64(tail)/2), 1)
+	step := max(min(int64(paceStep), int64(tail)/4), 1)
 	return to[0]-from[0] >= step || to[1]-from[1] >= step
 }
 

@@ -5,7 +5,7 @@ package process
 import "time"
 
 // paceStep is how far readers come between two words about it to PID 1, where that keeps enough.
-const paceStep = 64 << 10
+const paceStep = 256 << 10
 
 // slowestLocked is what all lossless readers have taken, nil if there are none.
 func (p *Process) slowestLocked(now time.Time) *[2]int64 {

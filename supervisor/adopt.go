@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
@@ -134,7 +135,12 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, livi
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
 	}
-	if err := v.boxes.End(ctx, key, true); err != nil {
+	err := v.boxes.End(ctx, key, true)
+	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
+		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", key, "error", err)
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("clean up session %s: %w", key, err)
 	}
 	if !recorded {

@@ -110,6 +110,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 	}
 	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep})
 	if err != nil {
+		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
 	}
 	defer sup.Close()

@@ -8,9 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // tempPrefix marks a file that is still being written; readers pass over it.
@@ -38,7 +41,7 @@ func WriteJSON(dir *os.Root, name string, v any) error {
 
 // ReadJSON reads the record name in dir into v.
 func ReadJSON(dir *os.Root, name string, v any) error {
-	data, err := dir.ReadFile(name)
+	data, err := read(dir, name)
 	if err != nil {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
@@ -46,6 +49,34 @@ func ReadJSON(dir *os.Root, name string, v any) error {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
 	return nil
+}
+
+// maxRecord is far more than any record has.
+const maxRecord = 16 << 20
+
+// errNoRecord means that something else is in the place of a record.
+var errNoRecord = errors.New("not a regular file of the size of a record")
+
+// read reads a file of dir that was written as a record. Whatever else has its name is not waited for, as a
+// FIFO would be, not followed and not held in memory.
+func read(dir *os.Root, name string) ([]byte, error) {
+	info, err := dir.Lstat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNoRecord
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
+	if err == nil && len(data) > maxRecord {
+		err = errNoRecord
+	}
+	return data, err
 }
 
 // Names lists the records in dir and removes what a writer that died has left half-written.

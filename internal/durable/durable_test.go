@@ -6,8 +6,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/durable"
 )
@@ -44,5 +47,32 @@ func TestRecordsReplaceEachOtherWhole(t *testing.T) {
 	var v any
 	if durable.ReadJSON(dir, "bad.json", &v) == nil || !errors.Is(durable.ReadJSON(dir, "no.json", &v), fs.ErrNotExist) {
 		t.Fatal("a corrupt or missing record was read")
+	}
+}
+
+// What only has the name of a record is refused, and neither waited for nor followed.
+func TestOnlyRegularFilesAreRecords(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for name, make := range map[string]func(path string) error{
+		"fifo":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link":      func(path string) error { return os.Symlink("good", path) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"huge":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
+	} {
+		if err := errors.Join(dir.WriteFile("good", []byte("1"), 0o600), make(filepath.Join(path, name))); err != nil {
+			t.Fatal(err)
+		}
+		if err := durable.ReadJSON(dir, name, new(any)); err == nil {
+			t.Errorf("%s was read", name)
+		}
+	}
+	if err := durable.ReadJSON(dir, "good", new(any)); err != nil {
+		t.Error(err)
 	}
 }

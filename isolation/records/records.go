@@ -8,6 +8,7 @@ package records
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -114,7 +115,7 @@ func (d *Dir) Write(r *Record) error {
 
 // Read reads the record of a box. fs.ErrNotExist: it has none, as its start was interrupted.
 func (d *Dir) Read(key string) (*Record, error) {
-	data, err := d.root.ReadFile(key + "/" + recordName)
+	data, err := d.read(key + "/" + recordName)
 	if err != nil {
 		return nil, fmt.Errorf("record of box %s: %w", key, err)
 	}
@@ -126,6 +127,23 @@ func (d *Dir) Read(key string) (*Record, error) {
 		return nil, fmt.Errorf("record of box %s: %w", key, err)
 	}
 	return r, nil
+}
+
+// read reads a record. What only has its name, such as a FIFO, is neither waited for nor followed.
+func (d *Dir) read(name string) ([]byte, error) {
+	info, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRecord+1)) // decode refuses so much
 }
 
 // Remove removes the directory of a box that is dead, if there is one.

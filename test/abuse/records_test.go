@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// lockedProfile has what a request, or a record, may not change.
+const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\"]\n"
+
+// recordOf is the path of the record of the session with an id.
+func recordOf(t *testing.T, d *boxtest.Daemon, id string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), `"id":"`+id+`"`) {
+			return path
+		}
+	}
+	t.Fatalf("no record of %s in %q", id, files)
+	return ""
+}
+
+// keyOf is the key of a session, by which the host knows its box.
+func keyOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".json") }
+
+// replaced puts something else into the place of a file.
+func replaced(t *testing.T, path string, make func(path string) error) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(path), make(path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// edited writes a text into the place of a file.
+func edited(text string) func(path string) error {
+	return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+}
+
+// changed changes fields of a record, which are named by their path.
+func changed(t *testing.T, data []byte, fields map[string]any) func(path string) error {
+	t.Helper()
+	var record map[string]any
+	if err := json.Unmarshal(data, &record); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range fields {
+		in := record
+		parts := strings.Split(name, ".")
+		for _, p := range parts[:len(parts)-1] {
+			in = in[p].(map[string]any)
+		}
+		last := parts[len(parts)-1]
+		if _, there := in[last]; !there {
+			t.Fatalf("no %s in %s", name, data)
+		}
+		in[last] = value
+	}
+	data, err := json.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return edited(string(data))
+}
+
+// A record that is not what boxd has written makes no session: its box ends, the log names the file, and the
+// others go on.
+func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lockedProfile)
+	d.Warm()
+	before := d.Look()
+	witness := create(t, d, api.SessionRequest{ID: "witness"})
+	succeeds(t, d, "witness", "echo kept > file")
+	other := recordOf(t, d, "witness")
+	for name, make := range map[string]func(path string, data []byte) func(string) error{
+		"empty":           func(string, []byte) func(string) error { return edited("") },
+		"half":            func(_ string, data []byte) func(string) error { return edited(string(data[:len(data)/2])) },
+		"noise":           func(string, []byte) func(string) error { return edited("\x00\xff\x1b[2J") },
+		"null":            func(string, []byte) func(string) error { return edited("null") },
+		"another version": func(string, []byte) func(string) error { return edited(`{"version":2,"session":{"id":"s1"}}`) },
+		"the other's": func(string, []byte) func(string) error {
+			return func(path string) error { return os.Link(other, path) }
+		},
+		"a link": func(string, []byte) func(string) error {
+			return func(path string) error { return os.Symlink(other, path) }
+		},
+		"a link out": func(string, []byte) func(string) error {
+			return func(path string) error { return os.Symlink("/etc/passwd", path) }
+		},
+		"a directory": func(string, []byte) func(string) error {
+			return func(path string) error { return os.Mkdir(path, 0o700) }
+		},
+		"a FIFO": func(string, []byte) func(string) error {
+			return func(path string) error { return unix.Mkfifo(path, 0o600) }
+		},
+		"a huge file": func(string, []byte) func(string) error {
+			return func(path string) error { return errors.Join(edited("{")(path), os.Truncate(path, 1<<40)) }
+		},
+		"more memory":     field(t, "settings.memory", 1<<40),
+		"more processes":  field(t, "settings.pids", 4000),
+		"a network":       field(t, "settings.network", "host"),
+		"a writable root": field(t, "settings.read_only_root", false),
+		"an image":        field(t, "settings.image", "../../root"),
+		"no profile":      field(t, "settings.profile", ""),
+		"another profile": field(t, "settings.profile", "none"),
+		"another owner":   field(t, "owner.name", "uid:4242"),
+		"another id":      field(t, "id", "witness"),
+		"another key":     field(t, "key", keyOf(other)),
+		"a negative ttl":  field(t, "settings.ttl", "-1s"),
+	} {
+		s := create(t, d, api.SessionRequest{ID: "s1", Profile: "small"})
+		begin(t, d, "p", shell("sleep 1000"))
+		path := recordOf(t, d, "s1")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Kill()
+		replaced(t, path, make(path, data))
+		seen := len(d.Log())
+		d.Restart()
+		if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, path) {
+			t.Errorf("%s: the log says\n%s", name, text)
+		}
+		boxtest.Eventually(t, name+": its box is dead", func() bool { return !lives(int(s.PID)) })
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the record is there: %v", name, err)
+		}
+		if now, err := d.Session(t.Context(), "witness"); err != nil || now.PID != witness.PID {
+			t.Errorf("%s: the other session is %+v, %v", name, now, err)
+		}
+	}
+	if got := succeeds(t, d, "witness", "cat file"); got != "kept\n" {
+		t.Errorf("%q", got)
+	}
+	if err := d.Delete(t.Context(), "witness"); err != nil {
+		t.Fatal(err)
+	}
+	d.NothingLeft(before)
+}
+
+// field changes one field of a record.
+func field(t *testing.T, name string, value any) func(string, []byte) func(string) error {
+	return func(_ string, data []byte) func(string) error { return changed(t, data, map[string]any{name: value}) }
+}
+
+// What a record may say otherwise gives nobody more: not the caller it names, not the box.
+func TestT66ARecordNeverWidens(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "s3cret"}})
+	path := recordOf(t, d, "s1")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(data), "s3cret") {
+		t.Errorf("a value of the environment is in %s", data)
+	}
+	d.Kill()
+	replaced(t, path, changed(t, data, map[string]any{
+		"owner.uid": otherUID, "owner.gid": otherGID, "settings.env": []string{"LD_PRELOAD"},
+	}))
+	d.Restart()
+	if a := asUser(t, d, otherUID, request("GET", "/v1/sessions/s1", ""), request("GET", "/v1/sessions", "")); a[0].Code != http.StatusNotFound || strings.Contains(string(a[1].Body), "s1") {
+		t.Errorf("%s, %s", a[0].Body, a[1].Body)
+	}
+	if now, err := d.Session(t.Context(), "s1"); err == nil {
+		if now.PID != s.PID || now.Owner != s.Owner {
+			t.Errorf("%+v", now)
+		}
+		if got := succeeds(t, d, "s1", `echo "$TOKEN:$LD_PRELOAD"`); got != "s3cret:\n" {
+			t.Errorf("%q", got)
+		}
+	} else if !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), path) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A record without a box makes none, whatever it asks for and whoever it says it is of.
+func TestT66APlantedRecordMakesNoSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	path := recordOf(t, d, "s1")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	planted := filepath.Join(filepath.Dir(path), strings.Repeat("ab", 16)+".json")
+	replaced(t, planted, edited(string(data)))
+	half := filepath.Join(filepath.Dir(path), ".new-HALF")
+	replaced(t, half, edited(string(data[:10])))
+	d.Restart()
+	list, err := d.Sessions(t.Context(), true)
+	if err != nil || len(list) != 1 || !strings.Contains(d.Log(), planted) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for _, path := range []string{planted, half} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", path, err)
+		}
+	}
+}
+
+// What among the records is none of boxd's it does not touch, nor does it come up: it says which, and the boxes
+// live on until it does.
+func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	s := create(t, d, api.SessionRequest{ID: "s1"})
+	d.Kill()
+	for _, name := range []string{"notes.txt", "escape.json", strings.Repeat("g", 31) + ".json", strings.Repeat("ab", 16) + ".json"} {
+		path := filepath.Join(d.State, "sessions", name)
+		make := edited("{}")
+		if len(name) == 37 { // one that boxd cannot remove
+			make = func(path string) error { return os.MkdirAll(filepath.Join(path, "file"), 0o700) }
+		}
+		replaced(t, path, make)
+		out, err := boxd(t, d)
+		if err == nil || !strings.Contains(out, keyOf(path)) {
+			t.Errorf("%s: %s, %v", name, out, err)
+		}
+		if _, err := os.Lstat(path); err != nil || !lives(int(s.PID)) {
+			t.Errorf("%s: %v, or the box is dead", name, err)
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Restart()
+	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+// The keeper touches no box whose record it does not understand, and says which; the others go on.
+func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(data string) func(path string) error{
+		"empty":           func(string) func(string) error { return edited("") },
+		"half":            func(data string) func(string) error { return edited(data[:len(data)/2]) },
+		"another version": func(data string) func(string) error { return edited(strings.Replace(data, "box 1", "box 2", 1)) },
+		"no process": func(data string) func(string) error {
+			return edited(strings.Replace(data, "pid ", "pid 1", 1) + "more\n")
+		},
+		"a directory": func(string) func(string) error { return func(path string) error { return os.Mkdir(path, 0o700) } },
+		"a FIFO":      func(string) func(string) error { return func(path string) error { return unix.Mkfifo(path, 0o600) } },
+		"a link out": func(string) func(string) error {
+			return func(path string) error { return os.Symlink("/etc/passwd", path) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := boxtest.Start(t, boxtest.Lasting)
+			s, witness := create(t, d, api.SessionRequest{ID: "s1"}), create(t, d, api.SessionRequest{ID: "witness"})
+			key := keyOf(recordOf(t, d, "s1"))
+			path := filepath.Join(d.Dir, "run", "boxes", key, "record")
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keeper := d.Keeper()
+			d.Kill()
+			if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			boxtest.Eventually(t, "the keeper is dead", func() bool { return !lives(keeper) })
+			replaced(t, path, make(string(data)))
+			d.Restart()
+			if now, err := d.Session(t.Context(), "witness"); err != nil || now.PID != witness.PID {
+				t.Errorf("the other session: %+v, %v", now, err)
+			}
+			if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "DAMAGED RECORD") || !strings.Contains(d.Log(), key) {
+				t.Errorf("%v", err)
+			}
+			if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "new"}); err != nil {
+				t.Errorf("a new session: %v", err)
+			}
+			if !lives(int(s.PID)) {
+				t.Error("its box was ended, by what nobody understands")
+			}
+			// As the log says: end it, and remove its directory.
+			if err := errors.Join(unix.Kill(int(s.PID), unix.SIGKILL), os.RemoveAll(filepath.Dir(path))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -140,6 +140,9 @@ func (p *Program) end(exit *isolation.Exit, err error) {
 	if early { // after that: who waits for the start finds the end
 		close(p.started)
 	}
+	if p.terminal && p.input != nil {
+		p.input.hangUp()
+	}
 	if log != nil {
 		log.Wake() // there may be nothing more to read
 	}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// systemd restarts, kills and stops boxd, and its keeper with it, which is of the same unit here: boxes are in
+// the anchor's group and live on, with their limits.
+func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
+	d := start(t, boxtest.Kept)
+	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB)})
+	d.Stop()
+	if err := unix.Kill(d.Keeper(), unix.SIGKILL); err != nil { // the next one is of the unit
+		t.Fatal(err)
+	}
+	const unit = "boxd-life.service"
+	t.Cleanup(func() { // systemd forgets a transient unit that has been stopped
+		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "systemctl", "stop", unit).Run()
+		d.Restart() // to be ended in order
+	})
+	out, err := exec.CommandContext(t.Context(), "systemd-run", "-q", "--unit="+unit, "-p", "Type=notify", "-p", "Restart=always", "-p", "RestartSec=100ms",
+		filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	process := func() api.Process {
+		t.Helper()
+		var p api.Process
+		boxtest.Eventually(t, "boxd answers", func() bool {
+			var err error
+			p, err = d.Process(t.Context(), "s1", "p", 0)
+			return err == nil
+		})
+		return p
+	}
+	boxtest.Eventually(t, "boxd is up", func() bool { return d.Ready(t.Context()) == nil })
+	script := "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+	if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &script}); err != nil {
+		t.Fatal(err)
+	}
+	first := process()
+	for _, how := range [][]string{{"restart", unit}, {"kill", "--signal=KILL", "--kill-whom=main", unit}, {"restart", unit}, {"kill", "--signal=KILL", unit}, {"restart", unit}} {
+		before := process()
+		systemctl(t, how...)
+		boxtest.Eventually(t, "the process goes on", func() bool {
+			p, err := d.Process(t.Context(), "s1", "p", 0)
+			return err == nil && p.Output[0].Bytes > before.Output[0].Bytes+8
+		})
+		if p := process(); p.State != "running" || p.PID != first.PID || p.Starts != 1 {
+			t.Errorf("after %v: %+v", how, p)
+		}
+		now, err := d.Session(t.Context(), "s1")
+		if err != nil || now.PID != s.PID || now.Group != s.Group {
+			t.Errorf("after %v: %+v, %v", how, now, err)
+		}
+		if got := file(t, s, "work/memory.max"); got != "134217728" {
+			t.Errorf("after %v memory.max is %s", how, got)
+		}
+	}
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(64 * quantity.MiB)}); err != nil || file(t, s, "work/memory.max") != "67108864" {
+		t.Errorf("%v: memory.max is %s", err, file(t, s, "work/memory.max"))
+	}
+	stopped, err := d.StopProcess(t.Context(), "s1", "p")
+	if err != nil || stopped.State != "ended" {
+		t.Errorf("%+v, %v", stopped, err)
+	}
+	logs, err := d.Process(t.Context(), "s1", "p", 0)
+	if err != nil || logs.Result == nil || !strings.HasPrefix(logs.Result.Status, "signaled") {
+		t.Errorf("%+v, %v", logs, err)
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Error(err)
+	}
+}

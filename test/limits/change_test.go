@@ -234,7 +234,7 @@ func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
 	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
 	_, err = d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
-	refused(t, err, http.StatusNotImplemented, "")
+	refused(t, err, http.StatusNotImplemented, "workspace_quota")
 	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
 		t.Error(err)
 	}

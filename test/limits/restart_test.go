@@ -27,6 +27,10 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 	}
 	const unit = "boxd-life.service"
 	t.Cleanup(func() { // systemd forgets a transient unit that has been stopped
+		if t.Failed() {
+			text, _ := exec.CommandContext(context.WithoutCancel(t.Context()), "journalctl", "-o", "cat", "--unit="+unit).CombinedOutput()
+			t.Logf("journal of the unit:\n%s", text)
+		}
 		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "systemctl", "stop", unit).Run()
 		d.Restart() // to be ended in order
 	})

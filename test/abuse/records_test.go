@@ -304,6 +304,10 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			if err := errors.Join(unix.Kill(int(s.PID), unix.SIGKILL), os.RemoveAll(filepath.Dir(path))); err != nil {
 				t.Error(err)
 			}
+			d.Stop()
+			d.Restart()
+			create(t, d, api.SessionRequest{ID: "s1"})
+			succeeds(t, d, "s1", "true")
 		})
 	}
 }

@@ -137,7 +137,7 @@ func hold(socket string) error {
 		"half a stream": strings.Replace(request("GET", "/v1/exec/stream", "", upgrade()...), "Connection: close\r\n", "", 1),
 	}[os.Args[2]]
 	var got held
-	answers := make(chan bool)
+	answers := make(chan answer, 300)
 	for range 300 {
 		conn, err := net.Dial("unix", socket)
 		if err != nil {
@@ -146,18 +146,24 @@ func hold(socket string) error {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, begin) // one that is turned away may be closed by now
 		go func() {
-			_ = conn.SetReadDeadline(time.Now().Add(1500 * time.Millisecond)) // who says nothing is listened to for one
-			a, err := readAnswer(conn)
-			answers <- err == nil && a.Code == http.StatusTooManyRequests
+			a, _ := readAnswer(conn)
+			answers <- a
 		}()
 	}
-	for range 300 {
-		if <-answers {
-			got.TurnedAway++
-		} else {
-			got.Kept++
+	for late := time.After(10 * time.Second); late != nil; { // who says nothing is listened to for a second
+		select {
+		case a := <-answers:
+			if a.Code == http.StatusTooManyRequests {
+				got.TurnedAway++
+			}
+			if got.TurnedAway == 44 {
+				late = time.After(200 * time.Millisecond) // and no more than these
+			}
+		case <-late:
+			late = nil
 		}
 	}
+	got.Kept = 300 - got.TurnedAway
 	if err := json.NewEncoder(os.Stdout).Encode(got); err != nil {
 		return err
 	}

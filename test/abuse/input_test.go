@@ -235,11 +235,6 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 			t.Errorf("%.40s: %s", id, a.Body)
 		}
 	}
-	for _, wait := range []string{"-1s", "11m", "1", "forever", "1s1s1s?"} {
-		if a := raw(t, d, "GET", strings.TrimSuffix(path, "/")+"?wait="+url.QueryEscape(wait), ""); a.problem(t).Field != "wait" {
-			t.Errorf("wait=%s: %s", wait, a.Body)
-		}
-	}
 	if s, err := d.Process(t.Context(), "s1", "p", 0); err != nil || s.State != "running" || *s.Terminal != *req.Terminal {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -260,10 +255,6 @@ func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 		if end := over(t, d, id); end.ID != id || end.Result.Stdout != fmt.Sprintf("%d\n", i) {
 			t.Errorf("%q: %+v", id, end)
 		}
-	}
-	list, err := d.Processes(t.Context(), "s1")
-	if err != nil || len(list) != len(ids) {
-		t.Errorf("%d processes, %v", len(list), err)
 	}
 	for i, id := range ids { // each is itself and no other
 		if a := raw(t, d, "GET", "/v1/sessions/s1/processes/"+url.PathEscape(id)+"/logs", ""); string(a.Body) != fmt.Sprintf("%d\n", i) && id != "." && id != ".." {

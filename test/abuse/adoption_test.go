@@ -3,13 +3,20 @@
 package abuse_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // boxd runs a daemon's boxd that should not come up, and returns what it says.
@@ -19,4 +26,264 @@ func boxd(t *testing.T, d *boxtest.Daemon) (string, error) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
 	return string(out), err
+}
+
+// configure changes a text of a daemon's configuration, for the next boxd.
+func configure(t *testing.T, d *boxtest.Daemon, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(d.Config)
+	if err != nil || !bytes.Contains(text, []byte(from)) {
+		t.Fatalf("no %q in %s, %v", from, text, err)
+	}
+	if err := os.WriteFile(d.Config, bytes.ReplaceAll(text, []byte(from), []byte(to)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endsWithTheTest makes boxes end with boxd, and starts one that knows.
+func endsWithTheTest(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	configure(t, d, "on_stop", "on_stop = \"end\" #")
+	d.Stop()
+	d.Restart()
+}
+
+// living is a session with processes that go on, one of which counts and one of which has ended.
+type living struct {
+	session api.Session
+	states  map[string]api.Process
+}
+
+func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
+	t.Helper()
+	req.ID, req.Env = "s1", map[string]string{"TOKEN": "s3cret"}
+	l := living{create(t, d, req), map[string]api.Process{}}
+	terminal := shell("stty -echo; echo up; read x; echo \"got $x\"; sleep 1000")
+	terminal.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+	counts := shell("i=0; while sleep 0.01; do echo $((i += 1)); done")
+	l.states["counts"] = begin(t, d, "counts", counts)
+	l.states["terminal"] = begin(t, d, "terminal", terminal)
+	l.states["past"] = begin(t, d, "past", shell("echo $TOKEN; exit 3"))
+	over(t, d, "past")
+	says(t, d, "counts", "3\n")
+	says(t, d, "terminal", "up")
+	return l
+}
+
+// goesOn checks that everything of before is there, in the same processes, and that it goes on.
+func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != l.session.PID || now.IDBase != l.session.IDBase || !now.CreatedAt.Equal(l.session.CreatedAt) {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	for p, before := range l.states {
+		now, err := d.Process(t.Context(), "s1", p, 0)
+		if err != nil || p != "past" && (now.PID != before.PID || now.Starts != 1 || now.State != "running") {
+			t.Errorf("%s: %+v, %v", p, now, err)
+		}
+	}
+	if past := over(t, d, "past"); *past.Result.ExitCode != 3 || past.Result.Stdout != "s3cret\n" {
+		t.Errorf("%+v", past.Result)
+	}
+	c, a := attach(t, d, "counts", api.StreamAttach{Replay: true})
+	got := ""
+	for int64(len(got)) <= a.Process.Output[0].Bytes { // and it says more
+		data, control, err := c.hear()
+		if err != nil || control != nil {
+			t.Fatalf("%s, %v", data, err)
+		}
+		got += string(data)
+	}
+	if !strings.HasPrefix(got, "1\n2\n3\n") {
+		t.Errorf("it has counted %q", got)
+	}
+	tty, _ := attach(t, d, "terminal", api.StreamAttach{Write: true, TakeOver: true})
+	tty.send(api.ChannelStdin, []byte("x\n"))
+	if got := succeeds(t, d, "s1", "echo $TOKEN"); got != "s3cret\n" {
+		t.Errorf("the environment of the session has %q", got)
+	}
+	says(t, d, "terminal", "got x")
+}
+
+// What is left to the next boxd is found by it: after a kill, and after a stop that keeps.
+func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		config string
+		leave  func(d *boxtest.Daemon)
+	}{
+		"killed":                       {boxtest.Lasting, (*boxtest.Daemon).Kill},
+		"stopped, on_stop keep":        {"on_stop = \"keep\"\n" + boxtest.Lasting, (*boxtest.Daemon).Stop},
+		"stopped, keep, without grace": {"on_stop = \"keep\"\nadopt_grace = \"0s\"\n", (*boxtest.Daemon).Stop},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := boxtest.StartWith(t, tc.config, boxtest.BestEffort)
+			l := live(t, d, api.SessionRequest{})
+			tc.leave(d)
+			if !lives(int(l.session.PID)) {
+				t.Error("its box has ended")
+			}
+			d.Restart()
+			l.goesOn(t, d)
+			if err := d.Delete(t.Context(), "s1"); err != nil {
+				t.Error(err)
+			}
+			endsWithTheTest(t, d)
+		})
+	}
+}
+
+// What is to end with boxd ends with it, and leaves nothing to the next.
+func TestBoxesEndWhereTheyAreTo(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		config string
+		leave  func(d *boxtest.Daemon)
+	}{
+		"killed, without grace": {"", (*boxtest.Daemon).Kill},
+		"killed, on_stop keep":  {"on_stop = \"keep\"\nadopt_grace = \"0s\"\n", (*boxtest.Daemon).Kill},
+		"killed, grace over":    {"adopt_grace = \"500ms\"\n", (*boxtest.Daemon).Kill},
+		"stopped, on_stop end":  {boxtest.Lasting, (*boxtest.Daemon).Stop},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := boxtest.StartWith(t, tc.config, boxtest.BestEffort)
+			d.Warm()
+			before := d.Look()
+			l := live(t, d, api.SessionRequest{})
+			tc.leave(d)
+			boxtest.Eventually(t, "its box has ended", func() bool { return !lives(int(l.session.PID)) })
+			if tc.config == boxtest.Lasting {
+				if now := d.Look(); len(now.Processes) > 0 || len(now.Files) > 0 {
+					t.Errorf("left are %q and %q", now.Processes, now.Files)
+				}
+			}
+			d.Restart()
+			if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
+				t.Errorf("%+v, %v", list, err)
+			}
+			d.Warm()
+			d.NothingLeft(before)
+			endsWithTheTest(t, d)
+		})
+	}
+}
+
+// The next boxd holds what it finds against its own configuration: what that does not allow any more ends, and
+// the log says which key is why. What it only would not give any more stays.
+func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ from, to, why string }{
+		"a smaller locked limit": {"memory = \"64MiB\"", "memory = \"32MiB\"", "memory"},
+		"the profile is gone":    {"[profiles.small]", "[profiles.other]", "profile"},
+		"no best effort":         {boxtest.BestEffort, "", "limits.best_effort"},
+		"a smaller default":      {"pids = 50", "pids = 40", ""},
+		"fewer sessions":         {"[ids]", "[sessions]\nmax = 1\n[ids]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.why == "limits.best_effort" && boxtest.Grouped() {
+				t.Skip("with control groups nothing is best effort")
+			}
+			d := boxtest.Start(t, boxtest.Lasting, "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\"]\n")
+			s := create(t, d, api.SessionRequest{ID: "s1", Profile: "small"})
+			create(t, d, api.SessionRequest{ID: "s2", Memory: new(100 * quantity.MiB)})
+			begin(t, d, "p", shell("sleep 1000"))
+			path := recordOf(t, d, "s1")
+			d.Kill()
+			configure(t, d, tc.from, tc.to)
+			seen := len(d.Log())
+			d.Restart()
+			now, err := d.Session(t.Context(), "s1")
+			if tc.why == "" {
+				if err != nil || now.PID != s.PID || now.Pids != 50 || now.Memory != s.Memory {
+					t.Errorf("%+v, %v", now, err)
+				}
+				return
+			}
+			if !errors.Is(err, client.NotFound) {
+				t.Errorf("%+v, %v", now, err)
+			}
+			boxtest.Eventually(t, "its box is dead", func() bool { return !lives(int(s.PID)) })
+			if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "is lost") || !strings.Contains(text, tc.why) || !strings.Contains(text, path) {
+				t.Errorf("the log does not say why:\n%s", text)
+			}
+			if _, err := d.Session(t.Context(), "s2"); (err == nil) != (tc.why != "limits.best_effort") {
+				t.Errorf("the other session: %v", err)
+			}
+		})
+	}
+}
+
+// A frozen session is found frozen, and goes on where it was.
+func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	l := live(t, d, api.SessionRequest{})
+	if !boxtest.Grouped() { // what freezes is a control group
+		if _, err := d.Freeze(t.Context(), "s1"); err == nil {
+			t.Error("frozen without a control group")
+		}
+		return
+	}
+	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d.Kill()
+		d.Restart()
+	}
+	before, err := d.Process(t.Context(), "s1", "counts", 0)
+	if s, serr := d.Session(t.Context(), "s1"); err != nil || serr != nil || s.State != "frozen" || s.PID != l.session.PID {
+		t.Fatalf("%+v, %v, %v", s, err, serr)
+	}
+	<-time.After(200 * time.Millisecond)
+	if now, err := d.Process(t.Context(), "s1", "counts", 0); err != nil || now.Output[0].Bytes != before.Output[0].Bytes {
+		t.Errorf("frozen, it has counted from %d to %d bytes, %v", before.Output[0].Bytes, now.Output[0].Bytes, err)
+	}
+	if _, err := d.Thaw(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	l.goesOn(t, d)
+}
+
+// A box keeps its times while no boxd is there: it ends by itself, and the next one cleans up. One whose time
+// is not over when that comes has as much left as before.
+func TestTimesGoOnWithoutBoxd(t *testing.T) {
+	t.Parallel()
+	for name, req := range map[string]api.SessionRequest{
+		"ttl":          {TTL: duration(4 * time.Second)},
+		"max_lifetime": {TTL: duration(0), MaxLifetime: duration(8 * time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := boxtest.Start(t, boxtest.Lasting)
+			d.Warm()
+			before := d.Look()
+			req.ID = "s1"
+			s := create(t, d, req)
+			stays := create(t, d, api.SessionRequest{ID: "stays"})
+			if name == "max_lifetime" { // it does not matter what runs
+				begin(t, d, "p", shell("sleep 1000"))
+			}
+			d.Kill()
+			d.Restart()
+			if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID || name == "max_lifetime" && !now.ExpiresAt.Equal(*s.ExpiresAt) {
+				t.Fatalf("%+v, %v", now, err)
+			}
+			d.Kill()
+			boxtest.Eventually(t, "its box has ended by itself", func() bool { return !lives(int(s.PID)) })
+			if late := time.Since(s.CreatedAt); late < 4*time.Second || late > 40*time.Second {
+				t.Errorf("it has ended after %v", late)
+			}
+			d.Restart()
+			if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) {
+				t.Error(err)
+			}
+			if now, err := d.Session(t.Context(), "stays"); err != nil || now.PID != stays.PID {
+				t.Errorf("the other session: %+v, %v", now, err)
+			}
+			if err := d.Delete(t.Context(), "stays"); err != nil {
+				t.Error(err)
+			}
+			d.NothingLeft(before)
+		})
+	}
 }

@@ -16,7 +16,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -215,9 +214,8 @@ func resident(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	text, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, err := strconv.Atoi(text)
-	if err != nil {
+	n := 0
+	if _, err := fmt.Sscan(rest, &n); err != nil {
 		t.Fatal(err)
 	}
 	return n << 10
@@ -279,32 +277,26 @@ func (c *peer) send(channel byte, data []byte) {
 	}
 }
 
-// hear is the next message: output, or a control message.
-func (c *peer) hear() (stream string, data []byte, control *api.ServerControl, err error) {
+// hear is the next message: output of both streams, or a control message.
+func (c *peer) hear() (data []byte, control *api.ServerControl, err error) {
 	c.t.Helper()
-	_, data, err = c.ws.Read(c.t.Context())
-	if err != nil {
-		return "", nil, nil, err
+	if _, data, err = c.ws.Read(c.t.Context()); err != nil {
+		return nil, nil, err
 	}
-	switch data[0] {
-	case api.ChannelControl:
+	if data[0] == api.ChannelControl {
 		control = &api.ServerControl{}
 		if err := json.Unmarshal(data[1:], control); err != nil {
 			c.t.Fatalf("%s: %v", data, err)
 		}
-	case api.ChannelStdout:
-		stream = "stdout"
-	default:
-		stream = "stderr"
 	}
-	return stream, data[1:], control, nil
+	return data[1:], control, nil
 }
 
 // next is the next control message that is no confirmation; output before it is passed over.
 func (c *peer) next() *api.ServerControl {
 	c.t.Helper()
 	for {
-		_, _, control, err := c.hear()
+		_, control, err := c.hear()
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -314,16 +306,16 @@ func (c *peer) next() *api.ServerControl {
 	}
 }
 
-// hears reads standard output until that is what was wanted.
+// hears reads output until that is what was wanted.
 func (c *peer) hears(want string) {
 	c.t.Helper()
 	got := ""
 	for len(got) < len(want) {
-		stream, data, control, err := c.hear()
+		data, control, err := c.hear()
 		if err != nil || control != nil && control.StdinTaken == 0 {
 			c.t.Fatalf("after %q: %s, %v", got, data, err)
 		}
-		if stream == "stdout" {
+		if control == nil {
 			got += string(data)
 		}
 	}
@@ -336,7 +328,7 @@ func (c *peer) hears(want string) {
 func (c *peer) told() (came, missing int64, exit *api.ExecResult) {
 	c.t.Helper()
 	for {
-		_, data, control, err := c.hear()
+		data, control, err := c.hear()
 		switch {
 		case err != nil:
 			c.t.Fatal(err)

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A process of somebody else, one that does not exist and one of a session that does not exist are the same on
+// every route: the answers differ in nothing that the caller has not sent.
+func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	begin(t, d, "process-there", shell("echo secret; sleep 1000"))
+	a := asUser(t, d, otherUID, request("POST", "/v1/sessions", `{"id":"mine"}`))
+	if a[0].Code != http.StatusCreated {
+		t.Fatalf("%s", a[0].Body)
+	}
+	tried := 0
+	for _, pattern := range relay.Patterns() {
+		method, path, _ := strings.Cut(pattern, " ")
+		if !strings.Contains(path, "{p}") {
+			continue
+		}
+		header := []string{}
+		if strings.HasSuffix(path, "/stream") {
+			header = upgrade()
+		}
+		for _, body := range []string{"", `{"argv":["true"]}`, `{"signal":"SIGKILL"}`, `{"rows":1,"cols":1}`, `{"nonsense":1}`, `{`} {
+			list := []string{}
+			for _, ids := range [][2]string{{"s1", "process-there"}, {"s1", "process-none"}, {"s0", "process-there"}} {
+				list = append(list, request(method, strings.NewReplacer("{id}", ids[0], "{p}", ids[1]).Replace(path), body, header...))
+			}
+			if method != "PUT" { // which would make it
+				list = append(list, request(method, strings.NewReplacer("{id}", "mine", "{p}", "process-there").Replace(path), body, header...))
+			}
+			answers := asUser(t, d, otherUID, list...)
+			for i := range answers[:3] {
+				answers[i].Header.Del("Date")
+				answers[i].Body = []byte(strings.NewReplacer("s0", "s1", "process-none", "process-there").Replace(string(answers[i].Body)))
+				answers[i].Header.Del("Content-Length")
+				if answers[i].Code != http.StatusNotFound || answers[i].problem(t).Title == "" {
+					t.Errorf("%s with %q: %d %s", pattern, body, answers[i].Code, answers[i].Body)
+				}
+				if diff := cmp.Diff(answers[0], answers[i]); diff != "" {
+					t.Errorf("%s with %q: what is there and what is not differ (-there +not):\n%s", pattern, body, diff)
+				}
+			}
+			if own := answers[len(answers)-1]; own.Code != http.StatusNotFound {
+				t.Errorf("%s with %q in a session of their own: %d %s", pattern, body, own.Code, own.Body)
+			}
+			tried++
+		}
+	}
+	if tried < 8*6 {
+		t.Errorf("only %d requests were tried", tried)
+	}
+	if s, err := d.Process(t.Context(), "s1", "process-there", 0); err != nil || s.State != "running" || s.Readers != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// Who comes when it is all over gets all of it; who comes with numbers that are none is told which.
+func TestAttachWhereThereIsNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	if a := raw(t, d, "GET", "/v1/sessions/s1/processes/none/stream", "", upgrade()...); a.problem(t).Status != http.StatusNotFound {
+		t.Errorf("%s", a.Body)
+	}
+	req := shell("seq -f %07.0f 0 999999; echo end >&2; exit 3")
+	req.Output = new(quantity.MiB)
+	begin(t, d, "p", req)
+	const size = 8_000_000
+	state := over(t, d, "p")
+	if state.Output[0].Bytes != size || state.Output[0].From < size/2 {
+		t.Fatalf("%+v", state.Output)
+	}
+	for _, from := range []int64{0, 1, 4096, state.Output[0].From, size - 8, size} {
+		c, a := attach(t, d, "p", api.StreamAttach{Stdout: new(from), Stderr: new(int64(4))})
+		came, missing, exit := c.told()
+		if a.Stdout != from || a.Process.State != "ended" || came+missing != size-from || (missing > 0) != (from < state.Output[0].From) || *exit.ExitCode != 3 {
+			t.Errorf("from %d: %+v; %d came, %d are missing, %+v", from, a, came, missing, exit)
+		}
+	}
+	for field, asked := range map[string]api.StreamAttach{
+		"attach.stdout": {Stdout: new(int64(size + 1))}, "attach.stderr": {Stdout: new(int64(0)), Stderr: new(int64(5))}, "attach.stdin": {Stdin: new(int64(-1))},
+		"attach.replay": {Stdout: new(int64(0)), Replay: true}, "attach.write": {Write: true},
+	} {
+		c := dial(t, d, "p")
+		c.control(api.ClientControl{Attach: &asked})
+		if p := c.next().Error; p == nil || p.Status != http.StatusBadRequest || p.Field != field || p.Allowed == "" {
+			t.Errorf("%s: %+v", field, p)
+		}
+	}
+	for _, n := range []int64{-1, -1 << 63, 1<<63 - 1} {
+		c := dial(t, d, "p")
+		c.control(api.ClientControl{Attach: &api.StreamAttach{Stdout: new(n)}})
+		if p := c.next().Error; p == nil || p.Field != "attach.stdout" {
+			t.Errorf("%d: %+v", n, p)
+		}
+	}
+}
+
+func TestOneIDIsOneRequest(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := api.ProcessRequest{Command: new("echo run >> runs; sleep 1000"), Stdin: true, Env: map[string]string{"KEY": "s3cret"}}
+	begin(t, d, "p", &req)
+	for field, change := range map[string]func(r *api.ProcessRequest){
+		"argv, command": func(r *api.ProcessRequest) { r.Command, r.Argv = nil, []string{"/bin/sh", "-c", *req.Command} },
+		"command":       func(r *api.ProcessRequest) { r.Command = new(*req.Command + " ") },
+		"env":           func(r *api.ProcessRequest) { r.Env = map[string]string{"KEY": "other"} },
+		"stdin":         func(r *api.ProcessRequest) { r.Stdin = false },
+		"terminal":      func(r *api.ProcessRequest) { r.Terminal = &api.Terminal{Rows: 1, Cols: 1} },
+		"lease":         func(r *api.ProcessRequest) { r.Lease = duration(time.Hour) },
+		"restart":       func(r *api.ProcessRequest) { r.Restart = &api.Restart{Policy: "always"} },
+		"labels":        func(r *api.ProcessRequest) { r.Labels = map[string]string{"a": "b"} },
+		"timeout":       func(r *api.ProcessRequest) { r.Timeout = duration(time.Minute) },
+		"cwd, stop":     func(r *api.ProcessRequest) { r.Cwd, r.Stop = "/tmp", &api.Stop{Signal: "SIGHUP"} },
+	} {
+		other := req
+		change(&other)
+		_, _, err := d.StartProcess(t.Context(), "s1", "p", &other)
+		if e := refused(t, err, http.StatusConflict, field); strings.Contains(fmt.Sprintf("%+v", e.Problem), "s3cret") {
+			t.Errorf("%s: %+v", field, e.Problem)
+		}
+	}
+	var all sync.WaitGroup
+	for range 30 { // the same at once, of what exists and of what does not
+		for _, p := range []string{"p", "q"} {
+			all.Go(func() {
+				if s, _, err := d.StartProcess(t.Context(), "s1", p, &req); err != nil || s.State != "running" {
+					t.Errorf("%s: %+v, %v", p, s, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	boxtest.Eventually(t, "both have run", func() bool { return succeeds(t, d, "s1", "wc -l < runs") >= "2\n" })
+	if n := succeeds(t, d, "s1", "wc -l < runs"); n != "2\n" {
+		t.Errorf("two processes ran %s times", n)
+	}
+}
+
+// There is room for 64 clients; one more is refused and disturbs nobody.
+func TestReadersAndWritersAreBounded(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := shell("stty raw -echo; echo up; cat")
+	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+	begin(t, d, "p", req)
+	says(t, d, "p", "up")
+	list := make([]*peer, 64)
+	for i := range list {
+		var a api.StreamAttached
+		if list[i], a = attach(t, d, "p", api.StreamAttach{Write: true, TakeOver: i == 63}); a.Writer != (i == 0 || i == 63) {
+			t.Errorf("client %d is the writer: %v", i, a.Writer)
+		}
+	}
+	c := dial(t, d, "p")
+	c.control(api.ClientControl{Attach: &api.StreamAttach{Write: true, TakeOver: true}})
+	if p := c.next().Error; p == nil || p.Status != http.StatusTooManyRequests {
+		t.Errorf("the 65th: %+v", p)
+	}
+	if a := raw(t, d, "GET", "/v1/sessions/s1/processes/p/logs", ""); a.Code != http.StatusTooManyRequests {
+		t.Errorf("the 65th by its logs: %d %s", a.Code, a.Body)
+	}
+	if !list[0].next().WriterLost {
+		t.Error("the first writer does not hear that it is none any more")
+	}
+	for _, i := range []int{0, 31} { // nobody hears these
+		list[i].send(api.ChannelStdin, []byte("stolen"))
+	}
+	list[63].send(api.ChannelStdin, []byte("mine"))
+	for _, c := range list {
+		c.hears("mine")
+	}
+	_ = list[5].ws.CloseNow()
+	boxtest.Eventually(t, "there is room again", func() bool {
+		s, err := d.Process(t.Context(), "s1", "p", 0)
+		return err == nil && s.Readers == 63
+	})
+	attach(t, d, "p", api.StreamAttach{})
+}
+
+// Nonsense is refused by its name, and the process goes on.
+func TestNonsenseIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	req := shell("stty size; echo up; sleep 1000")
+	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
+	begin(t, d, "p", req)
+	says(t, d, "p", "up")
+	const path = "/v1/sessions/s1/processes/p/"
+	for _, size := range []string{`{"rows":0,"cols":0}`, `{"rows":24,"cols":0}`, `{"rows":65536,"cols":80}`, `{"rows":-1,"cols":80}`, `{"rows":1.5,"cols":80}`, `{"rows":"24","cols":"80"}`, `{}`, `[]`, `null`, ``} {
+		if a := raw(t, d, "POST", path+"resize", size); a.problem(t).Status != http.StatusBadRequest {
+			t.Errorf("resize %s: %d %s", size, a.Code, a.Body)
+		}
+	}
+	for _, signal := range []string{`"KILL"`, `"9"`, `9`, `""`, `"SIGKILL\n"`, `"sigkill"`, `"SIGRTMIN+1000"`, `null`, `["SIGKILL"]`, `"SIG\u0000KILL"`, `"` + strings.Repeat("S", 5000) + `"`} {
+		if a := raw(t, d, "POST", path+"signal", `{"signal":`+signal+`}`); a.problem(t).Status != http.StatusBadRequest {
+			t.Errorf("signal %.40s: %d %s", signal, a.Code, a.Body)
+		}
+	}
+	for query, field := range map[string]string{
+		"tail=-1": "tail", "tail=x": "tail", "tail=1e400": "tail", "lines=-1": "lines", "lines=10001": "lines", "lines=x": "lines", "stdout=-1": "stdout", "stdout=1000000": "stdout", "stderr=9223372036854775808": "stderr",
+		"stream=stdin": "stream", "stream=both": "stream", "format=xml": "format", "follow=yes": "follow", "follow=1": "follow", "timestamps=maybe": "timestamps", "nonsense=1": "query", "follow=true&follow=false": "query", "tail=1&lines=1": "", "lines=1&stdout=0": "",
+	} {
+		a := raw(t, d, "GET", path+"logs?"+query, "")
+		if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != field || p.Detail == "" {
+			t.Errorf("logs?%s: %+v", query, p)
+		}
+	}
+	for _, id := range []string{"x", "1", "1.", ".", "-1.0", "1.2.3", "99999.0", strings.Repeat("9", 400) + ".0"} {
+		if a := raw(t, d, "GET", path+"logs?format=sse", "", "Last-Event-ID: "+id); a.problem(t).Field != "Last-Event-ID" {
+			t.Errorf("%.40s: %s", id, a.Body)
+		}
+	}
+	if s, err := d.Process(t.Context(), "s1", "p", 0); err != nil || s.State != "running" || *s.Terminal != *req.Terminal {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// Any text is an id and none is a path; what is none is refused and starts nothing.
+func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	ids := []string{
+		".", "..", "/", "../../etc/passwd", "a/b", "%2e%2e", "a%00b", "?wait=1s", "#", "p/stream", "-rf", "$(id)", "'; ls", " ", "é", "e\u0301", "\u202e\u2066", "日本語", "😀", `\`, "null", "{p}",
+		strings.Repeat("x", 256), strings.Repeat("é", 128), strings.Repeat("😀", 64),
+	}
+	for i, id := range ids {
+		req := shell(fmt.Sprintf("echo %d", i))
+		begin(t, d, id, req)
+		if end := over(t, d, id); end.ID != id || end.Result.Stdout != fmt.Sprintf("%d\n", i) {
+			t.Errorf("%q: %+v", id, end)
+		}
+	}
+	for i, id := range ids { // each is itself and no other
+		if a := raw(t, d, "GET", "/v1/sessions/s1/processes/"+url.PathEscape(id)+"/logs", ""); string(a.Body) != fmt.Sprintf("%d\n", i) && id != "." && id != ".." {
+			t.Errorf("%q: %d %s", id, a.Code, a.Body)
+		}
+		if err := d.DeleteProcess(t.Context(), "s1", id); err != nil {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	for _, id := range []string{"", strings.Repeat("x", 257), strings.Repeat("é", 128) + "x", "a\nb", "\x00", "\x1b[2J", "\u0085", "\xff\xfe", "a\xc3"} {
+		a := raw(t, d, "PUT", "/v1/sessions/s1/processes/"+url.PathEscape(id), `{"argv":["true"]}`)
+		var p api.Problem
+		if err := json.Unmarshal(a.Body, &p); err != nil || a.Code != http.StatusBadRequest || p.Field != "id" {
+			t.Errorf("%q: %d %s", id, a.Code, a.Body)
+		}
+	}
+	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

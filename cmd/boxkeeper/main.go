@@ -47,14 +47,8 @@ func run(args []string) error {
 	// with whatever reads the log.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	ctx := context.Background()
-	if cfg.Linger { // by a unit of its own, which stops it and not its boxes
-		var stop func()
-		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM)
-		defer stop()
-	} else {
-		signal.Ignore(syscall.SIGTERM)
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	k, err := keeper.New(cfg)
 	if err != nil {
 		return err

@@ -36,8 +36,13 @@ func (k *Keeper) greet() error {
 const firstPatience = 30 * time.Second
 
 // Serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and, unless the
-// keeper is to linger, when neither a boxd nor a box is left.
+// keeper is to linger, when neither a boxd nor a box is left. One that is not to linger belongs to the boxd
+// that it serves, which may be stopped by the same signal and need it for that: it goes when that has.
 func (k *Keeper) Serve(ctx context.Context) error {
+	serving := ctx
+	if !k.cfg.Linger {
+		serving = context.WithoutCancel(ctx)
+	}
 	stopReaper := startReaper()
 	defer stopReaper()
 	conns, stop := k.accept()
@@ -50,7 +55,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 		select {
 		case conn = <-conns:
 			waiting = false
-			last = k.converse(ctx, conn)
+			last = k.converse(serving, conn)
 		case <-first.C:
 			waiting = false
 		case <-k.ended:

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -238,26 +237,6 @@ func dialError(resp *http.Response, err error) error {
 		return err
 	}
 	return problemOf(resp, data)
-}
-
-// nextMessage reads the next message into buf, or into something larger if it has to.
-func nextMessage(ctx context.Context, ws *websocket.Conn, buf []byte) ([]byte, error) {
-	_, r, err := ws.Reader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		n, err := r.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case errors.Is(err, io.EOF):
-			return buf, nil
-		case err != nil:
-			return nil, err
-		case len(buf) == cap(buf):
-			buf = slices.Grow(buf, cap(buf))
-		}
-	}
 }
 
 // receive handles boxd's messages until the result comes.

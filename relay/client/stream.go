@@ -138,3 +138,23 @@ func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdi
 	s.first = &api.ClientControl{Attach: &first}
 	return s.run(ctx)
 }
+
+// nextMessage reads the next message into buf, or into something larger if it has to.
+func nextMessage(ctx context.Context, ws *websocket.Conn, buf []byte) ([]byte, error) {
+	_, r, err := ws.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		case err != nil:
+			return nil, err
+		case len(buf) == cap(buf):
+			buf = slices.Grow(buf, cap(buf))
+		}
+	}
+}

@@ -34,7 +34,7 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "systemctl", "stop", unit).Run()
 		d.Restart() // to be ended in order
 	})
-	out, err := exec.CommandContext(t.Context(), "systemd-run", "-q", "--unit="+unit, "-p", "Type=notify", "-p", "Restart=always", "-p", "RestartSec=100ms",
+	out, err := exec.CommandContext(t.Context(), "systemd-run", "-q", "--unit="+unit, "-p", "Type=notify", "-p", "Restart=always", "-p", "RestartSec=100ms", "-p", "StartLimitIntervalSec=0",
 		filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

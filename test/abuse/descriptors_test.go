@@ -209,8 +209,10 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 			t.Errorf("%d: %v, %v", i, err, perr)
 		case state.State == "running":
 			got++
-		case state.Result.Status == "start_failed" && state.Result.Failure.Item == "terminal":
+		case state.Result != nil && state.Result.Failure != nil && state.Result.Failure.Item == "terminal":
 			failed++
+		default:
+			t.Errorf("%d: %+v", i, state)
 		}
 	}
 	if got != 64 || failed != 70-64 {

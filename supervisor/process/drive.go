@@ -124,11 +124,14 @@ func (p *Process) begun(now *client.Program) {
 		before.Close() // without the output, which the next one has
 		closeFile(file)
 	}
-	if p.log == nil {
+	first := p.log == nil
+	if first {
 		p.log = log
-		close(p.up)
 	}
 	p.setState(StateRunning)
+	if first {
+		close(p.up) // whoever waits for the start hears that it runs
+	}
 	p.pace(false)
 }
 

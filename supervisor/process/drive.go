@@ -127,11 +127,14 @@ func (p *Process) begun(now *client.Program) {
 	if p.spec.Command.Direct {
 		p.stdio.keep(now.Far())
 	}
-	if p.log == nil {
+	first := p.log == nil
+	if first {
 		p.log = log
-		close(p.up)
 	}
 	p.setState(StateRunning)
+	if first {
+		close(p.up) // whoever waits for the start hears that it runs
+	}
 	p.pace(false)
 }
 

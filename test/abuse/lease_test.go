@@ -45,10 +45,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 		}
 		host := callerOf(t, d, 0, "attach", p)
 		out, err := host.StdoutPipe()
-		if err != nil {
-			return err
-		}
-		if err := host.Start(); err != nil {
+		if err := errors.Join(err, host.Start()); err != nil {
 			return err
 		}
 		line, err := bufio.NewReader(out).ReadString('\n')

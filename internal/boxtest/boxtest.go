@@ -189,7 +189,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
 	}
 	kept := strings.Contains(text, Kept)
-	if !kept {
+	if !kept && !strings.Contains(text, "on_stop") {
 		daemon += "on_stop = \"end\"\n"
 	}
 	if !strings.Contains(text, Lasting) && !kept && !strings.Contains(text, "adopt_grace") {

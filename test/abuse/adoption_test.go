@@ -179,10 +179,10 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 		"a smaller default":      {"pids = 50", "pids = 40", ""},
 		"fewer sessions":         {"[ids]", "[sessions]\nmax = 1\n[ids]", ""},
 	} {
+		if tc.why == "limits.best_effort" && boxtest.Grouped() {
+			continue // with control groups nothing is best effort
+		}
 		t.Run(name, func(t *testing.T) {
-			if tc.why == "limits.best_effort" && boxtest.Grouped() {
-				t.Skip("with control groups nothing is best effort")
-			}
 			d := boxtest.Start(t, boxtest.Lasting, "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\"]\n")
 			s := create(t, d, api.SessionRequest{ID: "s1", Profile: "small"})
 			create(t, d, api.SessionRequest{ID: "s2", Memory: new(100 * quantity.MiB)})

@@ -128,28 +128,25 @@ func (k *Keeper) lose() bool {
 
 // current returns the link, and waits for one for a while: ErrNoKeeper, or ErrKeeperGone after Close.
 func (k *Keeper) current(ctx context.Context) (*link, error) {
-	k.mu.Lock()
-	l, linked := k.link, k.linked
-	k.mu.Unlock()
-	if l != nil {
-		return l, nil
-	}
 	timer := time.NewTimer(relinkPatience)
 	defer timer.Stop()
-	select {
-	case <-linked:
+	for {
 		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.link != nil {
-			return k.link, nil
+		l, linked := k.link, k.linked
+		k.mu.Unlock()
+		if l != nil {
+			return l, nil
 		}
-	case <-k.done:
-		return nil, ErrKeeperGone
-	case <-timer.C:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		select {
+		case <-linked: // it may have been lost again by now
+		case <-k.done:
+			return nil, ErrKeeperGone
+		case <-timer.C:
+			return nil, ErrNoKeeper
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return nil, ErrNoKeeper
 }
 
 // again is how often a request is made that may be made more than once.
@@ -248,7 +245,7 @@ func (k *Keeper) undo(ctx context.Context, key string) error {
 	defer cancel()
 	for {
 		err := k.End(ctx, key, true)
-		if !errors.Is(err, ErrKeeperGone) || k.closed() || ctx.Err() != nil {
+		if !errors.Is(err, ErrKeeperGone) && !errors.Is(err, ErrNoKeeper) || k.closed() || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@
 package limits_test
 
 import (
-	"context"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -26,14 +25,14 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	const unit = "boxd-life.service"
-	t.Cleanup(func() { // systemd forgets a transient unit that has been stopped
+	defer func() { // systemd forgets a transient unit that has been stopped
 		if t.Failed() {
-			text, _ := exec.CommandContext(context.WithoutCancel(t.Context()), "journalctl", "-o", "cat", "--unit="+unit).CombinedOutput()
+			text, _ := exec.CommandContext(t.Context(), "journalctl", "-o", "cat", "--unit="+unit).CombinedOutput()
 			t.Logf("journal of the unit:\n%s", text)
 		}
-		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "systemctl", "stop", unit).Run()
+		_ = exec.CommandContext(t.Context(), "systemctl", "stop", unit).Run()
 		d.Restart() // to be ended in order
-	})
+	}()
 	out, err := exec.CommandContext(t.Context(), "systemd-run", "-q", "--unit="+unit, "-p", "Type=notify", "-p", "Restart=always", "-p", "RestartSec=100ms", "-p", "StartLimitIntervalSec=0",
 		filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config).CombinedOutput()
 	if err != nil {

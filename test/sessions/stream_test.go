@@ -141,7 +141,8 @@ func TestAStreamLosesNothing(t *testing.T) {
 		data[i] = byte(i>>16 + i*i>>3)
 	}
 	var out, sums bytes.Buffer
-	r, err := d.ExecStream(t.Context(), "s1", new(sh("tee /dev/stderr | cat")), client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
+	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: duration("2m")}
+	r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
 	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}

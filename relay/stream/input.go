@@ -98,6 +98,12 @@ func (in *input) pump(confirm func(taken uint64)) {
 	}
 	read := true
 	taken, told := uint64(0), uint64(0)
+	tell := func() {
+		if told < taken {
+			confirm(taken)
+			told = taken
+		}
+	}
 	late := time.NewTimer(confirmDelay)
 	defer late.Stop()
 	for {
@@ -105,13 +111,10 @@ func (in *input) pump(confirm func(taken uint64)) {
 		case <-in.done:
 			return
 		case <-late.C:
-			if told < taken {
-				confirm(taken)
-				told = taken
-			}
+			tell()
 		case m := <-in.queue:
 			if len(m.data) == 0 {
-				confirm(taken)
+				tell()
 				in.program.end()
 				return
 			}
@@ -126,8 +129,7 @@ func (in *input) pump(confirm func(taken uint64)) {
 			}
 			read = read && err == nil
 			if taken = in.taken.Add(uint64(len(m.data))); taken-told >= api.StdinWindow/4 {
-				confirm(taken)
-				told = taken
+				tell()
 			} else {
 				late.Reset(confirmDelay)
 			}

@@ -4,7 +4,6 @@ package client
 
 import (
 	"errors"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -83,19 +82,7 @@ func (p *Program) readAt(stream int, b []byte, off int64) error {
 	if p.log != nil {
 		return p.log.ReadAt(stream, b, off)
 	}
-	for len(b) > 0 {
-		n, err := unix.Pread(p.rings[stream], b, off)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return os.NewSyscallError("output", err)
-		case n == 0:
-			return io.ErrUnexpectedEOF
-		}
-		b, off = b[n:], off+int64(n)
-	}
-	return nil
+	return output.ReadAt(p.rings[stream], b, off)
 }
 
 // Output is what a durable program writes. It is valid after Started and until Close.

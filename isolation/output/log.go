@@ -204,8 +204,7 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 	}
 	fd := l.rings[c.Stream]
 	n := min(end-c.Offset, int64(len(buf)))
-	n, err := readAt(fd, buf[:n], c.Offset)
-	if err != nil {
+	if err := ReadAt(fd, buf[:n], c.Offset); err != nil {
 		return err
 	}
 	// Looked at afterwards: what was a hole before is not data, and what has become one since was read.
@@ -228,22 +227,21 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 	return nil
 }
 
-func readAt(fd int, p []byte, off int64) (int64, error) {
-	n := 0
-	for n < len(p) {
-		m, err := unix.Pread(fd, p[n:], off+int64(n))
-		if errors.Is(err, unix.EINTR) {
-			continue
+// ReadAt fills b from a file; to have less is an error.
+func ReadAt(fd int, b []byte, off int64) error {
+	for len(b) > 0 {
+		n, err := unix.Pread(fd, b, off)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return os.NewSyscallError("output", err)
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		default:
+			b, off = b[n:], off+int64(n)
 		}
-		if err != nil {
-			return 0, os.NewSyscallError("output", err)
-		}
-		if m == 0 {
-			return 0, io.ErrUnexpectedEOF
-		}
-		n += m
 	}
-	return int64(n), nil
+	return nil
 }
 
 // find returns the journal entry that a position lies in and the one after it. The first is nil where the
@@ -302,8 +300,7 @@ func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
 
 // ReadAt reads bytes of a stream that are known to be kept.
 func (l *Log) ReadAt(stream int, b []byte, off int64) error {
-	_, err := readAt(l.rings[stream], b, off)
-	return err
+	return ReadAt(l.rings[stream], b, off)
 }
 
 // entries reads some entries, and returns how many there were.

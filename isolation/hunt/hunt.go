@@ -96,7 +96,7 @@ const (
 // killing is one Kill.
 type killing struct {
 	tag      uint32
-	deadline time.Duration
+	deadline time.Time
 	killed   uint32
 	stuck    map[int]bool // told, and still not dead
 	stopped  bool         // all other processes are
@@ -107,10 +107,10 @@ type killing struct {
 // between being listed and being examined, so only a look counts in whose time nothing has forked.
 // stuck means that some were told and do not die; without all, there may be others that were not even found.
 func (g *Ground) Kill(tag uint32) (killed uint32, stuck, all bool) {
-	begin := monotonic()
-	k := &killing{tag: tag, deadline: begin + killPatience, stuck: map[int]bool{}}
+	begin := time.Now()
+	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
 	clean := false
-	for n := 0; n < looks && !clean && monotonic() < begin+lookPatience; n++ {
+	for n := 0; n < looks && !clean && time.Since(begin) < lookPatience; n++ {
 		clean = g.look(k)
 	}
 	if !clean {
@@ -132,7 +132,7 @@ func (g *Ground) killStopped(k *killing) (clean bool) {
 	}) != nil {
 		return false
 	}
-	k.stopped, k.deadline = true, monotonic()+killPatience
+	k.stopped, k.deadline = true, time.Now().Add(killPatience)
 	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		clean = g.look(k)
@@ -165,7 +165,11 @@ func (g *Ground) look(k *killing) (clean bool) {
 	k.killed += uint32(found)
 	clean = err == nil && found == 0 && before == g.lastPID() && (before != 0 || k.stopped)
 	for i, fd := range fds {
-		if !awaitExit(fd, min(k.deadline, monotonic()+exitPatience)) {
+		until := time.Now().Add(exitPatience)
+		if k.deadline.Before(until) {
+			until = k.deadline
+		}
+		if !awaitExit(fd, until) {
 			k.stuck[pids[i]] = true
 		}
 		unix.Close(fd)
@@ -175,10 +179,10 @@ func (g *Ground) look(k *killing) (clean bool) {
 
 // awaitExit waits until the process of a pidfd is dead with all its threads (a pidfd is readable then,
 // pidfd_open(2)).
-func awaitExit(pidfd int, deadline time.Duration) bool {
+func awaitExit(pidfd int, deadline time.Time) bool {
 	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
-		left := max((deadline-monotonic())/time.Millisecond, 0)
+		left := max(time.Until(deadline)/time.Millisecond, 0)
 		n, err := unix.Poll(poll, int(left))
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0
@@ -296,10 +300,4 @@ func (g *Ground) Alive(pid int) (alive bool, state byte, err error) {
 	p := process{pid: pid}
 	alive, err = g.examine(&p, strconv.Itoa(pid))
 	return alive, p.state, err
-}
-
-func monotonic() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
-	return time.Duration(ts.Nano())
 }

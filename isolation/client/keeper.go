@@ -128,8 +128,7 @@ func (k *Keeper) lose() bool {
 
 // current returns the link, and waits for one for a while: ErrNoKeeper, or ErrKeeperGone after Close.
 func (k *Keeper) current(ctx context.Context) (*link, error) {
-	timer := time.NewTimer(relinkPatience)
-	defer timer.Stop()
+	var late <-chan time.Time
 	for {
 		k.mu.Lock()
 		l, linked := k.link, k.linked
@@ -137,11 +136,14 @@ func (k *Keeper) current(ctx context.Context) (*link, error) {
 		if l != nil {
 			return l, nil
 		}
+		if late == nil {
+			late = time.After(relinkPatience)
+		}
 		select {
 		case <-linked: // it may have been lost again by now
 		case <-k.done:
 			return nil, ErrKeeperGone
-		case <-timer.C:
+		case <-late:
 			return nil, ErrNoKeeper
 		case <-ctx.Done():
 			return nil, ctx.Err()

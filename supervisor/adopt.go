@@ -253,5 +253,8 @@ func (v *Supervisor) endUnnamed(s *Session, program *client.Program) {
 		<-program.Exited()
 		_ = program.Forget()
 		program.Close()
+		if f := program.Private(); f != nil {
+			f.Close()
+		}
 	})
 }

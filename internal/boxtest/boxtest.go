@@ -368,10 +368,10 @@ func (d *Daemon) Log() string {
 // have been ended and runs to its limit is found out; such a program has to be given that limit.
 const patience = 90 * time.Second
 
-// Eventually waits until cond holds.
+// Eventually waits until cond holds. It may be called in a clean-up.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	for !cond() {
 		if ctx.Err() != nil {

@@ -104,7 +104,13 @@ func (p *place) make(name string, l disk.Limits) *work {
 		if err := p.root.RemoveAll(name); err != nil {
 			p.t.Error(err)
 		}
-		if err := p.quotas.Remove(id); err != nil {
+		// The kernel may have a use for a file of which pages were mapped for a moment after it is gone.
+		var err error
+		boxtest.Eventually(p.t, "the project is out of use", func() bool {
+			err = p.quotas.Remove(id)
+			return !errors.As(err, new(*disk.UsedError))
+		})
+		if err != nil {
 			p.t.Error(err)
 		}
 	})

@@ -120,8 +120,8 @@ func (l *load) count() {
 	err := l.attach(l.t.Context(), "count", client.AttachOptions{Gap: func(g api.StreamGap) {
 		l.t.Errorf("count: a gap of %d in %s", g.Bytes, g.Stream)
 	}}, client.Stdio{Stdout: out, Stderr: errs})
-	if err != nil || !out.ended {
-		l.t.Errorf("count: %v, ended %v", err, out.ended)
+	if err != nil || !out.ended || out.last == 0 {
+		l.t.Errorf("count: %v, ended %v after %d", err, out.ended, out.last)
 	}
 	l.counted.Store(int64(out.last))
 }
@@ -351,12 +351,16 @@ func (l *load) finish() {
 	}
 	l.t.Logf("lines counted %d, echoed %d, typed %d; questions %d, executions %d, sessions %d, uploads %d",
 		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.made.Load(), l.uploaded.Load())
-	for name, n := range map[string]int64{
-		"counted": l.counted.Load(), "echoed": l.echoed.Load(), "typed": l.typed.Load(), "executed": l.executed.Load(), "asked": l.asked.Load(), "made": l.made.Load(), "uploaded": l.uploaded.Load(),
+}
+
+// goesOn waits until each kind of work has been done once more, but for count, which tells at its end.
+func (l *load) goesOn() {
+	l.t.Helper()
+	for name, n := range map[string]*atomic.Int64{
+		"echoed": &l.echoed, "typed": &l.typed, "executed": &l.executed, "asked": &l.asked, "made": &l.made, "uploaded": &l.uploaded,
 	} {
-		if n == 0 {
-			l.t.Errorf("nothing was %s", name)
-		}
+		before := n.Load()
+		boxtest.Eventually(l.t, "something more was "+name, func() bool { return n.Load() > before || l.t.Failed() })
 	}
 }
 
@@ -370,10 +374,12 @@ func under(t *testing.T, kill func(d *boxtest.Daemon)) {
 	}
 	l := &load{t: t, d: d, stop: make(chan struct{})}
 	l.run()
+	l.goesOn()
 	for range kills() {
 		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		kill(d)
 	}
+	l.goesOn()
 	l.finish()
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != session.PID {
 		t.Errorf("the box of %d is that of %d, %v", session.PID, now.PID, err)

@@ -112,6 +112,11 @@ func (c peerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// SyscallConn is that of the connection, which is always a syscall.Conn.
+func (c peerConn) SyscallConn() (syscall.RawConn, error) {
+	return c.Conn.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // Accept has checked
+}
+
 // RemoteAddr returns a peerAddr.
 func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 

@@ -52,7 +52,8 @@ type Reserver func(ctx context.Context, n int64) (release func(), err error)
 // conn is one WebSocket.
 type conn struct {
 	*Opening
-	ws      *websocket.Conn
+	ws      *websocket.Conn // to read from
+	frames  *frames         // to write to
 	in      *input // nil before there may be any
 	tasks   sync.WaitGroup
 	cutOff  atomic.Bool  // the client has broken the rules
@@ -68,14 +69,13 @@ func (o *Opening) serve(ctx context.Context, run server) error {
 	if !strings.EqualFold(o.R.Header.Get("Upgrade"), "websocket") {
 		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket: a stream is one (RFC 6455)")
 	}
-	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
-	ws, err := websocket.Accept(o.W, o.R, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	ws, below, err := accept(o.W, o.R)
 	if err != nil {
-		return nil // Accept has answered
+		return nil // accept has answered
 	}
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	ctx, cancel := context.WithCancel(ctx)
-	c := &conn{Opening: o, ws: ws}
+	c := &conn{Opening: o, ws: ws, frames: below}
 	c.taken.Store(time.Now().UnixNano())
 	result, err := run(ctx, cancel, c)
 	if !c.cutOff.Load() { // or else receive closes, and says why
@@ -98,10 +98,10 @@ func (o *Opening) serve(ctx context.Context, run server) error {
 }
 
 // send writes a message, and waits until the client's socket has room for it.
-func (c *conn) send(ctx context.Context, data []byte) error {
+func (c *conn) send(ctx context.Context, channel byte, data []byte) error {
 	c.writing.Add(1)
 	defer c.writing.Add(-1)
-	err := c.ws.Write(ctx, websocket.MessageBinary, data)
+	err := c.frames.send(ctx, []byte{channel}, data)
 	c.taken.Store(time.Now().UnixNano())
 	return err
 }
@@ -113,7 +113,7 @@ func (c *conn) control(ctx context.Context, msg api.ServerControl) {
 		c.Log.Error("control message not encoded", "error", err)
 		return
 	}
-	_ = c.send(ctx, append([]byte{api.ChannelControl}, data...))
+	_ = c.send(ctx, api.ChannelControl, data)
 }
 
 // first is the first message of the client.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -160,11 +159,8 @@ func (c *conn) follow(ctx context.Context, session *supervisor.Session, e *super
 		case <-drained:
 		}
 	})
-	frame := make([]byte, 1, api.MaxOutput)
 	err := e.Follow(reading, func(stream int, data []byte) error {
-		frame = append(frame[:1], data...)
-		frame[0] = api.ChannelStdout + byte(stream)
-		return c.ws.Write(reading, websocket.MessageBinary, frame)
+		return c.frames.send(reading, []byte{api.ChannelStdout + byte(stream)}, data)
 	})
 	close(drained)
 	if err != nil {

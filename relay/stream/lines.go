@@ -14,7 +14,7 @@ import (
 type cutter struct {
 	reserve  Reserver
 	release  func() // of the line, if that is long
-	line     []byte // begun: the channel, and the line so far
+	line     []byte // so far
 	skipping bool   // to the end of a line
 	lost     int64  // bytes left out since the last line
 }
@@ -57,7 +57,7 @@ func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context
 // grow adds a piece to the line, or begins to skip what has become too long.
 func (k *cutter) grow(ctx context.Context, piece []byte) error {
 	size := len(k.line) + len(piece)
-	if size > api.MaxLine+2 { // with the channel and the end
+	if size > api.MaxLine+1 { // with the end
 		k.skip(0)
 		return nil
 	}
@@ -67,9 +67,6 @@ func (k *cutter) grow(ctx context.Context, piece []byte) error {
 			return err
 		}
 		k.release = release
-	}
-	if len(k.line) == 0 {
-		k.line = append(k.line, api.ChannelStdout)
 	}
 	k.line = append(k.line, piece...)
 	return nil
@@ -83,7 +80,7 @@ func (k *cutter) skip(n int64) {
 }
 
 // begun is the length of the line so far.
-func (k *cutter) begun() int64 { return int64(max(len(k.line)-1, 0)) }
+func (k *cutter) begun() int64 { return int64(len(k.line)) }
 
 // unfinished is how much is left out at the end: a line without an end is none.
 func (k *cutter) unfinished() int64 {

@@ -205,7 +205,6 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 			return err
 		}
 	}
-	frame := make([]byte, 1, api.MaxOutput)
 	for {
 		c, err := a.Next(ctx)
 		switch {
@@ -216,12 +215,10 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 		case c.Gap > 0:
 			err = o.missing(ctx, c.Stream, c.Gap)
 		case c.Stream == 0 && o.lines != nil:
-			err = o.lines.add(ctx, c.Data, o.c.send, func(n int64) error { return o.gap(ctx, 0, n) })
+			err = o.lines.add(ctx, c.Data, o.line, func(n int64) error { return o.gap(ctx, 0, n) })
 		default:
 			for data := range slices.Chunk(c.Data, api.MaxOutput-1) {
-				frame = append(frame[:1], data...)
-				frame[0] = api.ChannelStdout + byte(c.Stream)
-				if err = o.c.send(ctx, frame); err != nil {
+				if err = o.c.send(ctx, api.ChannelStdout+byte(c.Stream), data); err != nil {
 					break
 				}
 			}
@@ -230,6 +227,11 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 			return err
 		}
 	}
+}
+
+// line sends a line, without its end.
+func (o *output) line(ctx context.Context, data []byte) error {
+	return o.c.send(ctx, api.ChannelStdout, data)
 }
 
 // missing passes over bytes that are not kept any more.

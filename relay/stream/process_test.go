@@ -30,10 +30,7 @@ func cut(t *testing.T, k *cutter, pieces ...string) []string {
 			continue
 		}
 		err := k.add(t.Context(), []byte(p), func(_ context.Context, line []byte) error {
-			if line[0] != api.ChannelStdout {
-				t.Errorf("a line on channel %d", line[0])
-			}
-			got = append(got, string(line[1:]))
+			got = append(got, string(line))
 			return nil
 		}, func(n int64) error {
 			got = append(got, fmt.Sprintf("-%d", n))
@@ -122,7 +119,7 @@ func FuzzLines(f *testing.F) {
 		for rest := []byte(text); len(rest) > 0; {
 			n := 1 + r.IntN(len(rest))
 			err := k.add(t.Context(), rest[:n], func(_ context.Context, line []byte) error {
-				got.WriteString(string(line[1:]) + "\n")
+				got.WriteString(string(line) + "\n")
 				return nil
 			}, func(int64) error { t.Error("something is missing"); return nil })
 			if err != nil {

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+)
+
+// served is a WebSocket of ours and its client.
+func served(t *testing.T) (server *frames, ours, client *websocket.Conn) {
+	t.Helper()
+	type accepted struct {
+		ws  *websocket.Conn
+		f   *frames
+		err error
+	}
+	got, over := make(chan accepted, 1), make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, f, err := accept(w, r)
+		got <- accepted{ws, f, err}
+		<-over
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(over) })
+	client, _, err := websocket.Dial(t.Context(), srv.URL, nil) //nolint:bodyclose // the library has closed it
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.SetReadLimit(-1)
+	a := <-got
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	t.Cleanup(func() { _ = client.CloseNow(); _ = a.ws.CloseNow() })
+	return a.f, a.ws, client
+}
+
+// Each length around those where a header grows arrives as one message, also while the library writes its own.
+func TestMessagesPastTheLibrary(t *testing.T) {
+	t.Parallel()
+	server, ours, client := served(t)
+	sizes := []int{0, 1, 124, 125, 126, 127, 1<<16 - 2, 1<<16 - 1, 1 << 16, 1 << 20, 8 << 20}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // takes the pongs
+	tasks.Go(func() {
+		for range 100 {
+			if err := ours.Ping(t.Context()); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		_ = ours.CloseNow()
+	})
+	tasks.Go(func() {
+		for _, n := range sizes {
+			if err := server.send(t.Context(), []byte{7}, bytes.Repeat([]byte{byte(n)}, n)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, n := range sizes {
+		kind, data, err := client.Read(t.Context())
+		if err != nil || kind != websocket.MessageBinary || !bytes.Equal(data, append([]byte{7}, bytes.Repeat([]byte{byte(n)}, n)...)) {
+			t.Fatalf("%d bytes: %v, %d of %d bytes, %v", n, kind, len(data), n+1, err)
+		}
+	}
+	_, _, _ = client.Read(t.Context()) // the rest of the pings
+}
+
+// A client that takes nothing holds a message up until its context ends; nothing can come after a part of one.
+func TestAMessageIsCutShort(t *testing.T) {
+	t.Parallel()
+	server, _, _ := served(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var err error
+	for err == nil {
+		err = server.send(ctx, make([]byte, 1<<20))
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if err := server.send(t.Context(), []byte("x")); err == nil {
+		t.Error("something follows a part of a message")
+	}
+	if _, err := server.Write([]byte("x")); err == nil {
+		t.Error("something of the library follows a part of a message")
+	}
+}
+
+func TestWhatIsLeftOfBuffers(t *testing.T) {
+	t.Parallel()
+	for n := range 8 {
+		bufs := rest([][]byte{[]byte("ab"), nil, []byte("cde"), []byte("fg")}, n)
+		if got := string(bytes.Join(bufs, nil)); got != "abcdefg"[n:] {
+			t.Errorf("after %d bytes: %q", n, got)
+		}
+	}
+	if err := (&frames{raw: closedConn{}}).write([][]byte{nil}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("%v", err)
+	}
+}
+
+// closedConn is a descriptor that writing to fails.
+type closedConn struct{}
+
+func (closedConn) Control(f func(uintptr)) error    { f(^uintptr(0)); return nil }
+func (closedConn) Read(f func(uintptr) bool) error  { f(^uintptr(0)); return nil }
+func (closedConn) Write(f func(uintptr) bool) error { f(^uintptr(0)); return nil }

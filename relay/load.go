@@ -3,7 +3,11 @@
 package relay
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // Bounds of what one user of the host can make boxd hold, so that nobody keeps the others out. Root has
@@ -77,6 +82,8 @@ type callers struct {
 	others int              // connections of all but root
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
+
+	rootFull, userFull, allFull *refusal
 }
 
 // How many connections that are turned away are listened to, and for how long.
@@ -86,11 +93,14 @@ const (
 )
 
 func newCallers() *callers {
-	return &callers{users: map[uint32]*load{}, leaving: make(chan struct{}, maxLeaving)}
+	return &callers{
+		users: map[uint32]*load{}, leaving: make(chan struct{}, maxLeaving),
+		rootFull: full("root has", maxConnections), userFull: full("you have", maxUserConnections), allFull: full("all users together have", maxConnections),
+	}
 }
 
 // enter admits a connection of a user; leave must follow.
-func (c *callers) enter(uid uint32) (*load, error) {
+func (c *callers) enter(uid uint32) (*load, *refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.users[uid]
@@ -99,11 +109,11 @@ func (c *callers) enter(uid uint32) (*load, error) {
 	}
 	switch {
 	case uid == 0 && l.conns >= maxConnections:
-		return nil, full("root has", maxConnections)
+		return nil, c.rootFull
 	case uid != 0 && l.conns >= maxUserConnections:
-		return nil, full("you have", maxUserConnections)
+		return nil, c.userFull
 	case uid != 0 && c.others >= maxConnections:
-		return nil, full("all users together have", maxConnections)
+		return nil, c.allFull
 	case uid != 0:
 		c.others++
 	}
@@ -112,9 +122,25 @@ func (c *callers) enter(uid uint32) (*load, error) {
 	return l, nil
 }
 
-func full(who string, limit int) error {
-	return fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
+// refusal is why somebody may not have a connection, and the whole answer that says so: whoever makes a flood of
+// them makes little work.
+type refusal struct {
+	err    error
+	answer []byte
+}
+
+func full(who string, limit int) *refusal {
+	err := fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
 		WithHint("wait for one of them to end")
+	p := wire.Refusal(err)
+	data, _ := json.Marshal(p) // plain data: cannot fail
+	resp := http.Response{
+		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
+		Header: http.Header{"Content-Type": {problemType}, "Retry-After": {retryAfter}},
+	}
+	var text bytes.Buffer
+	_ = resp.Write(&text) // into memory
+	return &refusal{err, text.Bytes()}
 }
 
 // leave ends what enter began. A user without a connection is forgotten: ids are cheap to come by.

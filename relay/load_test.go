@@ -26,8 +26,8 @@ import (
 // enter takes as many connections as a user gets, of at most that many.
 func enter(c *callers, uid uint32, most int) (taken int, err error) {
 	for range most {
-		if _, err = c.enter(uid); err != nil {
-			return taken, err
+		if _, refused := c.enter(uid); refused != nil {
+			return taken, refused.err
 		}
 		taken++
 	}

@@ -3,14 +3,11 @@
 package relay
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strconv"
 	"sync"
 	"syscall"
@@ -19,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -50,9 +46,9 @@ func (l peerListener) Accept() (net.Conn, error) {
 			conn.Close()
 			continue
 		}
-		load, err := l.callers.enter(who.UID)
-		if err != nil {
-			l.callers.turnAway(conn, err)
+		load, refused := l.callers.enter(who.UID)
+		if refused != nil {
+			l.callers.turnAway(conn, refused.answer)
 			continue
 		}
 		leave := sync.OnceFunc(func() { l.callers.leave(who.UID) })
@@ -63,20 +59,12 @@ func (l peerListener) Accept() (net.Conn, error) {
 // turnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
 // nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
 // and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
-func (c *callers) turnAway(conn net.Conn, err error) {
-	p := wire.Refusal(err)
-	data, _ := json.Marshal(p) // plain data: cannot fail
-	resp := http.Response{
-		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
-		Header: http.Header{"Content-Type": {problemType}, "Retry-After": {retryAfter}},
-	}
-	var text bytes.Buffer
-	_ = resp.Write(&text) // into memory
+func (c *callers) turnAway(conn net.Conn, answer []byte) {
 	_ = conn.SetDeadline(time.Now().Add(leavePatience))
 	select {
 	case c.leaving <- struct{}{}:
 	default:
-		_, _ = conn.Write(text.Bytes()) // a new socket has room for it
+		_, _ = conn.Write(answer) // a new socket has room for it
 		conn.Close()
 		return
 	}
@@ -85,7 +73,7 @@ func (c *callers) turnAway(conn net.Conn, err error) {
 		defer conn.Close()
 		_, _ = conn.Read(make([]byte, 1))
 		_ = conn.SetDeadline(time.Now().Add(leavePatience))
-		_, _ = conn.Write(text.Bytes()) // a caller that has hung up needs no answer
+		_, _ = conn.Write(answer) // a caller that has hung up needs no answer
 		if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
 			_, _ = io.Copy(io.Discard, conn)
 		}

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -79,8 +80,21 @@ func New(socket string) *Client {
 	}
 }
 
+// Where others have filled the queue of a listener, connect(2) does not wait for room in it (EAGAIN).
+const (
+	crowdPatience = 10 * time.Second
+	crowdPause    = 10 * time.Millisecond
+)
+
 func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	for end := time.Now().Add(crowdPatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+		select {
+		case <-time.After(crowdPause):
+		case <-ctx.Done():
+		}
+		conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno // what is around it names the socket again
 	}

@@ -12,14 +12,17 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/coder/websocket"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -325,4 +328,55 @@ func TestCancelingEndsTheStream(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	<-ended
+}
+
+// Where others have filled the queue of a listener, a call waits for its turn.
+func TestACallWaitsForACrowd(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: socket}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var others []net.Conn
+	for err == nil {
+		var conn net.Conn
+		if conn, err = net.Dial("unix", socket); err == nil {
+			others = append(others, conn)
+		}
+	}
+	if !errors.Is(err, unix.EAGAIN) || len(others) == 0 {
+		t.Fatalf("%d, %v", len(others), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := dialSocket(ctx, socket); err == nil {
+		t.Error("there was no queue")
+	}
+	ln, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		<-time.After(50 * time.Millisecond)
+		for range len(others) + 1 {
+			if conn, err := ln.Accept(); err == nil {
+				conn.Close()
+			}
+		}
+	}()
+	conn, err := dialSocket(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	for _, c := range others {
+		c.Close()
+	}
 }

@@ -54,7 +54,7 @@ type conn struct {
 	*Opening
 	ws      *websocket.Conn // to read from
 	frames  *frames         // to write to
-	in      *input // nil before there may be any
+	in      *input          // nil before there may be any
 	tasks   sync.WaitGroup
 	cutOff  atomic.Bool  // the client has broken the rules
 	writing atomic.Int32 // messages that wait to be taken

@@ -22,7 +22,7 @@ cat >"$dir/run" <<'RUN'
 set -u
 [ ! -e soak ] || export SOAK=1
 export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
-export SURVIVAL_KILLS=20 ABUSE_FLOOD_SHARE=10 # an emulated machine takes seconds for a kill, minutes for a flood
+export SURVIVAL_KILLS=20 ABUSE_FLOOD_SHARE=50 # an emulated machine takes seconds for a kill, minutes for a flood
 status=0
 echo '== test/host'
 (cd test/host && ./test -test.timeout 20m) || status=1

@@ -203,9 +203,9 @@ func closeReason(err error) string {
 // watch drops a client that is not there any more, so that nothing lives on for it: one that does not
 // answer a ping, or takes nothing at all for long. One that has not taken all it was sent is behind, not
 // gone, and a ping would only be one thing more that it has to read first.
-func (c *conn) watch(ctx context.Context, hangUp func()) {
+func (c *conn) watch(ctx context.Context, hangUp func(), every, patience time.Duration) {
 	defer hangUp()
-	tick := time.NewTicker(pingEvery)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -214,7 +214,7 @@ func (c *conn) watch(ctx context.Context, hangUp func()) {
 		case <-tick.C:
 		}
 		if !c.behind() {
-			late, cancel := context.WithTimeout(ctx, pongPatience)
+			late, cancel := context.WithTimeout(ctx, patience)
 			err := c.ws.Ping(late)
 			cancel()
 			if err != nil && !c.behind() {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 )
 
 // served is a WebSocket of ours and its client.
-func served(t *testing.T) (server *frames, ours, client *websocket.Conn) {
+func served(t *testing.T, options *websocket.DialOptions) (server *frames, ours, client *websocket.Conn) {
 	t.Helper()
 	type accepted struct {
 		ws  *websocket.Conn
@@ -32,7 +33,7 @@ func served(t *testing.T) (server *frames, ours, client *websocket.Conn) {
 	}))
 	t.Cleanup(srv.Close)
 	t.Cleanup(func() { close(over) })
-	client, _, err := websocket.Dial(t.Context(), srv.URL, nil) //nolint:bodyclose // the library has closed it
+	client, _, err := websocket.Dial(t.Context(), srv.URL, options) //nolint:bodyclose // the library has closed it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func served(t *testing.T) (server *frames, ours, client *websocket.Conn) {
 // Each length around those where a header grows arrives as one message, also while the library writes its own.
 func TestMessagesPastTheLibrary(t *testing.T) {
 	t.Parallel()
-	server, ours, client := served(t)
+	server, ours, client := served(t, nil)
 	sizes := []int{0, 1, 124, 125, 126, 127, 1<<16 - 2, 1<<16 - 1, 1 << 16, 1 << 20, 8 << 20}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -81,7 +82,7 @@ func TestMessagesPastTheLibrary(t *testing.T) {
 // A client that takes nothing holds a message up until its context ends; nothing can come after a part of one.
 func TestAMessageIsCutShort(t *testing.T) {
 	t.Parallel()
-	server, _, _ := served(t)
+	server, _, _ := served(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	var err error
@@ -118,3 +119,40 @@ type closedConn struct{}
 func (closedConn) Control(f func(uintptr)) error    { f(^uintptr(0)); return nil }
 func (closedConn) Read(f func(uintptr) bool) error  { f(^uintptr(0)); return nil }
 func (closedConn) Write(f func(uintptr) bool) error { f(^uintptr(0)); return nil }
+
+// A client that answers pings stays, and so does one that has something to take; one that does neither is gone.
+func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
+	t.Parallel()
+	var mute, unsent atomic.Bool
+	server, ours, client := served(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return !mute.Load() }})
+	c := &conn{Opening: &Opening{Unsent: func() int {
+		if unsent.Load() {
+			return 1
+		}
+		return 0
+	}}, ws: ours, frames: server}
+	c.taken.Store(time.Now().UnixNano())
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // takes the pongs
+	tasks.Go(func() { _, _, _ = client.Read(t.Context()) })
+	gone := make(chan struct{})
+	tasks.Go(func() {
+		c.watch(t.Context(), func() { close(gone) }, 10*time.Millisecond, 100*time.Millisecond)
+	})
+	stays := func(what string) {
+		t.Helper()
+		select {
+		case <-gone:
+			t.Errorf("%s is dropped", what)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	stays("a client that answers")
+	unsent.Store(true)
+	mute.Store(true)
+	stays("a client that is behind")
+	unsent.Store(false)
+	<-gone
+	_ = ours.CloseNow()
+}

@@ -70,7 +70,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 		Process: wire.Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
 	}))
 	defer c.in.close()
-	c.tasks.Go(func() { c.watch(ctx, hangUp) })
+	c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
 		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})

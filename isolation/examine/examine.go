@@ -18,9 +18,29 @@ import (
 // Host examines this host, for boxes with so many ranges of ids from base on. Whether a box really starts, boxd
 // tries by itself.
 func Host(base, count uint32) []isolation.Check {
-	return []isolation.Check{
+	checks := []isolation.Check{
 		checkKernel(), checkUserNamespaces(), checkCapabilities(), checkIDs(base, count),
 	}
+	// A kernel without huge pages has no such file.
+	setting, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	if c, bad := checkHugePages(string(setting)); bad {
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// checkHugePages looks whether files in memory, which output is kept in, may have huge pages: where the kernel
+// cannot split one it gives a part of it back by writing zeros there, which no reader can tell from output
+// (transhuge.rst of the kernel: "shmem_enabled").
+func checkHugePages(setting string) (c isolation.Check, bad bool) {
+	_, rest, _ := strings.Cut(setting, "[")
+	chosen, _, _ := strings.Cut(rest, "]")
+	switch chosen {
+	case "always", "within_size", "force":
+		return warn("output", "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+			"files in memory have huge pages (%s): a reader that is far behind may see zeros where output is not kept any more", chosen), true
+	}
+	return c, false
 }
 
 func ok(name, format string, args ...any) isolation.Check {

@@ -34,7 +34,8 @@ type ProcessRequest struct {
 	Stop    *Stop    `json:"stop,omitempty"`    // left out: SIGTERM, 10s
 	// Lease is how long it lives without a client: it is stopped when nobody has been attached to its
 	// stream, nor renewed it, for so long. Nobody is attached to one with stdio direct: its lease begins
-	// when its descriptors are taken, and counts by renewals alone. Left out: for ever.
+	// when its descriptors are taken, and counts by renewals alone. Before the first client has come, and
+	// after boxd was started anew, it is 30 seconds at least. Left out: for ever.
 	Lease *quantity.Duration `json:"lease,omitempty"`
 	// Output is how much of the end of each stream is kept, at least; left out: 1 MiB.
 	Output *quantity.Size    `json:"output,omitempty"`

@@ -88,7 +88,7 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 		}
 	}
 	if p.log == nil {
-		log, err := output.NewLog(files[0], files[1], files[2])
+		log, err := output.NewLog(files[0], files[1], files[2], p.output.Tail)
 		if err != nil || unix.SetNonblock(files[3], true) != nil {
 			return isolation.ErrMalformed
 		}

@@ -17,6 +17,7 @@ import (
 type Log struct {
 	rings   [2]int
 	journal int
+	tail    int64
 
 	mu      sync.Mutex // guards the field below
 	changed chan struct{}
@@ -25,14 +26,15 @@ type Log struct {
 // ErrNotMemory means that a descriptor is no memory file: to read from it might block or have effects.
 var ErrNotMemory = errors.New("output: not a memory file")
 
-// NewLog takes the descriptors of two rings and a journal over, if they can be those.
-func NewLog(ring0, ring1, journal int) (*Log, error) {
+// NewLog takes the descriptors of two rings and a journal over, if they can be those. The writer keeps the last
+// tail bytes of each ring, at least.
+func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 	for _, fd := range []int{ring0, ring1, journal} {
 		if !IsMemory(fd) {
 			return nil, ErrNotMemory
 		}
 	}
-	return &Log{rings: [2]int{ring0, ring1}, journal: journal}, nil
+	return &Log{rings: [2]int{ring0, ring1}, journal: journal, tail: int64(tail)}, nil
 }
 
 // IsMemory reports whether fd is a file in memory, which alone know seals (fcntl(2), F_GET_SEALS): to read it
@@ -207,7 +209,14 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 	if err := ReadAt(fd, buf[:n], c.Offset); err != nil {
 		return err
 	}
-	// Looked at afterwards: what was a hole before is not data, and what has become one since was read.
+	// Looked at afterwards: what was a hole before is not data, and what has become one since was read. A hole
+	// is looked for only where one can be: the kernel makes that wait for the writer.
+	if now, err := size(fd); err != nil {
+		return err
+	} else if c.Offset >= now-l.tail {
+		c.Data = buf[:n]
+		return nil
+	}
 	hole, err := unix.Seek(fd, c.Offset, unix.SEEK_HOLE)
 	if err != nil {
 		return os.NewSyscallError("output", err)

@@ -36,7 +36,7 @@ func newWriter(t *testing.T, head, tail uint64) (*writer, *Log) {
 			t.Fatal(err)
 		}
 	}
-	l, err := NewLog(fds[0], fds[1], fds[2])
+	l, err := NewLog(fds[0], fds[1], fds[2], tail)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestOnlyMemoryFilesAreALog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := NewLog(w.rings[0].FD, int(f.Fd()), w.journal.FD); err == nil {
+	if _, err := NewLog(w.rings[0].FD, int(f.Fd()), w.journal.FD, 0); err == nil {
 		t.Error("a file on disk was taken")
 	}
 }

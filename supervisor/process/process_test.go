@@ -358,7 +358,7 @@ func feed(t *testing.T, spec *Spec) *fed {
 		fds[i] = f.rings[i].FD
 	}
 	fds[2] = f.journal.FD
-	if f.log, err = output.NewLog(fds[0], fds[1], fds[2]); err != nil {
+	if f.log, err = output.NewLog(fds[0], fds[1], fds[2], spec.Command.Output.Tail); err != nil {
 		t.Fatal(err)
 	}
 	close(f.up)

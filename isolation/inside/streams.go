@@ -17,7 +17,6 @@ type stream struct {
 	pipe   int // reading end, or the terminal; -1 when finished
 	token  int32
 	paused bool // not watched: a reader has not come far enough yet
-	wide   bool // the pipe has been made larger
 	ring   output.Ring
 }
 
@@ -180,11 +179,7 @@ func (s *server) fill(p *program, st *stream) (int64, error) {
 		p.journal.Note(st.index, [2]int64{p.streams[0].ring.Size(), p.streams[1].ring.Size()})
 	}
 	if !p.terminal {
-		n, err := st.ring.Fill(st.pipe)
-		if n >= pipeSize && !st.wide {
-			st.widen()
-		}
-		return n, err
+		return st.ring.Fill(st.pipe)
 	}
 	if s.scratch == nil {
 		s.scratch = make([]byte, 16<<10)
@@ -197,19 +192,6 @@ func (s *server) fill(p *program, st *stream) (int64, error) {
 		err = st.ring.Append(s.scratch[:n])
 	}
 	return int64(n), err
-}
-
-// Capacity of a pipe, as it is made and for a program that fills it, in bytes (pipe(7)): such a one is then waited
-// for a quarter as often, and so are its readers. Not all have it, since a user's are counted (pipe-user-pages-soft).
-const (
-	pipeSize = 64 << 10
-	widePipe = 256 << 10
-)
-
-// widen makes the pipe larger. Refused, it stays as it is.
-func (st *stream) widen() {
-	st.wide = true
-	_, _ = unix.FcntlInt(uintptr(st.pipe), unix.F_SETPIPE_SZ, widePipe)
 }
 
 // tellReaders wakes who reads a program's output.

@@ -348,3 +348,29 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// The pipe of a program that fills it is widened; that of any other is as it was.
+func TestAFullPipeIsWidened(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		written, want int
+	}{{pipeSize - 4096, pipeSize}, {pipeSize, widePipe}} {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fds[0])
+		defer unix.Close(fds[1])
+		if n, err := unix.Write(fds[1], make([]byte, tc.written)); n != tc.written || err != nil {
+			t.Fatal(n, err)
+		}
+		r := NewRing(0, 1<<20)
+		defer r.Close()
+		if n, err := r.Fill(fds[0]); n != int64(tc.written) || err != nil {
+			t.Error(n, err)
+		}
+		if size, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETPIPE_SZ, 0); size != tc.want || err != nil {
+			t.Errorf("after %d bytes the pipe has %d, %v", tc.written, size, err)
+		}
+	}
+}

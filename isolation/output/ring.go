@@ -18,6 +18,7 @@ type Ring struct {
 	held       int64 // nothing from here on is given back; -1: no such place
 	size       int64 // bytes written so far
 	holeTo     int64 // end of the hole; it begins at Head
+	full       bool  // the pipe was once, and has been widened
 }
 
 // Holes are made in steps, to call the kernel once for many reads, and of whole pages: of a part of one
@@ -29,6 +30,13 @@ const (
 
 // chunk is how much one Fill moves at most: the default capacity of a pipe many times over.
 const chunk = 1 << 20
+
+// Capacity of a pipe, as it is made and for a program that fills it, in bytes (pipe(7)): such a one is then waited
+// for a quarter as often, and so are its readers. Not all have it, since a user's are counted (pipe-user-pages-soft).
+const (
+	pipeSize = 64 << 10
+	widePipe = 256 << 10
+)
 
 // NewRing returns an empty ring without a file.
 func NewRing(head, tail uint64) Ring {
@@ -63,6 +71,10 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 	if n > 0 {
 		r.size += n
 		r.trim()
+	}
+	if n >= pipeSize && !r.full {
+		r.full = true
+		_, _ = unix.FcntlInt(uintptr(pipe), unix.F_SETPIPE_SZ, widePipe) // refused, it stays as it is
 	}
 	return n, err
 }

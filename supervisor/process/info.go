@@ -86,7 +86,7 @@ func (p *Process) Keep(others time.Duration) time.Duration {
 	switch {
 	case p.spec.Lease == nil || *p.spec.Lease > 0:
 		return others
-	case p.seen && len(p.all) == 0:
+	case p.seen && len(p.all) == 0 && !p.leaving():
 		return 0
 	}
 	return min(others, firstLease)

@@ -23,9 +23,9 @@ func (p *Process) wake() {
 // firstLease is the least lease of a process nobody has been attached to, or that a new boxd has found.
 const firstLease = 30 * time.Second
 
-// leaseEndLocked is when the lease ends, if nobody comes.
+// leaseEndLocked is when the lease ends, if nobody comes. Whose connection ends because boxd does has not gone.
 func (p *Process) leaseEndLocked() (time.Time, bool) {
-	if p.spec.Lease == nil || len(p.all) > 0 {
+	if p.spec.Lease == nil || len(p.all) > 0 || p.leaving() {
 		return time.Time{}, false
 	}
 	lease := *p.spec.Lease
@@ -34,3 +34,6 @@ func (p *Process) leaseEndLocked() (time.Time, bool) {
 	}
 	return p.used.Add(lease), true
 }
+
+// leaving reports whether whoever goes will be back.
+func (p *Process) leaving() bool { return p.home.Leaving != nil && p.home.Leaving() }

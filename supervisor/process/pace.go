@@ -37,7 +37,7 @@ func (p *Process) pace(anyway bool) {
 		running = false
 	}
 	p.mu.Unlock()
-	if p.home.Leaving != nil && p.home.Leaving() {
+	if p.leaving() {
 		return
 	}
 	if !running || program == nil || !anyway && !p.moved(to) {

@@ -39,7 +39,7 @@ func kills() int {
 
 func start(t *testing.T) *boxtest.Daemon {
 	t.Helper()
-	d := boxtest.Start(t, boxtest.Lasting)
+	d := boxtest.Start(t, boxtest.Kept)
 	d.Warm()
 	return d
 }
@@ -52,7 +52,7 @@ type load struct {
 	stop chan struct{}
 	work sync.WaitGroup
 
-	counted, echoed, typed, asked, executed, made, uploaded atomic.Int64
+	counted, echoed, typed, asked, executed, streamed, made, uploaded atomic.Int64
 }
 
 func (l *load) stopped() bool {
@@ -212,6 +212,25 @@ func (l *load) execute(n int) {
 	}
 }
 
+// stream runs commands that nobody has named and whose output comes as they write it. One whose first connection is
+// cut before anything has come of it, nobody knows the end of.
+func (l *load) stream() {
+	for !l.stopped() {
+		var out strings.Builder
+		req := &api.ExecRequest{Command: new("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.05; done; exit 7")}
+		r, err := l.d.ExecStream(l.t.Context(), "s1", req, client.Stdio{Stdout: &out, Stderr: os.Stderr}, nil)
+		if err != nil && out.Len() == 0 {
+			<-time.After(5 * time.Millisecond)
+			continue
+		}
+		if err != nil || r.ExitCode == nil || *r.ExitCode != 7 || out.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" {
+			l.t.Errorf("stream: %+v, %v after %q", r, err, out.String())
+			return
+		}
+		l.streamed.Add(1)
+	}
+}
+
 // upload sends a large input to a command and compares what has come.
 func (l *load) upload() {
 	data := make([]byte, 300_000)
@@ -330,6 +349,7 @@ func (l *load) run() {
 		l.work.Go(func() { l.execute(n) })
 		l.work.Go(func() { l.make(n) })
 	}
+	l.work.Go(l.stream)
 	l.work.Go(l.upload)
 }
 
@@ -349,15 +369,15 @@ func (l *load) finish() {
 	if strings.TrimSpace(r.Stdout) != strconv.Itoa(int(l.executed.Load())) {
 		l.t.Errorf("of %d executions there have run: %s", l.executed.Load(), r.Stdout)
 	}
-	l.t.Logf("lines counted %d, echoed %d, typed %d; questions %d, executions %d, sessions %d, uploads %d",
-		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.made.Load(), l.uploaded.Load())
+	l.t.Logf("lines counted %d, echoed %d, typed %d; questions %d, executions %d, streams %d, sessions %d, uploads %d",
+		l.counted.Load(), l.echoed.Load(), l.typed.Load(), l.asked.Load(), l.executed.Load(), l.streamed.Load(), l.made.Load(), l.uploaded.Load())
 }
 
 // goesOn waits until each kind of work has been done once more, but for count, which tells at its end.
 func (l *load) goesOn() {
 	l.t.Helper()
 	for name, n := range map[string]*atomic.Int64{
-		"echoed": &l.echoed, "typed": &l.typed, "executed": &l.executed, "asked": &l.asked, "made": &l.made, "uploaded": &l.uploaded,
+		"echoed": &l.echoed, "typed": &l.typed, "executed": &l.executed, "streamed": &l.streamed, "asked": &l.asked, "made": &l.made, "uploaded": &l.uploaded,
 	} {
 		before := n.Load()
 		boxtest.Eventually(l.t, "something more was "+name, func() bool { return n.Load() > before || l.t.Failed() })
@@ -365,7 +385,7 @@ func (l *load) goesOn() {
 }
 
 // under runs kill at random moments under load.
-func under(t *testing.T, kill func(d *boxtest.Daemon)) {
+func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 	d := start(t)
 	before := d.Look()
 	session, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
@@ -375,7 +395,7 @@ func under(t *testing.T, kill func(d *boxtest.Daemon)) {
 	l := &load{t: t, d: d, stop: make(chan struct{})}
 	l.run()
 	l.goesOn()
-	for range kills() {
+	for range times {
 		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		kill(d)
 	}
@@ -394,14 +414,22 @@ func under(t *testing.T, kill func(d *boxtest.Daemon)) {
 }
 
 func TestNothingIsLostWhenBoxdIsKilled(t *testing.T) {
-	under(t, func(d *boxtest.Daemon) {
+	under(t, kills(), func(d *boxtest.Daemon) {
 		d.Kill()
 		d.Restart()
 	})
 }
 
+// An end in order leaves as much as one without warning.
+func TestNothingIsLostWhenBoxdIsStopped(t *testing.T) {
+	under(t, kills()/4, func(d *boxtest.Daemon) {
+		d.Stop()
+		d.Restart()
+	})
+}
+
 func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
-	under(t, func(d *boxtest.Daemon) {
+	under(t, kills(), func(d *boxtest.Daemon) {
 		_ = unix.Kill(d.Keeper(), unix.SIGKILL) // it may be in the making just now
 		for _, pid := range d.Zygotes() {
 			_ = unix.Kill(pid, unix.SIGKILL)

@@ -70,9 +70,10 @@ func mayImport() map[string]string {
 		// ways in
 		"relay/api":         "internal/quantity",
 		"relay/client":      "relay/api internal/quantity",
+		"relay/openapi":     "",
 		"relay/wire":        "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
 		"relay/stream":      "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
-		"relay":             "relay/api relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
+		"relay":             "relay/api relay/openapi relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
@@ -97,8 +98,8 @@ func mustNotLink() map[string][]string {
 		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
-		// boxd asks for what is privileged and cannot do it.
-		"cmd/boxd": {module + "/isolation/keeper", module + "/isolation/records", module + "/isolation/sources", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
+		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
+		"cmd/boxd": {"go.yaml.in/yaml/v3", "github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/records", module + "/isolation/sources", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
 	}
 }
 

@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/openapi"
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -24,6 +26,9 @@ func ready(c *call) (any, error) {
 	}
 	return api.Health{Status: "ok"}, nil
 }
+
+// description is the API in a form that programs read.
+func description(*call) (any, error) { return json.RawMessage(openapi.Document()), nil }
 
 func status(c *call) (any, error) {
 	o := c.server.sup.Overview()

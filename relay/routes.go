@@ -37,6 +37,7 @@ func routes() []route {
 	return []route{
 		{"GET /healthz", anyone, "", health},
 		{"GET /readyz", anyone, "", ready},
+		{"GET /v1/openapi.json", anyone, "", description},
 		{"GET /v1/status", user, "", status},
 		{"GET /v1/profiles", user, "", profiles},
 		{"GET /v1/doctor", user, "", doctor},

@@ -184,7 +184,7 @@ type ExecRequest struct {
 
 // OneShotRequest is the body of POST /v1/exec: a session made for one execution.
 type OneShotRequest struct {
-	Session SessionRequest `json:"session"`
+	Session SessionRequest `json:"session,omitzero"`
 	Exec    ExecRequest    `json:"exec"`
 }
 

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/openapi"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+func described(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// line is a line of the route table as the document has it.
+type line struct{ Role, Query, Path string }
+
+// Every route is described, with its role and parameters, and what is described is a route.
+func TestRoutesAreWhatIsDescribed(t *testing.T) {
+	t.Parallel()
+	names := map[role]string{anyone: "anyone", user: "user", admin: "admin"}
+	table, document := map[string]line{}, map[string]line{}
+	for _, r := range routes() {
+		_, path, _ := strings.Cut(r.pattern, " ")
+		ids := []string{}
+		for segment := range strings.SplitSeq(path, "/") {
+			if id, ok := strings.CutPrefix(segment, "{"); ok {
+				ids = append(ids, strings.TrimSuffix(id, "}"))
+			}
+		}
+		table[r.pattern] = line{names[r.role], sorted(strings.Fields(r.query)), sorted(ids)}
+	}
+	for path, item := range described(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			in := map[string][]string{}
+			for _, p := range slices.Concat(item.Parameters, op.Parameters) {
+				in[p.Value.In] = append(in[p.Value.In], p.Value.Name)
+			}
+			role, _ := op.Extensions["x-boxd-role"].(string)
+			document[method+" "+path] = line{role, sorted(in["query"]), sorted(in["path"])}
+		}
+	}
+	if diff := cmp.Diff(table, document); diff != "" {
+		t.Errorf("routes and document differ (-routes +document):\n%s", diff)
+	}
+}
+
+func sorted(list []string) string {
+	list = slices.Clone(list)
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// Every kind of fault has a type of problem, and there are no others.
+func TestProblemTypesAreTheKindsOfFault(t *testing.T) {
+	t.Parallel()
+	var want, got []string
+	for k := fault.Internal; !strings.HasPrefix(k.String(), "kind-"); k++ {
+		want = append(want, api.ProblemType+k.String())
+	}
+	for _, v := range described(t).Components.Schemas["Problem"].Value.Properties["type"].Value.Enum {
+		text, _ := v.(string)
+		got = append(got, text)
+	}
+	if sorted(want) != sorted(got) {
+		t.Errorf("kinds are %q, described are %q", want, got)
+	}
+}
+
+// Whoever can connect gets the document, as it is.
+func TestTheDocumentIsServed(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, http.MethodGet, "/v1/openapi.json"))
+	doc, err := openapi3.NewLoader().LoadFromData(w.Body.Bytes())
+	if err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+		t.Fatalf("%d %v: %v", w.Code, w.Header(), err)
+	}
+	if want := described(t); doc.Paths.Len() != want.Paths.Len() || doc.Info.Description != want.Info.Description {
+		t.Errorf("another document: %+v", doc.Info)
+	}
+}
+
+// A list of words that is closed has every word there is in the code.
+func TestClosedListsAreThoseOfTheCode(t *testing.T) {
+	t.Parallel()
+	schemas := described(t).Components.Schemas
+	for _, tc := range []struct{ schema, field, dir, prefix, more string }{
+		{"Session", "state", "../supervisor", "State", "frozen"},
+		{"ExecResult", "status", "../supervisor/result", "Status", ""},
+		{"Process", "state", "../supervisor/process", "State", ""},
+		{"Process", "reason", "../supervisor/process", "Reason", ""},
+		{"Restart", "policy", "../supervisor/process", "Restart", ""},
+		{"SessionRequest", "network", "../supervisor/policy", "Network", ""},
+		{"SessionRequest", "oom", "../supervisor/policy", "OOM", ""},
+		{"SessionRequest", "image", "../supervisor/policy", "Image", ""},
+		{"Mount", "mode", "../supervisor/policy", "Mount", ""},
+		{"Profile", "leftovers", "../supervisor/policy", "Leftovers", ""},
+	} {
+		var got []string
+		for _, v := range schemas[tc.schema].Value.Properties[tc.field].Value.Enum {
+			text, _ := v.(string)
+			got = append(got, text)
+		}
+		want := words(t, tc.dir, tc.prefix)
+		if tc.more != "" {
+			want = append(want, tc.more)
+		}
+		if len(want) == 0 || sorted(want) != sorted(got) {
+			t.Errorf("%s.%s: described are %q, in the code are %q", tc.schema, tc.field, got, want)
+		}
+	}
+}
+
+// words are the constants of a package that are texts and whose names begin so.
+func words(t *testing.T, dir, prefix string) (list []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || !strings.HasPrefix(spec.Names[0].Name, prefix) {
+				return true
+			}
+			for _, v := range spec.Values {
+				if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					text, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					list = append(list, text)
+				}
+			}
+			return true
+		})
+	}
+	return list
+}

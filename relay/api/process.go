@@ -50,7 +50,7 @@ type Terminal struct {
 
 // Restart says what follows the end of a process's program.
 type Restart struct {
-	Policy string `json:"policy"` // "no", "on-failure" (any end but exit code 0 and a stop) or "always"
+	Policy string `json:"policy,omitempty"` // "no" (left out), "on-failure" (any end but exit code 0 and a stop) or "always"
 	// Delay before the first restart; it doubles up to MaxDelay with each that follows, and begins anew
 	// when the program has run for Window. Left out: 100ms and 30s.
 	Delay    *quantity.Duration `json:"delay,omitempty"`

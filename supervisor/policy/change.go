@@ -77,11 +77,14 @@ type ProgramLimits struct {
 func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Limits, error) {
 	limits := cgroup.Limits{OOM: oomOf(s.OOM)}
 	for _, f := range []struct {
-		name  string
-		given bool
-	}{{LimitCPU, l.CPUs != nil}, {LimitMemory, l.Memory != nil}, {LimitPids, l.Pids != nil}} {
-		if f.given && by[f.name] != MechanismGroup {
-			return limits, fault.Errorf(fault.Unsupported, "the %s limit of an execution needs control groups, which this session has not", f.name)
+		limit, field string
+		given        bool
+	}{{LimitCPU, "cpus", l.CPUs != nil}, {LimitMemory, "memory", l.Memory != nil}, {LimitPids, "pids", l.Pids != nil}} {
+		if f.given && by[f.limit] != MechanismGroup {
+			err := fault.Errorf(fault.Unsupported, "%s of an execution alone needs control groups, which this session has not", f.field).
+				WithHint("leave it out: the session's own limit counts; boxctl doctor says why there are no control groups")
+			err.Field, err.Allowed = f.field, "left out"
+			return limits, err
 		}
 	}
 	switch {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+const (
+	startRoute  = "PUT /v1/sessions/{id}/processes/{p}"
+	getRoute    = "GET /v1/sessions/{id}/processes/{p}"
+	logsRoute   = "GET /v1/sessions/{id}/processes/{p}/logs"
+	stdioRoute  = "GET /v1/sessions/{id}/processes/{p}/stdio"
+	signalRoute = "POST /v1/sessions/{id}/processes/{p}/signal"
+	resizeRoute = "POST /v1/sessions/{id}/processes/{p}/resize"
+)
+
+// ended waits for the end of a process.
+func (c *contract) ended(p string) (state api.Process) {
+	c.t.Helper()
+	if c.reads(c.gets(200, ask{route: getRoute, s: "s", p: p, query: "wait=1m"}), &state); state.State != "ended" {
+		c.t.Fatalf("%+v", state)
+	}
+	return state
+}
+
+func (c *contract) processes() {
+	full := ask{
+		route: startRoute, s: "s", p: "full/ü", body: `{"command":"echo ready; sleep 1000","env":{"A":"1"},"cwd":"/tmp","timeout":"1h","terminal":{"rows":24,"cols":80},` +
+			`"restart":{"policy":"on-failure","delay":"1s","max_delay":30,"limit":0,"window":"1m"},"ready":{"line":"^ready","timeout":"1m"},` +
+			`"stop":{"signal":"SIGKILL","grace":0},"lease":"1h","output":"64KiB","labels":{"task":"17"}}`,
+	}
+	c.gets(201, full)
+	c.gets(200, full)
+	c.refused(409, "cwd", ask{route: startRoute, s: "s", p: full.p, body: strings.Replace(full.body, "/tmp", "/srv", 1)})
+	c.gets(201, ask{route: startRoute, s: "s", p: "plain", body: `{"argv":["sleep","1000"],"restart":{"policy":"always"}}`})
+	c.gets(200, ask{route: "GET /v1/sessions/{id}/processes", s: "s"})
+	for body, field := range map[string]string{
+		`{"argv":[]}`: "argv", `{"argv":["true"],"output":1}`: "output", `{"argv":["true"],"stop":{"signal":"SIGNONE"}}`: "stop.signal",
+		`{"argv":["true"],"ready":{}}`: "ready", `{"argv":["true"],"restart":{"limit":-1}}`: "restart.limit", `{"argv":["true"],"stdio":"direct","stdin":true}`: "stdin",
+	} {
+		c.refused(400, field, ask{route: startRoute, s: "s", p: "bad", body: body})
+	}
+	for body, field := range map[string]string{
+		`{"argv":["true"],"terminal":{"rows":0,"cols":80}}`: "terminal", `{"argv":["true"],"terminal":{"rows":24}}`: "terminal", `{"argv":["true"],"ready":{"port":0}}`: "ready.port",
+		`{"argv":["true"],"restart":{"policy":"ever"}}`: "restart.policy", `{"argv":["true"],"restart":{"colour":1}}`: "restart.colour", `{"argv":["true"],"stdio":"none"}`: "stdio",
+		`{"argv":["true"],"stop":{"colour":1}}`: "stop.colour", `{"argv":["true"],"id":"x"}`: "id",
+	} {
+		c.refused(400, field, ask{route: startRoute, s: "s", p: "bad", body: body, odd: true})
+	}
+	if !boxtest.Grouped() {
+		c.refused(501, "pids", ask{route: startRoute, s: "s", p: "bad", body: `{"argv":["true"],"pids":5}`})
+	}
+	c.refused(400, "wait", ask{route: getRoute, s: "s", p: "plain", query: "wait=1h"})
+	c.refused(400, "wait", ask{route: getRoute, s: "s", p: "plain", query: "wait=soon", odd: true})
+
+	c.gets(204, ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGCONT"}`})
+	c.refused(400, "signal", ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGNONE"}`})
+	c.refused(400, "signal", ask{route: signalRoute, s: "s", p: "plain", body: `{}`, odd: true})
+	c.gets(204, ask{route: resizeRoute, s: "s", p: full.p, body: `{"rows":50,"cols":132}`})
+	c.refused(409, "", ask{route: resizeRoute, s: "s", p: "plain", body: `{"rows":50,"cols":132}`})
+	c.refused(400, "rows", ask{route: resizeRoute, s: "s", p: full.p, body: `{"rows":0,"cols":132}`, odd: true})
+	c.refused(400, "colour", ask{route: resizeRoute, s: "s", p: full.p, body: `{"rows":1,"cols":132,"colour":1}`, odd: true})
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/processes/{p}/renew", s: "s", p: full.p})
+
+	const stop = "POST /v1/sessions/{id}/processes/{p}/stop"
+	c.refused(400, "body", ask{route: stop, s: "s", p: "plain", body: `{"signal":"SIGKILL"}`, odd: true})
+	var p api.Process
+	if c.reads(c.gets(200, ask{route: stop, s: "s", p: "plain"}), &p); p.State != "ended" || p.Reason != "stopped" || p.Result == nil || p.Result.Status != "signaled" {
+		c.t.Errorf("%+v", p)
+	}
+	c.refused(409, "", ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGCONT"}`})
+	const remove = "DELETE /v1/sessions/{id}/processes/{p}"
+	c.gets(204, ask{route: remove, s: "s", p: full.p})
+	for path, item := range c.doc.Paths.Map() {
+		if !strings.Contains(path, "{p}") {
+			continue
+		}
+		for method := range item.Operations() {
+			a := ask{route: method + " " + path, s: "s", p: "none"}
+			switch {
+			case a.route == startRoute:
+				a.s, a.body = "none", `{"argv":["true"]}`
+			case strings.HasSuffix(path, "/signal"):
+				a.body = `{"signal":"SIGHUP"}`
+			case strings.HasSuffix(path, "/resize"):
+				a.body = `{"rows":1,"cols":1}`
+			case strings.HasSuffix(path, "/stdio"):
+				a.head = http.Header{"Connection": {"Upgrade"}, "Upgrade": {api.StdioProtocol}}
+			}
+			c.refused(404, "", a)
+		}
+	}
+	c.refused(404, "", ask{route: "GET /v1/sessions/{id}/processes", s: "none"})
+}
+
+func (c *contract) logs() {
+	c.gets(201, ask{route: startRoute, s: "s", p: "writer", body: `{"command":"echo out; echo err >&2; printf '\\377\\n'"}`})
+	c.ended("writer")
+	text := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "follow=true&timestamps=true&stream=stdout&lines=1"})
+	if !bytes.HasSuffix(text.body, []byte("Z \xff\n")) || !strings.HasPrefix(text.head.Get("Content-Type"), "text/plain") {
+		c.t.Errorf("%v: %q", text.head, text.body)
+	}
+	lines := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=ndjson&tail=64KiB"})
+	if n := c.lines("LogLine", lines.body); n < 2 || lines.head.Get("Content-Type") != "application/x-ndjson" {
+		c.t.Errorf("%d lines in %q, %v", n, lines.body, lines.head)
+	}
+	events := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true"})
+	last := c.events(events)
+	c.gets(204, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true", head: http.Header{"Last-Event-Id": {last}}})
+	for query, field := range map[string]string{"stdout=1000": "stdout", "tail=10&lines=1": "", "tail=64KiB&stdout=1": ""} {
+		c.refused(400, field, ask{route: logsRoute, s: "s", p: "writer", query: query})
+	}
+	for query, field := range map[string]string{
+		"format=xml": "format", "lines=-1": "lines", "lines=10001": "lines", "stream=stdin": "stream", "follow=yes": "follow", "timestamps=1": "timestamps", "stderr=-1": "stderr",
+		"tail=much": "tail",
+	} {
+		c.refused(400, field, ask{route: logsRoute, s: "s", p: "writer", query: query, odd: true})
+	}
+	c.refused(400, "Last-Event-ID", ask{route: logsRoute, s: "s", p: "writer", query: "format=sse", head: http.Header{"Last-Event-Id": {"x"}}, odd: true})
+}
+
+// events holds an answer of events against what is described, and returns the id of the last.
+func (c *contract) events(a answer) (id string) {
+	c.t.Helper()
+	text := string(a.body)
+	if a.head.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(text, "data: {}\n\n") {
+		c.t.Errorf("%v: %q", a.head, text)
+	}
+	for event := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
+		fields := map[string]string{}
+		for line := range strings.SplitSeq(event, "\n") {
+			name, value, _ := strings.Cut(line, ": ")
+			fields[name] = value
+		}
+		if id = fields["id"]; id == "" {
+			c.t.Errorf("an event without an id: %q", event)
+		}
+		if fields["event"] != "end" {
+			c.is("LogLine", []byte(fields["data"]))
+		}
+	}
+	return id
+}
+
+func (c *contract) stdio() {
+	up := http.Header{"Connection": {"Upgrade"}, "Upgrade": {api.StdioProtocol}}
+	c.gets(201, ask{route: startRoute, s: "s", p: "direct", body: `{"argv":["cat"],"stdio":"direct"}`})
+	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", odd: true})
+	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", head: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"h2c"}}, odd: true})
+	if got := c.gets(101, ask{route: stdioRoute, s: "s", p: "direct", head: up}); got.head.Get("Upgrade") != api.StdioProtocol {
+		c.t.Errorf("%v", got.head)
+	}
+	c.refused(409, "", ask{route: stdioRoute, s: "s", p: "direct", head: up}) // they are handed out once
+	c.refused(409, "", ask{route: logsRoute, s: "s", p: "direct"})
+	c.refused(409, "", ask{route: processStream, s: "s", p: "direct"})
+}

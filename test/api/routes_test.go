@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// profile is one that locks a limit.
+const profile = "[profiles.fixed]\nlocked = [\"memory\"]\n"
+
+// Every route is asked for all that it is described to answer, right and wrong, and all of it is as described: the request,
+// unless it is wrong by itself, the status, the header and the body.
+func TestEveryAnswerIsAsDescribed(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	c := begin(t, seen, profile)
+	c.daemon()
+	c.sessions()
+	c.changes()
+	c.executions()
+	c.oneShots()
+	c.processes()
+	c.logs()
+	c.streams()
+	c.stdio()
+	small := begin(t, seen, "[sessions]\nmax = 2\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
+	small.limits()
+	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
+	without := []string{
+		"PATCH /v1/sessions/{id} 409", "POST /v1/sessions/{id}/freeze 200", "POST /v1/sessions/{id}/thaw 200",
+	}
+	if boxtest.Grouped() {
+		without = []string{
+			"PATCH /v1/sessions/{id} 501", "POST /v1/sessions/{id}/exec 501", "POST /v1/sessions/{id}/freeze 501", "POST /v1/sessions/{id}/thaw 501",
+			"PUT /v1/sessions/{id}/processes/{p} 501",
+		}
+	}
+	for _, name := range without {
+		if seen[name] {
+			t.Errorf("%s has been seen, although this host has control groups: %v", name, boxtest.Grouped())
+		}
+		seen[name] = true
+	}
+	if list := c.missing(); len(list) > 0 {
+		t.Errorf("described, and never seen:\n%s", strings.Join(list, "\n"))
+	}
+}
+
+// daemon asks for what is no session's.
+func (c *contract) daemon() {
+	for _, route := range []string{"GET /healthz", "GET /readyz", "GET /v1/openapi.json", "GET /v1/status", "GET /v1/profiles", "GET /v1/doctor"} {
+		c.gets(200, ask{route: route, uid: otherUID})
+		c.refused(400, "query", ask{route: route, query: "nonsense=1"})
+	}
+	// What no route is described for.
+	for _, tc := range []struct {
+		method, path, field string
+		status              int
+	}{
+		{"DELETE", "/healthz", "method", 405}, {"PUT", "/v1/sessions", "method", 405}, {"GET", "/v2/sessions", "", 404}, {"GET", "/", "", 404},
+	} {
+		req, err := http.NewRequestWithContext(c.t.Context(), tc.method, "http://boxd"+tc.path, nil)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		got := c.exchange(req, 0)
+		c.problem(tc.status, tc.field, got)
+		c.is("Problem", got.body)
+		if allow := got.head.Get("Allow"); (allow != "") != (tc.status == 405) {
+			c.t.Errorf("%s %s: Allow is %q", tc.method, tc.path, allow)
+		}
+	}
+	head := c.request(ask{route: "GET /v1/status"})
+	head.Method = http.MethodHead
+	if got := c.exchange(head, 0); got.status != 200 || len(got.body) > 0 {
+		c.t.Errorf("HEAD: %d %q", got.status, got.body)
+	}
+}
+
+// is holds JSON against a schema of the description.
+func (c *contract) is(schema string, data []byte) {
+	c.t.Helper()
+	var v any
+	if err := json.Unmarshal(data, &v); err != nil {
+		c.t.Fatalf("%s: %v", data, err)
+	}
+	if err := c.doc.Components.Schemas[schema].Value.VisitJSON(v, openapi3.EnableJSONSchema2020(), openapi3.MultiErrors()); err != nil {
+		c.t.Errorf("%s is no %s: %v", data, schema, err)
+	}
+}
+
+func (c *contract) sessions() {
+	const route = "POST /v1/sessions"
+	const id = "a/b %2f ü"
+	made := ask{
+		route: route, body: `{"id":"a/b %2f ü","memory":"256MiB","ttl":"1h","max_lifetime":3600,"env":{"TOKEN":"secret"},"labels":{"task":"17"},` +
+			`"mounts":[{"source":"/nowhere","target":"/data","mode":"none"}]}`,
+	}
+	c.gets(201, made)
+	if got := c.gets(200, made); bytes.Contains(got.body, []byte("secret")) {
+		c.t.Errorf("the value of a variable is told: %s", got.body)
+	}
+	c.gets(201, ask{route: route, body: `{"id":"fixed","profile":"fixed"}`})
+	c.refused(409, "memory, ttl", ask{route: route, body: `{"id":"a/b %2f ü","memory":"64MiB","ttl":"2h"}`})
+	c.refused(403, "memory", ask{route: route, body: `{"profile":"fixed","memory":"64MiB"}`})
+	c.refused(501, "network", ask{route: route, body: `{"network":"egress"}`})
+	for body, field := range map[string]string{
+		`{"memory":"1KiB"}`: "memory", `{"cpus":0}`: "cpus", `{"pids":0}`: "pids", `{"tmp":"1B"}`: "tmp", `{"profile":"none"}`: "profile", `{"id":"\u0007"}`: "id",
+		`{"cpu_weight":0}`: "cpu_weight", `{"env":{"A=B":""}}`: "env", `{"mounts":[{"source":"","target":"/x"}]}`: "mounts[0].source",
+		`{"mounts":[{"source":"/home","target":"x"}]}`: "mounts[0].target",
+	} {
+		c.refused(400, field, ask{route: route, body: body})
+	}
+	for body, field := range map[string]string{
+		`{"colour":"red"}`: "colour", `{"memory":true}`: "memory", `{"memory":"64 MB"}`: "memory", `{"ttl":"soon"}`: "ttl", `{"cpus":"1"}`: "cpus", `{"oom":"nobody"}`: "oom",
+		`{"mounts":[{"source":"/x","target":"/y","colour":"red"}]}`: "mounts[0].colour", `{"mounts":[{"target":"/x"}]}`: "mounts[0].source",
+		`{"mounts":[{"source":"/home"}]}`: "mounts[0].target", `{"env":{"A":1}}`: "env.A", `[]`: "body", `{"image":"debian"}`: "image", `{"network":"on"}`: "network", `{`: "",
+	} {
+		c.refused(400, field, ask{route: route, body: body, odd: true})
+	}
+	var s api.Session
+	c.reads(c.gets(201, ask{route: route, body: "{}", uid: otherUID}), &s)
+
+	const list = "GET /v1/sessions"
+	c.gets(200, ask{route: list})
+	c.gets(200, ask{route: list, query: "all=true"})
+	c.refused(403, "all", ask{route: list, query: "all=true", uid: otherUID})
+	c.refused(400, "all", ask{route: list, query: "all=maybe", odd: true})
+
+	const one = "GET /v1/sessions/{id}"
+	c.gets(200, ask{route: one, s: id})
+	c.gets(200, ask{route: one, s: s.ID, query: "owner=uid:4242"})
+	c.refused(404, "", ask{route: one, s: s.ID})
+	c.refused(404, "", ask{route: one, s: id, uid: otherUID})
+	c.refused(403, "owner", ask{route: one, s: id, query: "owner=uid:0", uid: otherUID})
+
+	const remove = "DELETE /v1/sessions/{id}"
+	c.gets(204, ask{route: remove, s: s.ID, query: "owner=uid:4242"})
+	c.refused(404, "", ask{route: remove, s: s.ID, query: "owner=uid:4242"})
+	c.gets(204, ask{route: remove, s: id})
+	c.gets(201, ask{route: route, body: `{"id":"s"}`})
+}
+
+func (c *contract) changes() {
+	const change = "PATCH /v1/sessions/{id}"
+	c.gets(200, ask{route: change, s: "s", body: `{"ttl":"2h","labels":{"task":"18"}}`})
+	c.refused(400, "memory", ask{route: change, s: "s", body: `{"memory":1}`})
+	c.refused(400, "id", ask{route: change, s: "s", body: `{"id":"t"}`, odd: true})
+	c.refused(403, "memory", ask{route: change, s: "fixed", body: `{"memory":"64MiB"}`})
+	c.refused(404, "", ask{route: change, s: "none", body: `{}`})
+	const freeze, thaw = "POST /v1/sessions/{id}/freeze", "POST /v1/sessions/{id}/thaw"
+	c.refused(404, "", ask{route: freeze, s: "none"})
+	c.refused(404, "", ask{route: thaw, s: "none"})
+	if !boxtest.Grouped() {
+		c.refused(501, "", ask{route: change, s: "s", body: `{"memory":"64MiB"}`})
+		c.refused(501, "", ask{route: freeze, s: "s"})
+		c.refused(501, "", ask{route: thaw, s: "s"})
+		return
+	}
+	c.gets(200, ask{route: change, s: "s", body: `{"memory":"256MiB","cpus":0.5,"pids":100}`})
+	c.gets(200, ask{route: freeze, s: "s"})
+	c.refused(409, "", ask{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`})
+	c.gets(200, ask{route: thaw, s: "s"})
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"full","tmp":"128MiB"}`})
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/exec", s: "full", body: `{"command":"head -c 100M /dev/zero > /tmp/f"}`})
+	c.refused(409, "memory", ask{route: change, s: "full", body: `{"memory":"32MiB"}`})
+}
+
+func (c *contract) executions() {
+	const exec = "POST /v1/sessions/{id}/exec"
+	runs := func(status, body string) (r api.ExecResult) {
+		c.t.Helper()
+		c.reads(c.gets(200, ask{route: exec, s: "s", body: body}), &r)
+		if r.Status != status {
+			c.t.Errorf("%s: %s, want %s", body, r.Status, status)
+		}
+		return r
+	}
+	runs("exited", `{"argv":["sh","-c","cat; echo e >&2; exit 3"],"stdin":"b3V0","stdin_encoding":"base64","env":{"A":"1"},"cwd":"/workspace/new"}`)
+	runs("signaled", `{"command":"kill -9 $$"}`)
+	runs("exited", `{"code":"sleep 100 & echo left","language":"sh"}`)
+	if r := runs("timed_out", `{"argv":["sleep","100"],"timeout":0.2}`); r.Timeout.String() != "200ms" {
+		c.t.Errorf("timeout is %v", r.Timeout)
+	}
+	if r := runs("start_failed", `{"argv":["nosuch"],"timeout":"10h"}`); r.Failure == nil || len(r.Clamped) != 1 {
+		c.t.Errorf("%+v", r)
+	}
+	if r := runs("exited", `{"command":"seq 100000","output_limit":"4KiB","encoding":"base64"}`); r.Output[0].Omitted == 0 {
+		c.t.Errorf("%+v", r.Output)
+	}
+	for body, field := range map[string]string{
+		`{"argv":[]}`: "argv", `{"command":" "}`: "command", `{"code":"x","language":"cobol"}`: "language", `{"code":"x"}`: "language", `{"argv":["true"],"cwd":"up"}`: "cwd",
+		`{"argv":["true"],"timeout":"0s"}`: "timeout", `{"argv":["true"],"output_limit":"1TiB"}`: "output_limit", `{"argv":["true"],"detach":true}`: "detach",
+		`{"argv":["true"],"stdin":"?","stdin_encoding":"base64"}`: "stdin", `{"argv":["true"],"id":"\u0007"}`: "id",
+	} {
+		c.refused(400, field, ask{route: exec, s: "s", body: body})
+	}
+	for body, field := range map[string]string{
+		`{}`: "", `{"argv":["true"],"command":"true"}`: "", `{"argv":"true"}`: "argv", `{"argv":[1]}`: "argv[0]", `{"argv":["true"],"encoding":"hex"}`: "encoding",
+		`{"argv":["true"],"shell":true}`: "shell",
+	} {
+		c.refused(400, field, ask{route: exec, s: "s", body: body, odd: true})
+	}
+	c.refused(404, "", ask{route: exec, s: "none", body: `{"argv":["true"]}`})
+	if !boxtest.Grouped() {
+		c.refused(501, "memory", ask{route: exec, s: "s", body: `{"argv":["true"],"memory":"64MiB"}`})
+	}
+	report := ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo once >> count; cat count; sleep 0.3","detach":true}`}
+	var p api.Process
+	if c.reads(c.gets(202, report), &p); p.ID != "report/17" || p.State == "ended" {
+		c.t.Errorf("%+v", p)
+	}
+	c.refused(409, "command", ask{route: exec, s: "s", body: `{"id":"report/17","command":"echo other"}`})
+	report.body = strings.ReplaceAll(report.body, `,"detach":true`, "")
+	for range 2 {
+		var r api.ExecResult
+		if c.reads(c.gets(200, report), &r); r.Stdout != "once\n" {
+			c.t.Errorf("it ran twice, or not at all: %q", r.Stdout)
+		}
+	}
+	c.gets(200, ask{route: "GET /v1/sessions/{id}/processes/{p}", s: "s", p: "report/17"})
+}
+
+func (c *contract) oneShots() {
+	const run = "POST /v1/exec"
+	c.gets(200, ask{route: run, body: `{"session":{"memory":"64MiB"},"exec":{"argv":["true"]}}`})
+	c.gets(200, ask{route: run, body: `{"exec":{"argv":["true"]}}`, uid: otherUID})
+	c.refused(400, "exec.id", ask{route: run, body: `{"exec":{"argv":["true"],"id":"x"}}`})
+	c.refused(400, "timeout", ask{route: run, body: `{"exec":{"argv":["true"],"timeout":0}}`})
+	c.refused(400, "", ask{route: run, body: `{"session":{}}`, odd: true})
+	c.refused(400, "exec.shell", ask{route: run, body: `{"exec":{"argv":["true"],"shell":1}}`, odd: true})
+	c.refused(403, "memory", ask{route: run, body: `{"session":{"profile":"fixed","memory":"64MiB"},"exec":{"argv":["true"]}}`})
+	c.refused(409, "", ask{route: run, body: `{"session":{"id":"s"},"exec":{"argv":["true"]}}`})
+	c.refused(501, "network", ask{route: run, body: `{"session":{"network":"egress"},"exec":{"argv":["true"]}}`})
+}
+
+// limits asks a boxd that is full.
+func (c *contract) limits() {
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"s"}`})
+	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "one", body: `{"argv":["sleep","1000"]}`})
+	c.gets(202, ask{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"id":"long","argv":["sleep","100"],"detach":true}`})
+	for _, full := range []ask{
+		{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "two", body: `{"argv":["true"]}`},
+		{route: "POST /v1/sessions/{id}/exec", s: "s", body: `{"argv":["true"]}`},
+	} {
+		if p := c.refused(429, "", full); p.Hint == "" {
+			c.t.Errorf("%+v does not say what to do", p)
+		}
+	}
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"t"}`})
+	for _, full := range []ask{{route: "POST /v1/sessions", body: `{}`}, {route: "POST /v1/exec", body: `{"exec":{"argv":["true"]}}`}} {
+		if p := c.refused(429, "", full); p.Hint == "" {
+			c.t.Errorf("%+v does not say what to do", p)
+		}
+	}
+}
+
+// lines holds every line of an answer against a schema, and returns how many there are.
+func (c *contract) lines(schema string, body []byte) (n int) {
+	c.t.Helper()
+	for s := bufio.NewScanner(bytes.NewReader(body)); s.Scan(); n++ {
+		c.is(schema, s.Bytes())
+	}
+	return n
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+const (
+	runStream     = "GET /v1/exec/stream"
+	execStream    = "GET /v1/sessions/{id}/exec/stream"
+	processStream = "GET /v1/sessions/{id}/processes/{p}/stream"
+)
+
+// talk is a stream that holds every message against the description.
+type talk struct {
+	*contract
+	ws   *websocket.Conn
+	told map[string]bool // the kinds of control messages that have come, of all streams
+}
+
+func (c *contract) dial(told map[string]bool, route, p string) *talk {
+	c.t.Helper()
+	_, path, _ := strings.Cut(route, " ")
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer(c.Socket, 0)}}
+	ws, resp, err := websocket.Dial(c.t.Context(), "ws://boxd"+strings.NewReplacer("{id}", "s", "{p}", url.PathEscape(p)).Replace(path), &websocket.DialOptions{HTTPClient: client})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.Body != nil {
+		resp.Body.Close()
+	}
+	ws.SetReadLimit(api.MaxOutput)
+	c.seen[route+" 101"] = resp.StatusCode == http.StatusSwitchingProtocols
+	return &talk{c, ws, told}
+}
+
+// says sends a control message as it is written.
+func (k *talk) says(message string) {
+	k.t.Helper()
+	k.is("ClientControl", []byte(message))
+	k.sends(api.ChannelControl, message)
+}
+
+func (k *talk) sends(channel byte, data string) {
+	k.t.Helper()
+	if err := k.ws.Write(k.t.Context(), websocket.MessageBinary, append([]byte{channel}, data...)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// hears reads to the control message of a kind, and returns that and the output that came before.
+func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute) // one that says nothing more has failed
+	defer cancel()
+	var out strings.Builder
+	for {
+		_, data, err := k.ws.Read(ctx)
+		if err != nil || len(data) == 0 {
+			k.t.Fatalf("no %s: %v", kind, err)
+		}
+		if data[0] != api.ChannelControl {
+			out.Write(data[1:])
+			continue
+		}
+		k.is("ServerControl", data[1:])
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(data[1:], &fields); err != nil {
+			k.t.Fatal(err)
+		}
+		for name := range fields {
+			k.told[name] = true
+		}
+		if fields[kind] == nil {
+			continue
+		}
+		if err := json.Unmarshal(data[1:], &msg); err != nil {
+			k.t.Fatal(err)
+		}
+		return msg, out.String()
+	}
+}
+
+func (k *talk) hangUp() { _ = k.ws.CloseNow() } // as any client may
+
+func (c *contract) streams() {
+	c.refused(400, "Upgrade", ask{route: runStream})
+	c.refused(400, "Upgrade", ask{route: execStream, s: "s"})
+	c.refused(404, "", ask{route: execStream, s: "none"})
+	told := map[string]bool{}
+
+	k := c.dial(told, execStream, "")
+	k.says(`{"start":{"exec":{"argv":["cat"],"timeout":"1m"},"stdin":true}}`)
+	k.hears("started")
+	k.sends(api.ChannelStdin, "hello\n")
+	_, early := k.hears("stdin_taken")
+	k.sends(api.ChannelStdin, "")
+	if msg, output := k.hears("exit"); early+output != "hello\n" || msg.Exit.Status != "exited" {
+		c.t.Errorf("%q, %q, %+v", early, output, msg)
+	}
+	k.hangUp()
+
+	k = c.dial(told, runStream, "")
+	k.says(`{"start":{"session":{"memory":"64MiB"},"exec":{"command":"trap 'exit 7' INT; echo up; while :; do sleep 0.1; done"},"terminal":{"rows":24,"cols":80}}}`)
+	k.hears("started")
+	k.says(`{"resize":{"rows":50,"cols":132}}`)
+	k.says(`{"signal":"SIGKILL"}`)
+	if msg, _ := k.hears("exit"); msg.Exit.Signal != "SIGKILL" {
+		c.t.Errorf("%+v", msg.Exit)
+	}
+	k.hangUp()
+
+	for message, field := range map[string]string{
+		`{"start":{"exec":{"argv":["true"],"stdin":"x"}}}`: "start.exec.stdin", `{"start":{"exec":{"argv":[]}}}`: "argv",
+		`{"start":{"session":{},"exec":{"argv":["true"]}}}`: "start.session", `{"attach":{}}`: "start",
+	} {
+		k = c.dial(told, execStream, "")
+		k.says(message)
+		if msg, _ := k.hears("error"); msg.Error.Field != field || msg.Error.Allowed == "" {
+			c.t.Errorf("%s: %+v", message, msg.Error)
+		}
+		k.hangUp()
+	}
+	c.attached(told)
+	for kind := range c.doc.Components.Schemas["ServerControl"].Value.Properties {
+		if !told[kind] {
+			c.t.Errorf("no stream has said %q", kind)
+		}
+	}
+}
+
+// attached talks to a process.
+func (c *contract) attached(told map[string]bool) {
+	c.refused(400, "Upgrade", ask{route: processStream, s: "s", p: "writer"})
+	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 100000","stdin":true,"output":"4KiB"}`})
+	first := c.dial(told, processStream, "reader")
+	first.says(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
+	if msg, _ := first.hears("attached"); !msg.Attached.Writer {
+		c.t.Errorf("%+v", msg)
+	}
+	second := c.dial(told, processStream, "reader")
+	defer second.hangUp()
+	second.says(`{"attach":{"stdout":0,"stderr":0,"stdin":0,"write":true,"take_over":true,"lines":true,"lossless":true}}`)
+	second.hears("attached")
+	first.hears("writer_lost")
+	first.hangUp() // or the program would wait for it
+	second.sends(api.ChannelStdin, "a line")
+	second.sends(api.ChannelStdin, "")
+	if _, output := second.hears("exit"); !strings.HasPrefix(output, "a line1") {
+		c.t.Errorf("output begins with %.20q", output)
+	}
+	c.ended("reader")
+	late := c.dial(told, processStream, "reader")
+	defer late.hangUp()
+	late.says(`{"attach":{"stdout":0}}`)
+	late.hears("gap")
+	late.hears("exit")
+}

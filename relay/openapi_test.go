@@ -3,21 +3,25 @@
 package relay
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/openapi"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -163,4 +167,27 @@ func words(t *testing.T, dir, prefix string) (list []string) {
 		})
 	}
 	return list
+}
+
+// The guide has the bounds of the API as they are.
+func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../docs/guide/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
+	for _, row := range []string{
+		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
+		fmt.Sprintf("one user follows | %d |", maxUserStreams),
+		fmt.Sprintf("execution or process | %s, %s |", size(maxSessionBody), size(maxBody)),
+		fmt.Sprintf("under way together | %s |", size(maxUserBytes)),
+		fmt.Sprintf("header of a request | %s |", size(maxHeader)),
+		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(bodyPatience), length(answerPatience)),
+		fmt.Sprintf("`wait` | %s |", length(maxWait)),
+	} {
+		if !strings.Contains(string(guide), row) {
+			t.Errorf("the guide does not say %q", row)
+		}
+	}
 }

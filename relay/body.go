@@ -37,7 +37,9 @@ func (c *call) decodeBody(v any, most int64) error {
 		return tooLong("more", most)
 	}
 	if err != nil {
-		return fault.Errorf(fault.Invalid, "read the body: %w", err)
+		f := fault.Errorf(fault.Invalid, "read the body: %w", err)
+		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(bodyPatience))
+		return f
 	}
 	c.read = true
 	_ = conn.SetReadDeadline(time.Time{}) // as above

@@ -147,7 +147,7 @@ func (l *logs) readBegin(query url.Values, last string) error {
 		l.lines = n
 	}
 	if begins > 1 {
-		return fault.Errorf(fault.Invalid, "more than one of tail, lines, and stdout or stderr says where to begin")
+		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines, and stdout or stderr, which say where to begin")
 	}
 	if l.format != "sse" || last == "" {
 		return nil

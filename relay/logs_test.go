@@ -57,7 +57,7 @@ func TestLogsAreAskedForExactly(t *testing.T) {
 	for query, field := range map[string]string{
 		"follow=yes": "follow", "timestamps=1": "timestamps", "stdout=1001": "stdout", "stderr=21": "stderr", "stdout=-1": "stdout", "stdout=x": "stdout",
 		"tail=-1": "tail", "tail=many": "tail", "lines=-1": "lines", "lines=10001": "lines", "lines=x": "lines", "format=xml": "format", "stream=both": "stream",
-		"stream=1": "stream", "tail=1&lines=1": "", "stdout=1&tail=1": "", "stderr=1&lines=1": "", "format=sse#1001.0": lastEvent, "format=sse#1": lastEvent,
+		"stream=1": "stream", "tail=1&lines=1": "query", "stdout=1&tail=1": "query", "stderr=1&lines=1": "query", "format=sse#1001.0": lastEvent, "format=sse#1": lastEvent,
 		"format=sse#1.2.3": lastEvent, "format=sse#-1.0": lastEvent, "format=sse#1.2 ": lastEvent,
 	} {
 		query, last, _ := strings.Cut(query, "#")

@@ -94,7 +94,7 @@ func stopProcess(c *call) (any, error) {
 		return nil, err
 	}
 	if c.r.ContentLength != 0 {
-		return nil, fault.Field("body", "given", "nothing: how a process is stopped is of its request")
+		return nil, fault.Field("body", fault.Word("given"), "nothing: how a process is stopped is of its request")
 	}
 	if err := p.Stop(c.context()); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func resizeProcess(c *call) (any, error) {
 	if err := c.decodeBody(&size, maxSmallBody); err != nil {
 		return nil, err
 	}
-	if err := wire.CheckTerminal("rows", &size); err != nil {
+	if err := wire.CheckTerminal("", &size); err != nil {
 		return nil, err
 	}
 	if p.Info().Terminal == nil {

@@ -161,7 +161,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	peer, known := caller(r.Context())
 	c := &call{server: s, w: w, r: r, who: peer.who, load: peer.load, path: path}
 	if !known || rt.role == 0 || rt.role == admin && !c.who.Admin {
-		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that"))
+		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that").WithHint("it is for root, over the socket of boxd"))
 		return
 	}
 	body, err := rt.answer(c)
@@ -181,7 +181,7 @@ func (rt *route) answer(c *call) (any, error) {
 	}
 	for name, values := range query {
 		if known := strings.Fields(rt.query); !slices.Contains(known, name) || len(values) != 1 {
-			return nil, fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", once")
+			return nil, fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", each once")
 		}
 	}
 	return rt.handle(c)
@@ -222,5 +222,6 @@ func (c *call) owner() (supervisor.Principal, error) {
 }
 
 func noRoute(c *call) (any, error) {
-	return nil, fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path))
+	return nil, fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path)).
+		WithHint("/v1/openapi.json describes those there are; an id in a path is percent-encoded, as one segment")
 }

@@ -71,7 +71,7 @@ func asksForStdio(r *http.Request) error {
 	case !asked || !r.ProtoAtLeast(1, 1):
 		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
 	case r.ContentLength != 0:
-		return fault.Field("body", "given", "nothing")
+		return fault.Field("body", fault.Word("given"), "nothing")
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func executeStream(c *call) (any, error) {
 	return nil, c.stream(func(o *stream.Opening) error {
 		return o.Exec(c.context(), func(start *api.StreamStart, _ *supervisor.ExecRequest) (*supervisor.Session, func(), error) {
 			if start.Session != nil {
-				return nil, nil, fault.Field("start.session", "given", "left out: the path names the session")
+				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out: the path names the session")
 			}
 			s, err := c.session()
 			return s, func() {}, err

@@ -107,11 +107,11 @@ func (v *Supervisor) Ready() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
-		return fault.Errorf(fault.Unavailable, "boxd is stopping")
+		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
 	}
 	select {
 	case <-v.boxes.Done():
-		return fault.Errorf(fault.Unavailable, "the keeper is gone")
+		return fault.Errorf(fault.Unavailable, "the keeper is gone").WithHint("boxd waits for another one; if none comes its log says why")
 	default:
 		return nil
 	}

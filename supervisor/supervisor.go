@@ -169,7 +169,7 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 		return s, false, nil
 	}
 	if v.closed {
-		return nil, false, fault.Errorf(fault.Unavailable, "boxd is stopping")
+		return nil, false, fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
 	}
 	if len(v.sessions) >= v.cfg.Sessions.Max {
 		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", v.cfg.Sessions.Max).

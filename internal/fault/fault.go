@@ -94,6 +94,10 @@ func KindOf(err error) Kind {
 // showLimit keeps error texts readable when a caller sends an id of ten thousand characters.
 const showLimit = 64
 
+// Word stands for a value in an error text, such as missing: it is said of the value, not by the caller, and
+// so not quoted.
+type Word string
+
 // Show renders a value for an error text: quoted if it is a string, at most 64 bytes of it.
 func Show(value any) string {
 	s, ok := value.(string)

@@ -56,6 +56,9 @@ func TestShowShortensWithoutBreakingRunes(t *testing.T) {
 	if len(got) > 200 || !strings.Contains(got, "10000 bytes") || strings.Contains(got, `\x`) {
 		t.Fatalf("Show = %s", got)
 	}
+	if got := fault.Show(fault.Word("missing")); got != "missing" {
+		t.Fatalf("Show(missing) = %s", got)
+	}
 	if got := fault.Show(42); got != "42" {
 		t.Fatalf("Show(42) = %s", got)
 	}

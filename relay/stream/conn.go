@@ -123,12 +123,14 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 	c.ws.SetReadLimit(api.MaxStart)
 	kind, data, release, err := c.read(ctx)
 	if err != nil {
-		return nil, fault.Errorf(fault.Invalid, "no start: %w", err)
+		return nil, fault.Errorf(fault.Invalid, "no first message: %w", err).
+			WithHint("start or attach, on the control channel, within %v", startPatience)
 	}
 	defer release()
 	c.ws.SetReadLimit(api.MaxFrame)
 	if kind != websocket.MessageBinary || len(data) == 0 || data[0] != api.ChannelControl {
-		return nil, fault.Errorf(fault.Invalid, "the first message is not a binary one on the control channel")
+		return nil, fault.Errorf(fault.Invalid, "the first message is not a binary one on the control channel").
+			WithHint("its first byte is %d, and a JSON object follows", api.ChannelControl)
 	}
 	var msg api.ClientControl
 	if err := wire.Decode(data[1:], &msg); err != nil {

@@ -33,7 +33,7 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 		}
 		start := first.Start
 		if start == nil {
-			return nil, fault.Field("start", "missing", "the first message to have it")
+			return nil, fault.Field("start", fault.Word("missing"), "an object in the first message")
 		}
 		req, err := streamRequest(start)
 		if err != nil {
@@ -59,13 +59,13 @@ func streamRequest(start *api.StreamStart) (*supervisor.ExecRequest, error) {
 		"stdin": x.Stdin != "", "stdin_encoding": x.StdinEncoding != "", "encoding": x.Encoding != "", "output_limit": x.OutputLimit != nil,
 	} {
 		if given {
-			return nil, fault.Field("start.exec."+field, "given", "left out: in a stream input and output are frames")
+			return nil, fault.Field("start.exec."+field, fault.Word("given"), "left out: in a stream input and output are frames")
 		}
 	}
 	if x.Detach {
 		return nil, fault.Field("start.exec.detach", "true", "left out: closing a stream of an execution with an id leaves it alone")
 	}
-	if err := wire.CheckTerminal("start.terminal", start.Terminal); err != nil {
+	if err := wire.CheckTerminal("start.terminal.", start.Terminal); err != nil {
 		return nil, err
 	}
 	return wire.ExecRequest(x)
@@ -93,7 +93,7 @@ func (c *conn) exec(ctx context.Context, hangUp func(), session *supervisor.Sess
 		c.receive(ctx, func(msg *api.ClientControl) error {
 			sig, err := signalOf(msg)
 			if err == nil && msg.Resize != nil {
-				err = fault.Field("resize", "given", "left out: the program has no terminal")
+				err = fault.Field("resize", fault.Word("given"), "left out: the program has no terminal")
 			}
 			if err == nil {
 				_ = e.Signal(sig) // a program that has ended needs none
@@ -114,9 +114,9 @@ func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	sig := unix.SignalNum(msg.Signal)
 	switch {
 	case msg.Start != nil || msg.Attach != nil:
-		return 0, fault.Errorf(fault.Invalid, "only the first message starts or attaches")
+		return 0, fault.Field("start", fault.Word("late"), "only in the first message, as is attach")
 	case msg.Resize != nil && msg.Signal != "":
-		return 0, fault.Errorf(fault.Invalid, "one control message is a signal or a size, not both")
+		return 0, fault.Field("signal", fault.Word("not alone"), "a signal or a resize in one message")
 	case msg.Resize == nil && sig == 0:
 		return 0, fault.Field("signal", msg.Signal, "the name of a signal, such as SIGINT")
 	}

@@ -27,7 +27,7 @@ func (o *Opening) Process(ctx context.Context, s *supervisor.Session, p *process
 			return nil, err
 		}
 		if first.Attach == nil {
-			return nil, fault.Field("attach", "missing", "the first message to have it")
+			return nil, fault.Field("attach", fault.Word("missing"), "an object in the first message")
 		}
 		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
 			return api.ServerControl{Attached: attached}
@@ -158,11 +158,11 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 		_ = p.Signal(sig)
 		return nil
 	}
-	if err := wire.CheckTerminal("resize", msg.Resize); err != nil {
+	if err := wire.CheckTerminal("resize.", msg.Resize); err != nil {
 		return err
 	}
 	if p.Info().Terminal == nil {
-		return fault.Field("resize", "given", "left out: the process has no terminal")
+		return fault.Field("resize", fault.Word("given"), "left out: the process has no terminal")
 	}
 	_ = p.Resize(msg.Resize.Rows, msg.Resize.Cols)
 	return nil

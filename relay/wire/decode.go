@@ -30,17 +30,19 @@ import (
 func Decode(data []byte, v any) error {
 	data = bytes.Trim(data, " \t\r\n") // what JSON knows as space
 	if len(data) == 0 {
-		return fault.Errorf(fault.Invalid, "the body is empty, want a JSON object")
+		return fault.Field("body", fault.Word("empty"), "a JSON object")
 	}
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage))
-		return fault.Errorf(fault.Invalid, "the body is not JSON: %w", err)
+		f := fault.Errorf(fault.Invalid, "the body is not JSON: %w", err)
+		f.Field, f.Allowed = "body", "a JSON object"
+		return f
 	}
 	if err := decodeValue(data, reflect.ValueOf(v).Elem(), "", 0); err != nil {
 		return err
 	}
 	if !isText(data) { // in a key: decodeValue knows the values
-		return fault.Errorf(fault.Invalid, "the body is not UTF-8 text")
+		return fault.Field("body", somethingElse, "text in UTF-8")
 	}
 	return nil
 }
@@ -103,7 +105,7 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 		return decodeList(raw, v, path, most)
 	}
 	if string(raw) == "null" {
-		return fault.Field(path, literal("null"), article(v.Kind()))
+		return fault.Field(path, fault.Word("null"), article(v.Kind()))
 	}
 	if !isText(raw) {
 		return fault.Field(path, somethingElse, "text in UTF-8")
@@ -121,7 +123,7 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 func decodeField(raw []byte, v reflect.Value, key, path string) error {
 	f, known := fieldNamed(v.Type(), key)
 	if !known {
-		return fault.Field(path, literal("unknown"), strings.Join(fieldNames(v.Type()), ", "))
+		return fault.Field(path, fault.Word("unknown"), strings.Join(fieldNames(v.Type()), ", "))
 	}
 	err := decodeValue(raw, v.FieldByIndex(f.Index), path, mostOf(f))
 	if err != nil && f.Tag.Get("show") == "never" {
@@ -184,7 +186,7 @@ func decodeList(raw []byte, v reflect.Value, path string, most int) error {
 }
 
 func tooMany(path string, n, most int) error {
-	return fault.Field(path, literal(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most))
+	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most))
 }
 
 // object calls f for every key of a JSON object, each of which may come once. What f refuses ends it, so
@@ -207,7 +209,7 @@ func object(raw []byte, path string, f func(key, field string, value []byte) err
 		name = nil
 		field := strings.TrimPrefix(path+"."+string(cut(key)), ".")
 		if seen[key] {
-			return fault.Field(field, literal("given twice"), "every field once")
+			return fault.Field(field, fault.Word("given twice"), "every field once")
 		}
 		seen[key] = true
 		if err := f(key, field, part); err != nil {

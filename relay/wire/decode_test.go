@@ -50,14 +50,14 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, body string
-		field      string // "" for what is about the whole body
+		field      string // "body" for what is about all of it
 		says       string
 	}{
-		{"nothing", "", "", "empty"},
-		{"spaces", " \n ", "", "empty"},
-		{"no JSON", "id=s1", "", "not JSON"},
-		{"half of it", `{"session":{`, "", "not JSON"},
-		{"something after it", `{} {}`, "", "not JSON"},
+		{"nothing", "", "body", "empty"},
+		{"spaces", " \n ", "body", "empty"},
+		{"no JSON", "id=s1", "body", "not JSON"},
+		{"half of it", `{"session":{`, "body", "not JSON"},
+		{"something after it", `{} {}`, "body", "not JSON"},
 		{"a list", `[]`, "body", "a JSON object"},
 		{"a string", `"x"`, "body", "a JSON object"},
 		{"null", `null`, "body", "a JSON object"},
@@ -95,8 +95,8 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 		{"the other half", `{"session":{"id":"\ude00"}}`, "session.id", "UTF-8"},
 		{"halves in disorder", `{"session":{"id":"\ude00\ud83d"}}`, "session.id", "UTF-8"},
 		{"half and a letter", `{"session":{"id":"\ud83d\u0041"}}`, "session.id", "UTF-8"},
-		{"key that is no UTF-8", "{\"session\":{\"env\":{\"A\xff\":\"\"}}}", "", "UTF-8"},
-		{"half of a character in a key", `{"session":{"env":{"\ud800":""}}}`, "", "UTF-8"},
+		{"key that is no UTF-8", "{\"session\":{\"env\":{\"A\xff\":\"\"}}}", "body", "UTF-8"},
+		{"half of a character in a key", `{"session":{"env":{"\ud800":""}}}`, "body", "UTF-8"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,8 +154,8 @@ func TestProcessesAreAskedForExactly(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	for body, field := range map[string]string{
-		`{"terminal":{"rows":65536,"cols":1}}`: "terminal.rows", `{"terminal":{"rows":-1}}`: "terminal.rows", `{"terminal":{"rows":0,"cols":80}}`: "terminal",
-		`{"terminal":{"cols":80}}`: "terminal", `{"restart":{"polcy":"no"}}`: "restart.polcy", `{"restart":"always"}`: "restart",
+		`{"terminal":{"rows":65536,"cols":1}}`: "terminal.rows", `{"terminal":{"rows":-1}}`: "terminal.rows", `{"terminal":{"rows":0,"cols":80}}`: "terminal.rows",
+		`{"terminal":{"cols":80}}`: "terminal.rows", `{"terminal":{"rows":1}}`: "terminal.cols", `{"restart":{"polcy":"no"}}`: "restart.polcy", `{"restart":"always"}`: "restart",
 		`{"ready":{"command":"true"}}`: "ready.command", `{"lease":null,"stop":{"grace":"-1s"}}`: "stop.grace", `{"detach":true}`: "detach", `{"id":"x"}`: "id",
 	} {
 		var r api.ProcessRequest

@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -19,7 +18,7 @@ const stdioDirect = "direct"
 
 // ProcessRequest is what a request for a process of that id means.
 func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessRequest, error) {
-	if err := CheckTerminal("terminal", r.Terminal); err != nil {
+	if err := CheckTerminal("terminal.", r.Terminal); err != nil {
 		return nil, err
 	}
 	if r.Stdio != "" && r.Stdio != stdioDirect {
@@ -46,10 +45,13 @@ func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessReques
 	return req, nil
 }
 
-// CheckTerminal refuses a terminal without room for a character.
-func CheckTerminal(field string, t *api.Terminal) error {
-	if t != nil && (t.Rows == 0 || t.Cols == 0) {
-		return fault.Field(field, literal(fmt.Sprintf("%d rows of %d", t.Rows, t.Cols)), "rows and cols of 1 to 65535 each")
+// CheckTerminal refuses a terminal without room for a character; prefix comes before the names of its fields.
+func CheckTerminal(prefix string, t *api.Terminal) error {
+	switch {
+	case t != nil && t.Rows == 0:
+		return fault.Field(prefix+"rows", t.Rows, "1 to 65535")
+	case t != nil && t.Cols == 0:
+		return fault.Field(prefix+"cols", t.Cols, "1 to 65535")
 	}
 	return nil
 }

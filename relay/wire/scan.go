@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"iter"
 	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 // parts are the elements of a list, or the keys and values of an object in turn, of valid JSON. Nothing
@@ -74,11 +76,8 @@ func lengthOfText(raw []byte) int {
 	return len(raw)
 }
 
-// literal is what an error text shows without quotes.
-type literal string
-
 // somethingElse stands for a value that no error shows.
-const somethingElse = literal("something else")
+const somethingElse = fault.Word("something else")
 
 // given is a JSON value as an error text shows it: a text by what it says, anything else as it was sent.
 func given(raw []byte) any {
@@ -92,9 +91,9 @@ func given(raw []byte) any {
 // maxShown is how many bytes of a value or a key an error text shows.
 const maxShown = 64
 
-func cut(s string) literal {
+func cut(s string) fault.Word {
 	if len(s) <= maxShown {
-		return literal(s)
+		return fault.Word(s)
 	}
-	return literal(strings.ToValidUTF8(s[:maxShown], "") + "…")
+	return fault.Word(strings.ToValidUTF8(s[:maxShown], "") + "…")
 }

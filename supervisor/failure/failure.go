@@ -26,7 +26,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).WithHint("boxd starts another keeper; try again")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Errorf(fault.Unavailable, "session %s did not start within %s", fault.Show(id), "a minute")
+		return fault.Errorf(fault.Unavailable, "session %s did not start within a minute", fault.Show(id)).
+			WithHint("the host is busy; try again, and see boxctl doctor if it stays so")
 	}
 	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
 		if err = errno; ok { // what else is around the reason is for the log
@@ -41,7 +42,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 	switch {
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
-		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied)
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
+			WithHint("the operator lists the directories that are lent under mounts.allow in box.toml")
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:

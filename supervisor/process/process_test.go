@@ -196,7 +196,8 @@ func TestARequestIsRefusedByItsField(t *testing.T) {
 		"lease":             func(s *Spec) { s.Lease = new(-time.Second) },
 		"labels":            func(s *Spec) { s.Labels = map[string]string{"": "x"} },
 		"id":                func(s *Spec) { s.ID = "" },
-		"terminal":          func(s *Spec) { s.Command.Terminal = &isolation.Terminal{} },
+		"terminal.rows":     func(s *Spec) { s.Command.Terminal = &isolation.Terminal{Cols: 80} },
+		"terminal.cols":     func(s *Spec) { s.Command.Terminal = &isolation.Terminal{Rows: 24} },
 	} {
 		s := &Spec{ID: "p"}
 		change(s)

@@ -124,8 +124,11 @@ func (s *Spec) validate() error {
 	case unix.SignalNum(s.Stop.Signal) == 0:
 		return fault.Field("stop.signal", s.Stop.Signal, "the name of a signal, such as SIGTERM")
 	}
-	if t := s.Command.Terminal; t != nil && (t.Rows == 0 || t.Cols == 0) {
-		return fault.Field("terminal", fmt.Sprintf("%d rows of %d", t.Rows, t.Cols), "1 to 65535 of each")
+	switch t := s.Command.Terminal; {
+	case t != nil && t.Rows == 0:
+		return fault.Field("terminal.rows", t.Rows, "1 to 65535")
+	case t != nil && t.Cols == 0:
+		return fault.Field("terminal.cols", t.Cols, "1 to 65535")
 	}
 	if err := s.validateDirect(); err != nil {
 		return err

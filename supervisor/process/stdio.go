@@ -111,9 +111,9 @@ func (s *Spec) validateDirect() error {
 	case !s.Command.Direct:
 		return nil
 	case s.Command.Terminal != nil:
-		return fault.Field("terminal", "given", allowed)
+		return fault.Field("terminal", fault.Word("given"), allowed)
 	case s.Command.Stdin != isolation.StdinNull:
-		return fault.Field("stdin", "given", allowed+", which has one")
+		return fault.Field("stdin", fault.Word("given"), allowed+", which has one")
 	case s.Ready != nil && s.Ready.Line != nil:
 		return fault.Field("ready.line", *s.Ready.Line, allowed+": boxd does not see the output")
 	case s.Restart.Policy != RestartNo:

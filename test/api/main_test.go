@@ -136,6 +136,8 @@ func (c *contract) problem(status int, field string, got answer) api.Problem {
 		c.t.Errorf("%v: %s", got.head, got.body)
 	case field != "" && status == http.StatusBadRequest && p.Allowed == "":
 		c.t.Errorf("it does not say what is allowed: %s", got.body)
+	case p.Allowed == "" && p.Hint == "":
+		c.t.Errorf("it does not say what can be done: %s", got.body)
 	case later != (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable):
 		c.t.Errorf("Retry-After is %v with %d", later, status)
 	}

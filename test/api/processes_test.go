@@ -47,7 +47,7 @@ func (c *contract) processes() {
 		c.refused(400, field, ask{route: startRoute, s: "s", p: "bad", body: body})
 	}
 	for body, field := range map[string]string{
-		`{"argv":["true"],"terminal":{"rows":0,"cols":80}}`: "terminal", `{"argv":["true"],"terminal":{"rows":24}}`: "terminal", `{"argv":["true"],"ready":{"port":0}}`: "ready.port",
+		`{"argv":["true"],"terminal":{"rows":0,"cols":80}}`: "terminal.rows", `{"argv":["true"],"terminal":{"rows":24}}`: "terminal.cols", `{"argv":["true"],"ready":{"port":0}}`: "ready.port",
 		`{"argv":["true"],"restart":{"policy":"ever"}}`: "restart.policy", `{"argv":["true"],"restart":{"colour":1}}`: "restart.colour", `{"argv":["true"],"stdio":"none"}`: "stdio",
 		`{"argv":["true"],"stop":{"colour":1}}`: "stop.colour", `{"argv":["true"],"id":"x"}`: "id",
 	} {
@@ -113,7 +113,7 @@ func (c *contract) logs() {
 	events := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true"})
 	last := c.events(events)
 	c.gets(204, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true", head: http.Header{"Last-Event-Id": {last}}})
-	for query, field := range map[string]string{"stdout=1000": "stdout", "tail=10&lines=1": "", "tail=64KiB&stdout=1": ""} {
+	for query, field := range map[string]string{"stdout=1000": "stdout", "tail=10&lines=1": "query", "tail=64KiB&stdout=1": "query"} {
 		c.refused(400, field, ask{route: logsRoute, s: "s", p: "writer", query: query})
 	}
 	for query, field := range map[string]string{

@@ -43,7 +43,7 @@ func Start(id string, settings *policy.Settings, err error) error {
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
-			WithHint("the operator lists the directories that are lent under mounts.allow in box.toml")
+			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own")
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:

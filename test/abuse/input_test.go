@@ -223,7 +223,7 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	}
 	for query, field := range map[string]string{
 		"tail=-1": "tail", "tail=x": "tail", "tail=1e400": "tail", "lines=-1": "lines", "lines=10001": "lines", "lines=x": "lines", "stdout=-1": "stdout", "stdout=1000000": "stdout", "stderr=9223372036854775808": "stderr",
-		"stream=stdin": "stream", "stream=both": "stream", "format=xml": "format", "follow=yes": "follow", "follow=1": "follow", "timestamps=maybe": "timestamps", "nonsense=1": "query", "follow=true&follow=false": "query", "tail=1&lines=1": "", "lines=1&stdout=0": "",
+		"stream=stdin": "stream", "stream=both": "stream", "format=xml": "format", "follow=yes": "follow", "follow=1": "follow", "timestamps=maybe": "timestamps", "nonsense=1": "query", "follow=true&follow=false": "query", "tail=1&lines=1": "query", "lines=1&stdout=0": "query",
 	} {
 		a := raw(t, d, "GET", path+"logs?"+query, "")
 		if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != field || p.Detail == "" {

@@ -15,7 +15,8 @@ import (
 // example is a command of the guide with what it prints there.
 type example struct{ command, output string }
 
-// examples are the commands of a page, in their order: indented lines that begin with a dollar sign.
+// examples are the commands of a page, in their order: indented lines that begin with a dollar sign, and go on
+// after a backslash or with > as in a shell.
 func examples(t *testing.T, path string) (list []example) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -26,6 +27,7 @@ func examples(t *testing.T, path string) (list []example) {
 	for line := range strings.Lines(string(text)) {
 		code, indented := strings.CutPrefix(line, "    ")
 		command, starts := strings.CutPrefix(code, "$ ")
+		more, goesOn := strings.CutPrefix(code, ">")
 		switch {
 		case !indented:
 			now = nil
@@ -34,6 +36,8 @@ func examples(t *testing.T, path string) (list []example) {
 			now = &list[len(list)-1]
 		case now != nil && now.output == "" && strings.HasSuffix(now.command, "\\\n"):
 			now.command += code
+		case now != nil && now.output == "" && goesOn:
+			now.command += strings.TrimPrefix(more, " ")
 		case now != nil:
 			now.output += code
 		}

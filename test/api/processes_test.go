@@ -74,6 +74,7 @@ func (c *contract) processes() {
 	if c.reads(c.gets(200, ask{route: stop, s: "s", p: "plain"}), &p); p.State != "ended" || p.Reason != "stopped" || p.Result == nil || p.Result.Status != "signaled" {
 		c.t.Errorf("%+v", p)
 	}
+	c.gets(200, ask{route: stop, s: "s", p: "plain"}) // comes to the same
 	c.refused(409, "", ask{route: signalRoute, s: "s", p: "plain", body: `{"signal":"SIGCONT"}`})
 	const remove = "DELETE /v1/sessions/{id}/processes/{p}"
 	c.gets(204, ask{route: remove, s: "s", p: full.p})

@@ -171,7 +171,7 @@ func (r *Ready) validate() error {
 	}
 	switch {
 	case given != 1:
-		return fault.Field("ready", fmt.Sprintf("%d of line, port and command", given), "one of them")
+		return fault.Field("ready", fault.Word(fmt.Sprintf("%d of line, port and command", given)), "one of them")
 	case r.Port != nil && (*r.Port < 1 || *r.Port > 65535):
 		return fault.Field("ready.port", *r.Port, "1 to 65535")
 	case r.Command != nil && (len(r.Command) == 0 || r.Command[0] == "" || strings.Contains(strings.Join(r.Command, ""), "\x00")):

@@ -75,11 +75,13 @@ func mayImport() map[string]string {
 		"relay/stream":      "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
 		"relay":             "relay/api relay/openapi relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
+		// a room of its own, so that boxctl stays what one can read
+		"relay/client/complete": "relay/api relay/client relay/client/show",
 		// programs
 		"cmd/boxinit":   "isolation/inside",
 		"cmd/boxkeeper": "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd":      "relay supervisor supervisor/driver supervisor/policy isolation isolation/client cgroup internal/quantity systemd",
-		"cmd/boxctl":    "relay/api relay/client relay/client/show internal/quantity internal/tty",
+		"cmd/boxctl":    "relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

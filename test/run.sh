@@ -40,10 +40,10 @@ boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./test/
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
 pure() {
-	need gcc 'gcc libc6-dev' || return
+	need gcc 'gcc libc6-dev' && need man man-db && need groff groff-base && need mandoc mandoc && need zsh zsh && need fish fish || return
 	local all
 	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/api -e /test/host -e /cmd/boxctl) || return
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
+	BOXD_TEST_STRICT=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
 }
 
 # Real boxes by the real programs. boxd has the race detector; boxinit and boxkeeper are as they ship,

@@ -35,16 +35,16 @@ type execFlags struct {
 func (f *execFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.SetInterspersed(false) // what follows the program's name is the program's
-	f.set.StringVarP(&f.command, "command", "c", "", "run this line with the shell instead of a program")
-	f.set.StringVar(&f.code, "code", "", "run this code instead of a program, in --language")
-	f.set.StringVarP(&f.language, "language", "l", "", "language of --code, such as python")
-	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working directory; made if missing")
-	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this long, such as 90s")
+	f.set.StringVarP(&f.command, "command", "c", "", "run this `LINE` with the shell instead of a program")
+	f.set.StringVar(&f.code, "code", "", "run this `CODE` instead of a program, in --language")
+	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` of --code, such as python")
+	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working `DIRECTORY`; made if missing")
+	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this `TIME`, such as 90s")
 }
 
 // addEnv is for commands whose session has no flag of that name.
 func (f *execFlags) addEnv() {
-	f.set.StringArrayVarP(&f.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
 }
 
 func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
@@ -87,6 +87,10 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARG...]",
 		Short: "Run a program in a box of its own, which is removed afterwards",
+		Long: `run makes a box, runs a program in it, and removes the box with what it has written when the program
+has ended. Standard input, output and error are those of boxctl, and so is the exit code; a terminal is
+read from only with -i. With --here the directory boxctl is in is the workspace: what the program makes
+there stays, and is yours.`,
 		Example: `  boxctl run -- python3 -c 'print(6*7)'
   boxctl run --here -- make test
   boxctl run -it -- bash
@@ -129,6 +133,9 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID [--] PROGRAM [ARG...]",
 		Short: "Run a program in a session",
+		Long: `exec runs a program in a session and waits for it. What it leaves running is ended with it, unless the
+session's profile says otherwise; the files it leaves stay. With -it the program has this terminal:
+ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 		Example: `  boxctl exec work -- ls -la
   boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,

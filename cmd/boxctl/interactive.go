@@ -40,7 +40,7 @@ func (f *terminalFlags) add(cmd *cobra.Command) {
 }
 
 func addDetachKeys(cmd *cobra.Command, keys *string) {
-	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "keys that leave a program in a terminal to itself; empty: none")
+	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` that leave a program in a terminal to itself; empty: none")
 }
 
 // checkTerminal says whether the flags fit together and to what boxctl was started on.

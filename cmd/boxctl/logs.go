@@ -48,7 +48,7 @@ standard error to standard error. On a terminal control characters are shown and
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes until it has ended")
 	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "begin every line with the time it was written")
-	cmd.Flags().IntVar(&lines, "tail", 0, "only so many lines of the end")
+	cmd.Flags().IntVar(&lines, "tail", 0, "only this `NUMBER` of lines of the end")
 	cmd.Flags().BoolVar(&onlyOut, "stdout", false, "only its standard output")
 	cmd.Flags().BoolVar(&onlyErr, "stderr", false, "only its standard error")
 	cmd.Flags().BoolVar(&raw, "raw", false, "let control characters through to the terminal")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/complete"
 )
 
 // version is set by the linker.
@@ -94,14 +95,18 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", socket, "Unix socket of boxd; also from BOXD_SOCKET")
-	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another owner, such as uid:1000 (root only)")
+	flags.StringVar(&a.socket, "socket", socket, "`PATH` of the Unix socket of boxd; also from BOXD_SOCKET")
+	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (root only)")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
+	completion := complete.Command(a.stdout)
+	completion.Args = usage(completion.Args)
+	root.AddCommand(completion)
+	complete.Add(root, a.client)
 	return root
 }
 

@@ -35,23 +35,23 @@ type startFlags struct {
 func (f *startFlags) add(cmd *cobra.Command) {
 	f.execFlags.add(cmd)
 	f.addEnv()
-	f.set.Float64Var(&f.cpus, "cpus", 0, "processors, within those of the session")
-	f.set.StringVarP(&f.memory, "memory", "m", "", "memory, within that of the session")
-	f.set.IntVar(&f.pids, "pids", 0, "processes and threads, within those of the session")
+	f.set.Float64Var(&f.cpus, "cpus", 0, "`NUMBER` of processors, within those of the session")
+	f.set.StringVarP(&f.memory, "memory", "m", "", "`SIZE` of the memory, within that of the session")
+	f.set.IntVar(&f.pids, "pids", 0, "`NUMBER` of processes and threads, within those of the session")
 	f.set.BoolVarP(&f.stdin, "stdin", "i", false, "give it a standard input for attach")
 	f.set.BoolVarP(&f.terminal, "terminal", "t", false, "give it a terminal, with a standard input")
-	f.set.StringVar(&f.restart, "restart", "", "start it again when it has ended: no, on-failure or always")
-	f.set.StringVar(&f.restartDelay, "restart-delay", "", "before the first restart, such as 1s; it doubles with each that follows")
-	f.set.IntVar(&f.restartLimit, "restart-limit", 0, "so many restarts in a minute are too many; 0: there is no such number")
-	f.set.StringVar(&f.readyLine, "ready-line", "", "it is ready when a line of its output matches this expression")
-	f.set.IntVar(&f.readyPort, "ready-port", 0, "it is ready when this TCP port of the box accepts connections")
-	f.set.StringVar(&f.readyCommand, "ready-command", "", "it is ready when this line for the shell ends with 0")
-	f.set.StringVar(&f.readyTime, "ready-timeout", "", "end it if it is not ready after this long")
-	f.set.StringVar(&f.stopSignal, "stop-signal", "", "what asks it to end, such as SIGINT")
-	f.set.StringVar(&f.grace, "grace", "", "kill it this long after it was asked to end")
-	f.set.StringVar(&f.lease, "lease", "", "end it when nobody has been attached to it for this long")
-	f.set.StringVar(&f.output, "output", "", "how much of the end of each stream is kept, such as 1MiB")
-	f.set.StringArrayVar(&f.labels, "label", nil, "name=value; may be repeated")
+	f.set.StringVar(&f.restart, "restart", "", "start it again when it has ended, by this `POLICY`: no, on-failure or always")
+	f.set.StringVar(&f.restartDelay, "restart-delay", "", "`TIME` before the first restart, such as 1s; it doubles with each that follows")
+	f.set.IntVar(&f.restartLimit, "restart-limit", 0, "`NUMBER` of restarts that a minute may have; one more is a crash loop; 0: no such number")
+	f.set.StringVar(&f.readyLine, "ready-line", "", "it is ready when a line of its output matches this `EXPRESSION`")
+	f.set.IntVar(&f.readyPort, "ready-port", 0, "it is ready when this TCP `PORT` of the box accepts connections")
+	f.set.StringVar(&f.readyCommand, "ready-command", "", "it is ready when this `LINE` for the shell ends with 0")
+	f.set.StringVar(&f.readyTime, "ready-timeout", "", "end it if it is not ready after this `TIME`")
+	f.set.StringVar(&f.stopSignal, "stop-signal", "", "`SIGNAL` that asks it to end, such as SIGINT")
+	f.set.StringVar(&f.grace, "grace", "", "kill it this `TIME` after it was asked to end")
+	f.set.StringVar(&f.lease, "lease", "", "end it when nobody has been attached to it for this `TIME`")
+	f.set.StringVar(&f.output, "output", "", "`SIZE` of the end of each stream that is kept, such as 1MiB")
+	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` that goes with it; may be repeated")
 	f.set.BoolVar(&f.wait, "wait", false, "return when it is ready, or has ended")
 }
 
@@ -213,7 +213,9 @@ func (a *app) psCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ps ID",
 		Short: "List the processes of a session, and those that have ended a short time ago",
-		Args:  usage(ids(cobra.ExactArgs(1))),
+		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
+how often a process was started, READERS who is attached to it.`,
+		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := a.client().Processes(cmd.Context(), args[0])
 			if err != nil {
@@ -268,8 +270,8 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 			return errors.Join(errs...)
 		},
 	}
-	cmd.Flags().StringVarP(&signal, "signal", "s", "", "ask with this signal")
-	cmd.Flags().StringVar(&grace, "grace", "", "kill them this long after that; 0s: at once")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "ask with this `SIGNAL`")
+	cmd.Flags().StringVar(&grace, "grace", "", "kill them this `TIME` after that; 0s: at once")
 	cmd.Flags().BoolVar(&remove, "rm", false, "forget them and what they wrote")
 	return cmd
 }

@@ -85,6 +85,7 @@ func setUp(env *testscript.Env) error {
 	env.Setenv("LONG", strings.Repeat("x", 10_000))         // an id that is none
 	env.Setenv("BIN", boxtest.Programs(t))                  // for other users, who cannot open ours
 	env.Setenv("NO_SOCKET", filepath.Join(d.Dir, "nobody")) // where no boxd is
+	env.Setenv("RIGHT_TO_LEFT", "\u202e")                   // would turn what follows it around
 	return nil
 }
 

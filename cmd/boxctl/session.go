@@ -33,14 +33,14 @@ type sessionFlags struct {
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
-	f.set.StringVarP(&f.profile, "profile", "p", "", "profile to start from")
-	f.set.StringVar(&f.image, "image", "", "what / is made from")
-	f.set.StringVar(&f.network, "network", "", "off, egress or host")
+	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` to start from")
+	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from")
+	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
 	f.limitFlags.add(cmd)
-	f.set.StringVar(&f.tmp, "tmp", "", "size of /tmp, /run, /dev/shm and home together")
-	f.set.StringArrayVarP(&f.env, "env", "e", nil, "NAME=value, or NAME to pass it on; may be repeated")
-	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
-	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, rw or ro")
+	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
+	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT`: SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
+	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, in this `MODE`: rw or ro")
 	f.set.Lookup("here").NoOptDefVal = "rw"
 }
 
@@ -190,7 +190,9 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List sessions",
-		Args:    usage(cobra.NoArgs),
+		Long: `ls lists the sessions you have, with their limits. RUNNING counts executions under way, LEFT is how
+long a session lives on if nobody uses it.`,
+		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := a.client().Sessions(cmd.Context(), all || a.owner != "")
 			if err != nil {
@@ -220,7 +222,9 @@ func (a *app) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect ID",
 		Short: "Show all that is known of a session, as JSON",
-		Args:  usage(ids(cobra.ExactArgs(1))),
+		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
+and what it uses now. Of its environment it shows the names alone.`,
+		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.client().Session(cmd.Context(), args[0])
 			if err != nil {
@@ -235,7 +239,9 @@ func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID...",
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
-		Args:  usage(ids(cobra.MinimumNArgs(1))),
+		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
+host that were lent to them stay, with what was written there.`,
+		Args: usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := a.client()
 			var errs []error

@@ -15,6 +15,7 @@ for pkg in test/host test/limits test/boxes test/sessions test/abuse test/surviv
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml "$dir/"
+mkdir "$dir/packaging" && cp -r packaging/man packaging/completion "$dir/packaging/"
 mkdir "$dir/systemd" && cp -r systemd/units "$dir/systemd/"
 cat >"$dir/run" <<'RUN'
 #!/usr/bin/env bash

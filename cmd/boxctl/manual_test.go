@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// writeVariable makes the tests of this file write what the packages ship instead of comparing with it:
+//
+//	BOXCTL_WRITE=1 CGO_ENABLED=0 go test ./cmd/boxctl -run TestShipped
+const writeVariable = "BOXCTL_WRITE"
+
+// shipped is where the packages take manual pages and completion from.
+const shipped = "../../packaging"
+
+// manualDate is when the text of the pages was last gone through. Pages must not differ from build to build.
+const manualDate = "2026-11-21"
+
+// shippedRoot is the command table as whoever has set nothing sees it.
+func shippedRoot(t *testing.T) *cobra.Command {
+	t.Helper()
+	t.Setenv("BOXD_SOCKET", "")
+	var a app
+	root := a.root()
+	root.InitDefaultHelpCmd()
+	for _, cmd := range append(slices.Clone(root.Commands()), root) {
+		cmd.InitDefaultHelpFlag()
+	}
+	return root
+}
+
+// Not parallel, as the rest of this file: the environment is set.
+func TestShippedManualPagesAreOfTheCommands(t *testing.T) {
+	root := shippedRoot(t)
+	want := map[string]string{"boxctl.1": rootPage(root)}
+	for _, cmd := range documented(root) {
+		want[pageName(cmd)+".1"] = commandPage(cmd)
+	}
+	comparePages(t, filepath.Join(shipped, "man"), "boxctl*.1", want)
+}
+
+func TestShippedCompletionIsOfTheCommands(t *testing.T) {
+	root := shippedRoot(t)
+	want := map[string]string{}
+	for name, generate := range map[string]func(*bytes.Buffer) error{
+		"boxctl.bash": func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
+		"_boxctl":     func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
+		"boxctl.fish": func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
+	} {
+		var text bytes.Buffer
+		if err := generate(&text); err != nil {
+			t.Fatal(err)
+		}
+		want[name] = text.String()
+	}
+	comparePages(t, filepath.Join(shipped, "completion"), "*boxctl*", want)
+}
+
+// comparePages holds the files of a directory against what they should be: no other, none missing.
+func comparePages(t *testing.T, dir, pattern string, want map[string]string) {
+	t.Helper()
+	have, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range have {
+		if _, ok := want[filepath.Base(path)]; !ok {
+			t.Errorf("%s is of no command", path)
+		}
+	}
+	for name, text := range want {
+		path := filepath.Join(dir, name)
+		if os.Getenv(writeVariable) != "" {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(data) != text {
+			t.Errorf("%s is not of this boxctl; %s=1 writes it anew\n%s", path, writeVariable, gocmp.Diff(string(data), text))
+		}
+	}
+}
+
+func TestEveryFlagSaysWhatItTakes(t *testing.T) {
+	root := shippedRoot(t)
+	for _, cmd := range append(slices.Clone(root.Commands()), root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			name, usage := pflag.UnquoteUsage(f)
+			if usage == "" || f.Value.Type() != "bool" && name != strings.ToUpper(name) && name != "NAME=value" {
+				t.Errorf("%s --%s: its value is called %q in %q", cmd.CommandPath(), f.Name, name, usage)
+			}
+		})
+	}
+}
+
+// documented are the commands with a page of their own.
+func documented(root *cobra.Command) []*cobra.Command {
+	return slices.DeleteFunc(slices.Clone(root.Commands()), func(c *cobra.Command) bool { return c.Hidden || c.Name() == "help" })
+}
+
+func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// roffText is text in a page: nothing of it is taken for a request, a macro or another character.
+func roffText(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`, `"`, `\(dq`).Replace(s)
+	if strings.HasPrefix(s, ".") {
+		s = `\&` + s
+	}
+	return s
+}
+
+// filled is text in lines as long as they should be in a page.
+func filled(text string) string {
+	const most = 78
+	var b strings.Builder
+	n := 0
+	for word := range strings.FieldsSeq(text) {
+		word = roffText(word)
+		switch {
+		case n == 0:
+		case n+1+len(word) > most:
+			b.WriteString("\n")
+			n = 0
+		default:
+			b.WriteString(" ")
+			n++
+		}
+		b.WriteString(word)
+		n += len(word)
+	}
+	return b.String()
+}
+
+// placeholder is a word that stands for something else.
+var placeholder = regexp.MustCompile(`\b[A-Z][A-Z]+\b(\.\.\.)?`)
+
+// roffUse is a line of usage, with its placeholders apart.
+func roffUse(use string) string {
+	name, rest, _ := strings.Cut(use, " ")
+	return strings.TrimSpace(`\fB` + roffText(name) + `\fR ` + placeholder.ReplaceAllString(roffText(rest), `\fI$0\fR`))
+}
+
+func pageHeader(b *bytes.Buffer, name, what string) {
+	fmt.Fprintf(b, ".\\\" SPDX-License-Identifier: Apache-2.0\n.\\\" Made from the commands of boxctl by a test, see cmd/boxctl/manual_test.go.\n")
+	fmt.Fprintf(b, ".TH %s 1 %s boxd \"User Commands\"\n", strings.ToUpper(name), manualDate)
+	fmt.Fprintf(b, ".SH NAME\n%s \\-\n%s\n", roffText(name), filled(strings.ToLower(what[:1])+what[1:]))
+}
+
+// paragraphs writes text as commands have it: paragraphs, and examples that are indented.
+func paragraphs(b *bytes.Buffer, text string) {
+	for i, part := range strings.Split(strings.TrimSpace(text), "\n\n") {
+		if i > 0 {
+			b.WriteString(".PP\n")
+		}
+		if !strings.HasPrefix(part, "  ") {
+			b.WriteString(filled(part) + "\n")
+			continue
+		}
+		b.WriteString(".EX\n")
+		for line := range strings.SplitSeq(part, "\n") {
+			b.WriteString(roffText(line) + "\n")
+		}
+		b.WriteString(".EE\n")
+	}
+}
+
+func options(b *bytes.Buffer, flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		b.WriteString(".TP\n")
+		if f.Shorthand != "" {
+			fmt.Fprintf(b, `\fB\-%s\fR, `, f.Shorthand)
+		}
+		fmt.Fprintf(b, `\fB\-\-%s\fR`, roffText(f.Name))
+		name, usage := pflag.UnquoteUsage(f)
+		switch {
+		case f.Value.Type() == "bool":
+		case f.NoOptDefVal != "":
+			fmt.Fprintf(b, `[=\fI%s\fR]`, name)
+			usage += "; without one, " + f.NoOptDefVal
+		default:
+			fmt.Fprintf(b, ` \fI%s\fR`, roffText(name))
+		}
+		if f.DefValue != "" && f.Value.Type() == "string" && f.NoOptDefVal == "" {
+			usage += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(b, "\n%s.\n", filled(strings.ToUpper(usage[:1])+usage[1:]))
+	})
+}
+
+func commandPage(cmd *cobra.Command) string {
+	var b bytes.Buffer
+	pageHeader(&b, pageName(cmd), cmd.Short)
+	fmt.Fprintf(&b, ".SH SYNOPSIS\n\\fBboxctl\\fR %s\n", roffUse(cmd.Use))
+	for _, alias := range cmd.Aliases {
+		fmt.Fprintf(&b, ".br\n\\fBboxctl\\fR %s\n", roffUse(alias+strings.TrimPrefix(cmd.Use, cmd.Name())))
+	}
+	b.WriteString(".SH DESCRIPTION\n")
+	paragraphs(&b, cmp.Or(cmd.Long, cmd.Short+"."))
+	b.WriteString(".SH OPTIONS\n")
+	options(&b, cmd.LocalFlags())
+	b.WriteString(".PP\nThe options of all commands are in\n.BR boxctl (1).\n")
+	if cmd.Example != "" {
+		b.WriteString(".SH EXAMPLES\n.EX\n")
+		for line := range strings.SplitSeq(cmd.Example, "\n") {
+			b.WriteString(roffText(strings.TrimPrefix(line, "  ")) + "\n")
+		}
+		b.WriteString(".EE\n")
+	}
+	b.WriteString(".SH SEE ALSO\n.BR boxctl (1)")
+	for _, other := range related(cmd) {
+		fmt.Fprintf(&b, ",\n.BR boxctl\\-%s (1)", other)
+	}
+	return b.String() + "\n"
+}
+
+// related are the commands that have to do with one: those of the same things.
+func related(cmd *cobra.Command) (list []string) {
+	for _, group := range [][]string{
+		{"run", "create", "exec", "start"},
+		{"create", "exec", "inspect", "ls", "rm", "set"},
+		{"freeze", "set", "thaw"},
+		{"attach", "logs", "ps", "start", "stop"},
+		{"ls", "status", "top"},
+		{"doctor", "status", "version"},
+	} {
+		if slices.Contains(group, cmd.Name()) {
+			list = append(list, group...)
+		}
+	}
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(s string) bool { return s == cmd.Name() })
+}
+
+// rootEnd are the sections of boxctl(1) that are of all commands.
+const rootEnd = `.SH EXIT STATUS
+.BR run " and " exec
+end with the exit code of the program, and so does
+.BR attach
+when the program ends while it is attached.
+.TP
+.B 0
+Success.
+.TP
+.B 1
+A failure: of boxd, or of what was asked for.
+.TP
+.B 2
+A mistake on the command line. Nothing was done.
+.TP
+.B 124
+The program was ended because its time was over.
+.TP
+.B 125
+A failure of boxd, where 1 could be the program\(aqs own code:
+.BR run ", " exec ", " start " and " attach .
+.TP
+.B 126
+The program cannot be run.
+.TP
+.B 127
+There is no such program.
+.TP
+.BI 128+ n
+The program was ended by signal
+.IR n ;
+137 too when it was killed for want of memory.
+.SH ENVIRONMENT
+.TP
+.B BOXD_SOCKET
+Where the Unix socket of boxd is, unless
+.B \-\-socket
+says it.
+.TP
+.B TERM
+Passed on to a program that gets a terminal.
+.SH FILES
+.TP
+.I /run/boxd/boxd.sock
+The socket of boxd. Members of the group
+.I boxd
+may use it.
+.SH NOTES
+Messages begin with
+.B boxctl:
+and go to standard error; a line
+.B hint:
+says what to do next, where that is known. With
+.B \-\-json
+an answer is JSON on standard output.
+.SH SEE ALSO
+.BR boxd (8),
+.BR box.toml (5),
+.BR boxd\-security (7)
+`
+
+func rootPage(root *cobra.Command) string {
+	var b bytes.Buffer
+	pageHeader(&b, root.Name(), root.Short)
+	b.WriteString(".SH SYNOPSIS\n\\fBboxctl\\fR [\\fIflags\\fR] \\fICOMMAND\\fR [\\fIARG\\fR...]\n.SH DESCRIPTION\n")
+	paragraphs(&b, root.Long)
+	b.WriteString(".SH COMMANDS\nEvery command has a page of its own.\n")
+	for _, cmd := range documented(root) {
+		fmt.Fprintf(&b, ".TP\n.BR %s (1)\n%s.\n", roffText(pageName(cmd)), filled(cmd.Short))
+	}
+	b.WriteString(".SH OPTIONS\nEvery command takes these.\n")
+	options(&b, root.PersistentFlags())
+	options(&b, root.LocalNonPersistentFlags())
+	return b.String() + rootEnd
+}

@@ -34,13 +34,13 @@ func need(t *testing.T, name string) string {
 	return path
 }
 
-// Both readers of pages that hosts have find nothing to say about ours: mandoc, and man with groff as lintian
-// calls it.
+// Both readers of pages that hosts have find nothing wrong with ours: mandoc, and man with groff as lintian calls
+// it. Of what mandoc calls style, much depends on the pages that a host has.
 func TestManualPagesAreClean(t *testing.T) {
 	t.Parallel()
 	mandoc, man := need(t, "mandoc"), need(t, "man")
 	for _, page := range pages(t) {
-		out, err := exec.CommandContext(t.Context(), mandoc, "-T", "lint", page).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), mandoc, "-T", "lint", "-W", "warning", page).CombinedOutput()
 		if err != nil || len(out) > 0 {
 			t.Errorf("mandoc: %v\n%s", err, out)
 		}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// source is the text of all programs, without their tests.
+func source(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all.Write(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// ofKernel are words in messages that the programs take from elsewhere: the kernel's, and step and value of a start
+// that has failed.
+func ofKernel() []string {
+	return []string{": permission denied", ": no such file or directory", ": connection refused", `lookup "`, `exec "`, `": no such file or directory`, `": permission denied`}
+}
+
+func TestMessagesOfTroubleshootingAreInTheSource(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("guide/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, n := source(t), 0
+	for line := range strings.Lines(string(text)) {
+		heading, ok := strings.CutPrefix(line, "### ")
+		if !ok {
+			continue
+		}
+		for _, m := range quoted.FindAllStringSubmatch(heading, -1) {
+			n++
+			for part := range strings.SplitSeq(m[1], "…") {
+				known := strings.Contains(programs, part)
+				for _, word := range ofKernel() {
+					known = known || part == word
+				}
+				if !known {
+					t.Errorf("no program says %q, of the message %q", part, m[1])
+				}
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("no message is explained")
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#]+)\)`)
+
+func TestLinksOfTheGuideLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("guide/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	reached := map[string]bool{"README.md": true}
+	for _, page := range append(pages, "../README.md", "../HACKING.md", "../ARCHITECTURE.md", "../SECURITY.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+			if page == "guide/README.md" {
+				reached[m[1]] = true
+			}
+		}
+	}
+	for _, page := range pages {
+		if !reached[filepath.Base(page)] {
+			t.Errorf("guide/README.md does not lead to %s", page)
+		}
+	}
+}

@@ -92,7 +92,7 @@ func TestCompletionOffersWhatBoxctlSays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const boxctl = "#!/bin/sh\nprintf 'work\\tready, default\\n:4\\n'\n"
-	if err := os.WriteFile(filepath.Join(dir, "boxctl"), []byte(boxctl), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "boxctl"), []byte(boxctl), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for shell, script := range map[string]string{

@@ -238,9 +238,14 @@ func (a *app) attachCommand() *cobra.Command {
 		Short: "Connect with a process of a session",
 		Long: `attach shows what a process has written, as much as is kept, and then what it writes, and gives it
 what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
-end of standard input, if that is not a terminal, is its end for the process too.`,
+end of standard input, if that is not a terminal, is its end for the process too. attach ends when the
+process does; with one that is started again by its policy it goes on, until a signal ends it.
+
+A server of the Model Context Protocol is attached to with --no-replay, so that its client does not get
+answers to another one. That command is what the client's configuration names as the server.`,
 		Example: `  boxctl attach work bash-x7k2q
-  boxctl attach -n work server`,
+  boxctl attach -n work server
+  boxctl attach --no-replay work mcp`,
 		Args: usage(names(cobra.ExactArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v := visit{id: args[0], name: args[1]}

@@ -300,6 +300,9 @@ Passed on to a program that gets a terminal.
 The socket of boxd. Members of the group
 .I boxd
 may use it.
+.TP
+.I /usr/share/doc/boxd/guide
+The user guide, from the first box to what to do by message.
 .SH NOTES
 Messages begin with
 .B boxctl:

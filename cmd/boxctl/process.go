@@ -142,7 +142,7 @@ func (a *app) startCommand() *cobra.Command {
 prints its name. It lives until it ends, is stopped, or its session is removed; logs and attach show
 what it writes.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
-  boxctl start --stdin --lease 5m work mcp -- npx server-everything
+  boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash`,
 		Args: usage(names(cobra.MinimumNArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -240,3 +240,19 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 		}
 	}
 }
+
+// What a boxd that ends has let go of already is not missing.
+func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
+	t.Parallel()
+	s, _ := quiet()
+	s.routes = []route{{"GET /", anyone, "", func(*call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") }}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, as(ctx, supervisor.Principal{}, http.MethodGet, "/"))
+		if w.Code != want {
+			t.Errorf("%d, not %d: %s", w.Code, want, w.Body)
+		}
+	}
+}

@@ -73,7 +73,8 @@ func mayImport() map[string]string {
 		"relay/openapi":     "",
 		"relay/wire":        "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
 		"relay/stream":      "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
-		"relay":             "relay/api relay/openapi relay/wire relay/stream supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
+		"relay/vigil":       "",
+		"relay":             "relay/api relay/openapi relay/wire relay/stream relay/vigil supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
 		// a room of its own, so that boxctl stays what one can read
 		"relay/client/complete": "relay/api relay/client relay/client/show",

@@ -18,7 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-func health(*call) (any, error) { return api.Health{Status: "ok"}, nil }
+func health(c *call) (any, error) {
+	if err := c.server.sup.Alive(); err != nil {
+		return nil, err
+	}
+	return api.Health{Status: "ok"}, nil
+}
 
 func ready(c *call) (any, error) {
 	if err := c.server.sup.Ready(); err != nil {
@@ -34,13 +39,16 @@ func status(c *call) (any, error) {
 	o := c.server.sup.Overview()
 	return api.Status{
 		Version: c.server.cfg.Version, StartedAt: c.server.started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
-		Running: o.Running, Executed: o.Executed, ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
+		Processes: o.Processes, MaxProcesses: o.MaxProcesses, Running: o.Running, Executed: o.Executed,
+		ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
+		Enforced: wire.Enforced(o.Enforced), Degraded: append([]string{}, o.Degraded...),
 	}, nil
 }
 
 func profiles(c *call) (any, error) {
-	list := api.ProfileList{Default: c.server.cfg.DefaultProfile, Profiles: map[string]api.Profile{}}
-	for name, p := range c.server.sup.Profiles() {
+	all, usual := c.server.sup.Profiles()
+	list := api.ProfileList{Default: usual, Profiles: map[string]api.Profile{}}
+	for name, p := range all {
 		list.Profiles[name] = api.Profile(p)
 	}
 	return list, nil

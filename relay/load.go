@@ -143,6 +143,13 @@ func full(who string, limit int) *refusal {
 	return &refusal{err, text.Bytes()}
 }
 
+// none reports whether there is no connection.
+func (c *callers) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.users) == 0 && len(c.leaving) == 0
+}
+
 // leave ends what enter began. A user without a connection is forgotten: ids are cheap to come by.
 func (c *callers) leave(uid uint32) {
 	c.mu.Lock()

@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quiet is a server without a supervisor, for what does not need one, and its log.
+// quiet is a server whose supervisor has nothing, for what does not need one, and its log.
 func quiet() (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
-	return New(Config{}, nil, slog.New(slog.NewTextHandler(&log, nil))), &log
+	return New(Config{}, new(supervisor.Supervisor), slog.New(slog.NewTextHandler(&log, nil))), &log
 }
 
 func TestEveryRouteHasARole(t *testing.T) {

@@ -13,13 +13,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // Config is what the relay needs to know.
 type Config struct {
-	Version        string
-	DefaultProfile string
+	Version string
+	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
+	// not. It needs a *net.UnixListener that somebody else keeps open, or the next caller finds nobody.
+	IdleExit time.Duration
 }
 
 // Bounds of what a peer can make boxd hold.
@@ -42,16 +45,17 @@ type Server struct {
 	log     *slog.Logger
 	started time.Time
 	routes  []route
+	mirror  *vigil.Mirror  // where it looks at itself
 	answers time.Duration  // patience with who does not read an answer
 	streams sync.WaitGroup // http.Server does not know hijacked connections
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes(), answers: answerPatience}
+	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes(), mirror: vigil.NewMirror(), answers: answerPatience}
 }
 
-// Serve answers on a Unix socket until ctx ends, and returns when every stream has ended too.
+// Serve answers on a Unix socket until ctx ends or boxd is idle, and returns when every stream has ended too.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
 		Handler:           s,
@@ -73,13 +77,40 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			_ = srv.Close() // ends what does not end by itself
 		}
 	})
-	err := srv.Serve(peerListener{ln, newCallers()})
+	var itself sync.WaitGroup
+	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
+	callers := newCallers()
+	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
+		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return callers.none() && s.sup.Idle() }}
+	}
+	err := srv.Serve(peerListener{ln, callers})
 	if !stop() {
 		<-done
 	}
+	_ = s.mirror.Close() // cannot fail
+	itself.Wait()
 	s.streams.Wait()
-	if errors.Is(err, http.ErrServerClosed) {
+	switch {
+	case errors.Is(err, vigil.ErrIdle):
+		s.log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
+		return nil
+	case errors.Is(err, http.ErrServerClosed):
 		return nil
 	}
 	return fmt.Errorf("serve: %w", err)
+}
+
+// Check asks the server that serves whether it is well.
+func (s *Server) Check(ctx context.Context) error { return s.mirror.Check(ctx, "/healthz") }
+
+// ownListener is where boxd calls itself. That counts as nobody's connection.
+type ownListener struct{ *vigil.Mirror }
+
+// Accept returns the next connection; its remote address is the caller.
+func (l ownListener) Accept() (net.Conn, error) {
+	conn, err := l.Mirror.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return peerConn{conn, peerAddr{supervisor.Principal{Name: "boxd"}, newLoad()}, func() {}}, nil
 }

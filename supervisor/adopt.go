@@ -163,13 +163,14 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	profile, err := v.cfg.Recheck(&r.Settings, r.Enforced)
+	cfg := v.cfg.Load()
+	profile, err := cfg.Recheck(&r.Settings, r.Enforced)
 	if err != nil {
 		return nil, err
 	}
 	s := &Session{
 		ID: r.ID, Key: key, Owner: Principal(r.Owner), Hostname: policy.Hostname(r.ID), Settings: r.Settings, Created: r.Created,
-		profile: *profile, enforced: r.Enforced, started: make(chan struct{}), ended: make(chan struct{}), state: StateReady, lastUsed: time.Now(),
+		profile: *profile, made: cfg, enforced: r.Enforced, started: make(chan struct{}), ended: make(chan struct{}), state: StateReady, lastUsed: time.Now(),
 	}
 	box, found, err := v.boxes.Adopt(ctx, s.spec())
 	if err != nil {

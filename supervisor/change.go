@@ -63,7 +63,7 @@ func (v *Supervisor) limit(ctx context.Context, s *Session, now, next *policy.Se
 	if old == limits && work == policy.Work(now, s.enforced) && (now.WorkspaceQuota == next.WorkspaceQuota || work.Bytes > 0) {
 		return nil
 	}
-	by, err := v.enforcement(ctx, next)
+	by, err := v.enforcement(ctx, v.cfg.Load(), next)
 	if err != nil {
 		return err
 	}

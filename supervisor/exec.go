@@ -43,11 +43,12 @@ type Execution struct {
 // CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
 // Create judges.
 func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
-	if err := req.Validate(&v.cfg); err != nil {
+	cfg := v.cfg.Load()
+	if err := req.Validate(cfg); err != nil {
 		return err
 	}
-	profile = cmp.Or(profile, v.cfg.Sessions.DefaultProfile)
-	p, ok := v.cfg.Profiles[profile]
+	profile = cmp.Or(profile, cfg.Sessions.DefaultProfile)
+	p, ok := cfg.Profiles[profile]
 	if !ok {
 		return nil
 	}
@@ -57,7 +58,7 @@ func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
 
 // context is what a session gives to its programs.
 func (v *Supervisor) context(s *Session) *command.Context {
-	return &command.Context{Config: &v.cfg, Profile: &s.profile, Settings: s.settings(), Enforced: s.enforced, Env: s.env}
+	return &command.Context{Config: v.cfg.Load(), Profile: &s.profile, Settings: s.settings(), Enforced: s.enforced, Env: s.env}
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
@@ -88,7 +89,7 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	box, err := s.begin(v.cfg.Exec.MaxPerSession, time.Now())
+	box, err := s.begin(v.cfg.Load().Exec.MaxPerSession, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -29,18 +29,18 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 
 // enforcement says what keeps the limits of a session. Before it says that something is missing it looks
 // again: the anchor of the control groups may have been started, or may be gone.
-func (v *Supervisor) enforcement(ctx context.Context, settings *policy.Settings) (map[string]policy.Mechanism, error) {
+func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settings *policy.Settings) (map[string]policy.Mechanism, error) {
 	v.mu.Lock()
 	host := v.host
 	v.mu.Unlock()
-	by, err := v.cfg.Enforcement(settings, host)
+	by, err := cfg.Enforcement(settings, host)
 	if err == nil && (policy.Grouped(by) || v.layout != usage.Unified) {
 		return by, nil
 	}
 	if host, err = v.lookAtHost(ctx); err != nil {
 		return nil, err
 	}
-	return v.cfg.Enforcement(settings, host)
+	return cfg.Enforcement(settings, host)
 }
 
 // reserve refuses a new session when the host has less left than the operator wants kept.
@@ -51,7 +51,12 @@ func (v *Supervisor) reserve(who Principal, id string) error {
 	if exists {
 		return nil
 	}
-	keep := v.cfg.Host
+	return v.room(dir)
+}
+
+// room reports whether the host has as much left as the operator wants kept; dir is where workspaces are.
+func (v *Supervisor) room(dir string) error {
+	keep := v.cfg.Load().Host
 	free, err := machine.FreeDisk(dir)
 	if err == nil && dir != v.state { // the store has room only as long as the disk below it has
 		var below quantity.Size

@@ -5,10 +5,10 @@ package supervisor
 import (
 	"context"
 	"crypto/rand"
-	"runtime"
+	"maps"
 	"slices"
+	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/doctor"
@@ -23,18 +23,19 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	d := doctor.Doctor{Boxes: v.boxes, Config: &v.cfg, State: v.state, Look: v.lookAtHost, Spec: v.example}
+	d := doctor.Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example}
 	return d.Examine(ctx)
 }
 
 // example is a box as a session of the default profile would have it.
 func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 	s := &Session{ID: "doctor", Key: policy.Key("", rand.Text()), Hostname: "doctor"}
+	cfg := v.cfg.Load()
 	var err error
-	if s.Settings, _, err = v.cfg.Merge(&policy.Request{}); err != nil {
+	if s.Settings, _, err = cfg.Merge(&policy.Request{}); err != nil {
 		return nil, err
 	}
-	if s.enforced, err = v.enforcement(ctx, &s.Settings); err != nil {
+	if s.enforced, err = v.enforcement(ctx, cfg, &s.Settings); err != nil {
 		s.enforced = nil // doctor says so elsewhere; this is about the box
 	}
 	return s.spec(), nil
@@ -44,63 +45,83 @@ func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 type Overview struct {
 	Sessions      int
 	MaxSessions   int
+	Processes     int // of all sessions
+	MaxProcesses  int // of one session
 	Running       int
 	Executed      uint64
-	Goroutines    int
 	ControlGroups string
-	BestEffort    []string // limits that may be missing
-	Unenforced    []string // of them, those that are not kept here
-}
-
-// controlGroups is a word or two on what the limits of boxes rest on.
-func (v *Supervisor) controlGroups() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	text := string(v.layout)
-	if v.layout == usage.Unified && v.host.NoGroups != "" {
-		text += ", none for boxes"
-	}
-	return text
+	BestEffort    []string                    // limits that may be missing
+	Unenforced    []string                    // of them, those that are not kept here
+	Enforced      map[string]policy.Mechanism // what keeps each limit here
+	Degraded      []string                    // what is not as it should be, in words
 }
 
 // Overview returns the daemon in figures.
 func (v *Supervisor) Overview() Overview {
-	st := Overview{
-		MaxSessions: v.cfg.Sessions.Max, Goroutines: runtime.NumGoroutine(),
-		ControlGroups: v.controlGroups(), BestEffort: v.cfg.Limits.BestEffort,
-	}
-	st.Unenforced = v.unenforced()
-	v.mu.Lock()
-	st.Executed, st.Sessions = v.executed, len(v.sessions)
-	all := make([]*Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
-	}
-	v.mu.Unlock()
-	for _, s := range all {
-		st.Running += s.Info().Running
-	}
-	return st
-}
-
-// unenforced are the limits that the operator lets go and that the kernel does not keep as a whole.
-func (v *Supervisor) unenforced() []string {
+	cfg := v.cfg.Load()
 	v.mu.Lock()
 	host := v.host
+	o := Overview{Sessions: len(v.sessions), Executed: v.executed}
+	all := slices.Collect(maps.Values(v.sessions))
 	v.mu.Unlock()
-	all := v.cfg
-	all.Limits.BestEffort = policy.LimitNames() // so that nothing is refused
-	by, err := all.Enforcement(&policy.Settings{IORead: 1, WorkspaceQuota: 1}, host)
-	if err != nil {
-		return nil
+	o.MaxSessions, o.MaxProcesses, o.BestEffort = cfg.Sessions.Max, cfg.Processes.Max, cfg.Limits.BestEffort
+	o.ControlGroups, o.Enforced = host.Groups(), cfg.Kept(host)
+	o.Unenforced = cfg.Unenforced(o.Enforced)
+	for _, s := range all {
+		info := s.Info()
+		o.Running += info.Running
+		o.Processes += info.Processes
 	}
-	return slices.DeleteFunc(slices.Clone(v.cfg.Limits.BestEffort), func(name string) bool {
-		return by[name] != policy.MechanismRlimit && by[name] != policy.MechanismNone
-	})
+	if !v.boxes.Present() {
+		o.Degraded = append(o.Degraded, "there is no keeper at present: boxes live on, and none can start")
+	}
+	settings, _, err := cfg.Merge(&policy.Request{})
+	if err == nil {
+		_, err = cfg.Enforcement(&settings, host)
+	}
+	for _, err := range []error{err, v.room(host.Workspaces)} {
+		if err != nil {
+			o.Degraded = append(o.Degraded, "new sessions are refused: "+err.Error())
+		}
+	}
+	return o
 }
 
-// Profiles returns the configured profiles by name.
-func (v *Supervisor) Profiles() map[string]policy.Profile { return v.cfg.Profiles }
+// Profiles returns the configured profiles by name, and the name of the one a session has that names none.
+func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {
+	cfg := v.cfg.Load()
+	return cfg.Profiles, cfg.Sessions.DefaultProfile
+}
+
+// SetConfig puts another configuration in force, for what begins from now on. Living sessions keep what
+// they were made with.
+func (v *Supervisor) SetConfig(cfg policy.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	v.cfg.Store(&cfg)
+	return nil
+}
+
+// Idle reports whether there is no session.
+func (v *Supervisor) Idle() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.sessions) == 0
+}
+
+// Alive reports whether the supervisor still does its work: its locks can be had, and the reaper has looked
+// when it had to. It waits for those locks. Of keeper and disk it asks nothing: a new boxd would find them
+// as they are.
+func (v *Supervisor) Alive() error {
+	v.Sessions(Principal{}, true) // which takes every lock
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {
+		return fault.Errorf(fault.Unavailable, "sessions whose time is over have not been looked for since %v", late.Round(time.Second))
+	}
+	return nil
+}
 
 // Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
 func (v *Supervisor) Ready() error {

@@ -83,10 +83,10 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 		return entry, false, nil
 	}
 	if !spec.Managed {
-		if err := s.roomLocked(v.cfg.Exec.MaxPerSession); err != nil {
+		if err := s.roomLocked(v.cfg.Load().Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if s.lives >= v.cfg.Processes.Max {
+	} else if s.lives >= v.cfg.Load().Processes.Max {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them")
 	}
@@ -159,7 +159,7 @@ const maxEnded = 64
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
 func (v *Supervisor) retire(s *Session, entry *slot) {
 	info := entry.process.Info()
-	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(v.cfg.Processes.Keep)))), 0)
+	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(v.cfg.Load().Processes.Keep)))), 0)
 	s.mu.Lock()
 	if s.processes[info.ID] != entry || s.state != StateReady {
 		s.mu.Unlock()
@@ -292,7 +292,7 @@ func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.
 	spec := p.Spec()
 	o := s.outcome(exit, err, p.Group())
 	o.Timeout, o.Clamped, o.Limits = spec.Command.Timeout, spec.Clamped, &spec.Command.Limits
-	o.Kept, o.Most = kept, int(v.cfg.Exec.OutputLimit)
+	o.Kept, o.Most = kept, int(v.cfg.Load().Exec.OutputLimit)
 	return o.Result()
 }
 

@@ -10,6 +10,9 @@ import (
 // reapAtLeast bounds the sleep of the reaper, so that a jump of the wall clock is noticed.
 const reapAtLeast = 30 * time.Second
 
+// reapLate is how late the reaper may be on a host that is busy.
+const reapLate = time.Minute
+
 // reap ends sessions when their time is over. It is a timer of its own: nothing has to be called for
 // a session to end.
 func (v *Supervisor) reap(ctx context.Context) {

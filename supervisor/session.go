@@ -34,7 +34,8 @@ type Session struct {
 	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
 	profile  policy.Profile
-	env      []string // NAME=value of every program that adds nothing
+	made     *policy.Config // the configuration it was made or taken over under
+	env      []string       // NAME=value of every program that adds nothing
 	enforced map[string]policy.Mechanism
 
 	changing sync.Mutex // held while the session is changed or frozen
@@ -68,6 +69,7 @@ type Info struct {
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int
+	Processes  int // among those that run
 	Executions int
 	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
 	// running program holds it and it has no absolute end.
@@ -84,7 +86,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Executions: s.execs, Frozen: s.frozen,
+		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {

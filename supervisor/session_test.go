@@ -110,7 +110,9 @@ func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
 
 // bare is a supervisor without a keeper: nothing can start or end in it.
 func bare() *Supervisor {
-	return &Supervisor{cfg: policy.DefaultConfig(), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+	v := &Supervisor{log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+	v.cfg.Store(new(policy.DefaultConfig()))
+	return v
 }
 
 func poked(v *Supervisor) bool {
@@ -192,10 +194,10 @@ func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
 
 func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	t.Parallel()
-	v := bare()
-	v.cfg.Sessions.Max, v.cfg.Sessions.MaxPerOwner = 8, 3
+	v, cfg := bare(), policy.DefaultConfig()
+	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
 	claim := func(who Principal, id string) error {
-		_, _, err := v.claim(who, &policy.Request{ID: id}, policy.Settings{}, &policy.Profile{}, nil)
+		_, _, err := v.claim(who, &policy.Request{ID: id}, &cfg, policy.Settings{}, &policy.Profile{}, nil)
 		return err
 	}
 	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Admin: true}
@@ -227,5 +229,78 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	delete(v.sessions, policy.Key(one.Name, "0"))
 	if err := claim(one, "more"); err != nil {
 		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
+	t.Parallel()
+	v, who := bare(), Principal{Name: "uid:1", UID: 1}
+	make := func(id string) *Session {
+		s, mine, err := v.claim(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil)
+		if err != nil || !mine {
+			t.Fatalf("%s: %v", id, err)
+		}
+		return s
+	}
+	old := make("old")
+	next := policy.DefaultConfig()
+	next.Sessions.Max = 0
+	if err := v.SetConfig(next); err == nil || v.cfg.Load().Sessions.Max != 256 {
+		t.Errorf("one that is not in order is in force: %v", err)
+	}
+	next.Sessions.Max, next.Sessions.MaxPerOwner, next.Env = 2, 2, map[string]string{"B": "c"}
+	if err := v.SetConfig(next); err != nil {
+		t.Fatal(err)
+	}
+	young := make("young")
+	if slices.Contains(old.env, "B=c") || !slices.Contains(old.env, "LANG=C.UTF-8") || !slices.Equal(young.env, []string{"A=b", "B=c"}) {
+		t.Errorf("the environments are %q and %q", old.env, young.env)
+	}
+	for _, s := range []*Session{old, young} {
+		if diff := v.differences(s, &policy.Request{Env: map[string]string{"A": "b"}}, &policy.Settings{}); len(diff) > 0 {
+			t.Errorf("asked again in the same words, %s has another %q", s.ID, diff)
+		}
+	}
+	if diff := v.differences(old, &policy.Request{Env: map[string]string{"A": "c"}}, &policy.Settings{}); !slices.Equal(diff, []string{"env"}) {
+		t.Errorf("asked in others, it has another %q", diff)
+	}
+	if _, _, err := v.claim(who, &policy.Request{ID: "more"}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("one more than there may be now: %v", err)
+	}
+}
+
+func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) {
+	t.Parallel()
+	v := bare()
+	if !v.Idle() {
+		t.Error("it has nothing and is not idle")
+	}
+	for _, tc := range []struct {
+		next  time.Time
+		alive bool
+	}{
+		{time.Time{}, true}, {time.Now().Add(reapAtLeast), true}, {time.Now().Add(-reapLate / 2), true}, {time.Now().Add(-2 * reapLate), false},
+	} {
+		v.nextLook = tc.next
+		if err := v.Alive(); (err == nil) != tc.alive {
+			t.Errorf("with a reaper that is to look at %v: %v", tc.next, err)
+		}
+	}
+	s := &Session{ID: "s", state: StateReady}
+	v.sessions["s"], v.nextLook = s, time.Time{}
+	if v.Idle() {
+		t.Error("it has a session and is idle")
+	}
+	s.mu.Lock() // somebody does not let go of it
+	done := make(chan error)
+	go func() { done <- v.Alive() }()
+	select {
+	case err := <-done:
+		t.Errorf("it is alive without its locks: %v", err)
+	case <-time.After(20 * time.Millisecond):
+		s.mu.Unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }

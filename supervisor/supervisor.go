@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
@@ -36,7 +37,7 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	cfg     policy.Config
+	cfg     atomic.Pointer[policy.Config] // what it points to does not change
 	boxes   *driver.Driver
 	state   string
 	log     *slog.Logger
@@ -74,9 +75,10 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		cfg: cfg, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
+	v.cfg.Store(&cfg)
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)
 	if err == nil {
@@ -131,14 +133,15 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 	if err := policy.ValidateID(req.ID); err != nil {
 		return nil, false, err
 	}
-	settings, profile, err := v.cfg.Merge(req)
+	cfg := v.cfg.Load() // one for the whole of the request
+	settings, profile, err := cfg.Merge(req)
 	if err != nil {
 		return nil, false, err
 	}
 	if err := req.Fits(v.machine); err != nil {
 		return nil, false, err
 	}
-	enforced, err := v.enforcement(ctx, &settings)
+	enforced, err := v.enforcement(ctx, cfg, &settings)
 	if err != nil {
 		return nil, false, err
 	}
@@ -146,7 +149,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 		if err := v.reserve(who, req.ID); err != nil {
 			return nil, false, err
 		}
-		s, mine, err := v.claim(who, req, settings, profile, enforced)
+		s, mine, err := v.claim(who, req, cfg, settings, profile, enforced)
 		if err != nil {
 			return nil, false, err
 		}
@@ -161,7 +164,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 }
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
-func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.Settings, profile *policy.Profile, enforced map[string]policy.Mechanism) (*Session, bool, error) {
+func (v *Supervisor) claim(who Principal, req *policy.Request, cfg *policy.Config, settings policy.Settings, profile *policy.Profile, enforced map[string]policy.Mechanism) (*Session, bool, error) {
 	key := policy.Key(who.Name, req.ID)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -171,18 +174,18 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, settings policy.S
 	if v.closed {
 		return nil, false, fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
 	}
-	if len(v.sessions) >= v.cfg.Sessions.Max {
-		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", v.cfg.Sessions.Max).
+	if most := cfg.Sessions.Max; len(v.sessions) >= most {
+		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}
-	if own := v.ownedLocked(who); !who.Admin && own >= v.cfg.Sessions.MaxPerOwner {
-		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, v.cfg.Sessions.MaxPerOwner).
+	if own := v.ownedLocked(who); !who.Admin && own >= cfg.Sessions.MaxPerOwner {
+		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, cfg.Sessions.MaxPerOwner).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}
 	now := time.Now()
 	s := &Session{
 		ID: req.ID, Key: key, Owner: who, Hostname: policy.Hostname(req.ID), Settings: settings, Created: now,
-		profile: *profile, env: command.Environment(&v.cfg, req.Env), enforced: enforced,
+		profile: *profile, made: cfg, env: command.Environment(cfg, req.Env), enforced: enforced,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
 	}
 	v.sessions[key] = s
@@ -237,7 +240,7 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.settings()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.env, command.Environment(&v.cfg, req.Env)) {
+	if req.Env != nil && !slices.Equal(s.env, command.Environment(s.made, req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names

@@ -4,11 +4,15 @@
 package systemd
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 )
 
 // SocketName is the name of boxd's socket in boxd.socket (FileDescriptorName=, systemd.socket(5)).
@@ -36,6 +40,49 @@ func Listener() (net.Listener, error) {
 
 // Ready tells the service manager that boxd serves (sd_notify(3)); without one it does nothing.
 func Ready() error { return notify(daemon.SdNotifyReady) }
+
+// Reloading tells the service manager that boxd reads its configuration again. Ready must follow.
+func Reloading() error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	return notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/int64(time.Microsecond)))
+}
+
+// Watchdog tells the service manager that boxd is well, twice in the time after which that one would start
+// it anew (WatchdogSec=), as long as check finds it so, until ctx ends. Without a watchdog it returns at once.
+func Watchdog(ctx context.Context, check func(context.Context) error, log *slog.Logger) error {
+	limit, err := daemon.SdWatchdogEnabled(true)
+	if err != nil {
+		return fmt.Errorf("watchdog: %w", err)
+	}
+	every := limit / 2
+	if every == 0 {
+		return nil
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := beat(ctx, every, check); err != nil && ctx.Err() == nil {
+			log.Error("boxd is not well, and the service manager's watchdog is not told otherwise", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func beat(ctx context.Context, most time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	if err := check(ctx); err != nil {
+		return err
+	}
+	return notify(daemon.SdNotifyWatchdog)
+}
 
 // Stopping tells the service manager that boxd is on its way out.
 func Stopping() error { return notify(daemon.SdNotifyStopping) }

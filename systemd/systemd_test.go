@@ -3,7 +3,10 @@
 package systemd_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -11,6 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -21,6 +27,12 @@ const role = "BOXD_TEST_SERVICE"
 func TestMain(m *testing.M) {
 	if os.Getenv(role) == "" {
 		os.Exit(m.Run())
+	}
+	if os.Getenv(role) == "watched" {
+		if err := watched(); err != nil {
+			fmt.Print("error: ", err)
+		}
+		return
 	}
 	if os.Getenv("LISTEN_PID") == "own" {
 		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
@@ -34,11 +46,49 @@ func TestMain(m *testing.M) {
 		err = systemd.Ready()
 	}
 	if err == nil {
+		err = systemd.Reloading()
+	}
+	if err == nil {
 		err = systemd.Stopping()
 	}
 	if err != nil {
 		fmt.Print("error: ", err)
 	}
+}
+
+// watched is a service with a watchdog that is well at first, then not, then too slow to tell, and then well
+// again. It says so where it says that it lives, so that the order is known.
+func watched() error {
+	addr := &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"}
+	conn, err := net.DialUnix("unixgram", nil, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	n := 0
+	var log strings.Builder
+	err = systemd.Watchdog(ctx, func(ctx context.Context) error {
+		n++
+		switch n {
+		case 2:
+			fmt.Fprint(conn, "unwell")
+			return errors.New("as told")
+		case 3:
+			fmt.Fprint(conn, "slow")
+			<-ctx.Done()
+			return ctx.Err()
+		case 5:
+			end()
+			return ctx.Err()
+		}
+		fmt.Fprint(conn, "well")
+		return nil
+	}, slog.New(slog.NewTextHandler(&log, nil)))
+	_, left := os.LookupEnv("WATCHDOG_USEC")
+	fmt.Fprintf(conn, "%d looks, %d complaints, variables left %v", n, strings.Count(log.String(), "boxd is not well"), left)
+	return err
 }
 
 func TestListenerIsTheOneOfTheUnit(t *testing.T) {
@@ -100,6 +150,63 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 	}
 }
 
+// hear returns the next message.
+func hear(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 200)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+// monotonic is the time now, in microseconds, by the clock of the service manager.
+func monotonic(t *testing.T) int64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return now.Nano() / 1000
+}
+
+func TestTheWatchdogHearsOnlyOfAServiceThatIsWell(t *testing.T) {
+	t.Parallel()
+	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
+	conn, err := net.ListenUnixgram("unixgram", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	run := func(usec, pid string) string {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = []string{role + "=watched", "NOTIFY_SOCKET=" + addr.Name, "WATCHDOG_USEC=" + usec, "WATCHDOG_PID=" + pid}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	if out := run("60000", ""); out != "" {
+		t.Errorf("%s", out)
+	}
+	for _, want := range []string{"well", "WATCHDOG=1", "unwell", "slow", "well", "WATCHDOG=1", "5 looks, 2 complaints, variables left false"} {
+		if heard := hear(t, conn); heard != want {
+			t.Errorf("it says %q, want %q", heard, want)
+		}
+	}
+	if out := run("60000", "1"); out != "" || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
+		t.Errorf("of a watchdog of another process: %s", out)
+	}
+	if out := run("soon", ""); !strings.HasPrefix(out, "error: watchdog: ") || hear(t, conn) != "0 looks, 0 complaints, variables left false" {
+		t.Errorf("of a time that is none: %s", out)
+	}
+}
+
 func TestTheServiceManagerHearsOfReadinessAndTheEnd(t *testing.T) {
 	t.Parallel()
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
@@ -113,12 +220,15 @@ func TestTheServiceManagerHearsOfReadinessAndTheEnd(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "error") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	buf := make([]byte, 100)
-	for _, want := range []string{"READY=1", "STOPPING=1"} {
-		n, err := conn.Read(buf)
-		if err != nil || string(buf[:n]) != want {
-			t.Errorf("%v: %q, want %s", err, buf[:n], want)
-		}
+	if heard := hear(t, conn); heard != "READY=1" {
+		t.Errorf("first it says %q", heard)
+	}
+	var usec int64
+	if n, err := fmt.Sscanf(hear(t, conn), "RELOADING=1\nMONOTONIC_USEC=%d", &usec); n != 1 || err != nil || usec <= 0 || usec > monotonic(t) {
+		t.Errorf("it reloads at %d: %v", usec, err)
+	}
+	if heard := hear(t, conn); heard != "STOPPING=1" {
+		t.Errorf("last it says %q", heard)
 	}
 	cmd = exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{role + "=1", "NOTIFY_SOCKET=" + addr.Name + ".none"}

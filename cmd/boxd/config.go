@@ -44,7 +44,11 @@ type daemonConfig struct {
 	AdoptGrace  quantity.Duration `toml:"adopt_grace"`
 	OnStop      string            `toml:"on_stop"`
 	Ahead       int               `toml:"ahead"`
+	IdleExit    quantity.Duration `toml:"idle_exit"`
 }
+
+// mostIdle is the longest that boxd may wait, idle, for somebody who needs it.
+const mostIdle = 24 * time.Hour
 
 // Who starts the keeper.
 const (
@@ -148,7 +152,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
@@ -344,6 +348,9 @@ func (c *config) validate(path string) error {
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))
+	}
+	if d := time.Duration(c.Daemon.IdleExit); d != 0 && (d < time.Second || d > mostIdle) {
+		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: allowed is 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(mostIdle)))
 	}
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {

@@ -16,6 +16,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -66,21 +67,33 @@ func run(ctx context.Context, args []string) error {
 	if !required {
 		*path = configPath
 	}
-	cfg, err := loadConfig(*path, required)
+	load := func() (config, error) { return loadConfig(*path, required) }
+	cfg, err := load()
 	if err != nil || *check {
 		return err
 	}
-	return serve(ctx, &cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a boxd that is starting
+	defer signal.Stop(reloads)
+	return serve(ctx, &cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), load, reloads)
 }
 
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
-func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
+func serve(ctx context.Context, cfg *config, log *slog.Logger, load func() (config, error), reloads <-chan os.Signal) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup // what goes on until all else is taken down
+	defer beside.Wait()
+	defer end()
 	lock, err := lockState(cfg.Daemon.StateDir)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	ln, err := listen(ctx, &cfg.Daemon, log)
+	ln, err := systemd.Listener()
+	held := ln != nil // by the service manager, which starts boxd for the next caller
+	if err == nil && !held {
+		ln, err = listen(ctx, &cfg.Daemon, log)
+	}
 	if err != nil {
 		return err
 	}
@@ -114,13 +127,34 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	defer sup.Close()
-	server := relay.New(relay.Config{Version: version, DefaultProfile: cfg.Sessions.DefaultProfile}, sup, log)
+	idle := time.Duration(cfg.Daemon.IdleExit)
+	if !held {
+		idle = 0
+	}
+	server := relay.New(relay.Config{Version: version, IdleExit: idle}, sup, log)
 	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.describe())
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
+	reload := &reloader{load, sup.SetConfig, cfg, log}
+	beside.Go(func() { reload.run(life, reloads) })
+	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	err = server.Serve(ctx, ln)
 	return errors.Join(err, systemd.Stopping())
+}
+
+// watch gives the service manager signs of life until ctx ends. An end of serving, which may take its time,
+// is not asked how it is: the service manager bounds it otherwise (TimeoutStopSec=).
+func watch(ctx, serving context.Context, check func(context.Context) error, log *slog.Logger) {
+	err := systemd.Watchdog(ctx, func(now context.Context) error {
+		if serving.Err() == nil {
+			return check(now)
+		}
+		return nil
+	}, log)
+	if err != nil {
+		log.Error("no signs of life for the service manager", "error", err)
+	}
 }
 
 // lockState makes the state directory and keeps every other boxd out of it.
@@ -174,13 +208,8 @@ func lockRun(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// listen takes the service manager's socket or makes one. Who can open the socket can use boxd, so
-// it belongs to a group.
+// listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
 func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
-	ln, err := systemd.Listener()
-	if ln != nil || err != nil {
-		return ln, err
-	}
 	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -188,7 +217,7 @@ func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Liste
 		return nil, err
 	}
 	old := unix.Umask(0o177)
-	ln, err = new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
 	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)

@@ -152,6 +152,8 @@ type Daemon struct {
 	cmd *exec.Cmd
 	log string
 	ids idRange
+
+	manager *Manager // nil: there is none
 }
 
 // Lasting makes boxes outlive boxd where it is killed; they end where it is stopped. Without it they end
@@ -218,6 +220,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		}
 		d.Close()
 		d.Stop()
+		d.manager.close()
 		if t.Failed() {
 			t.Logf("log of boxd:\n%s", d.Log())
 		}
@@ -251,6 +254,9 @@ func (d *Daemon) Restart() {
 	// Not CommandContext: boxd ends by Stop, in order.
 	cmd := exec.Command(filepath.Join(Programs(d.t), "boxd"), "-config", d.Config)
 	cmd.Stderr = log
+	if d.manager != nil {
+		cmd = d.manager.manage(cmd)
+	}
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}

@@ -172,6 +172,13 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 	}
 }
 
+// Present reports whether there is a keeper at the moment. It may be too busy to answer.
+func (k *Keeper) Present() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.link != nil
+}
+
 // Program is the path of the keeper's program.
 func (k *Keeper) Program() string { return k.cfg.Program }
 

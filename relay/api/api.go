@@ -311,11 +311,17 @@ type Status struct {
 	StartedAt     time.Time `json:"started_at"`
 	Sessions      int       `json:"sessions"`
 	MaxSessions   int       `json:"max_sessions"`
-	Running       int       `json:"running"`
-	Executed      uint64    `json:"executed"` // since the start
+	Processes     int       `json:"processes"`     // that live, of all sessions
+	MaxProcesses  int       `json:"max_processes"` // of one session
+	Running       int       `json:"running"`       // executions and processes
+	Executed      uint64    `json:"executed"`      // since the start
 	ControlGroups string    `json:"control_groups"`
 	BestEffort    []string  `json:"best_effort"` // limits the operator lets go unenforced
 	Unenforced    []string  `json:"unenforced"`  // of them, those that nothing keeps as a whole on this host
+	// Enforced says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs", "rlimit", "none".
+	Enforced map[string]string `json:"enforced"`
+	// Degraded says in words what is not as it should be.
+	Degraded []string `json:"degraded"`
 }
 
 // Doctor is the answer of GET /v1/doctor. OK is false if a check failed.

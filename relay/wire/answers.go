@@ -24,7 +24,7 @@ func Session(i supervisor.Info) api.Session {
 		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
 		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
 		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
-		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: map[string]string{},
+		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
 		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
 	if i.Frozen && i.State == supervisor.StateReady {
@@ -33,13 +33,19 @@ func Session(i supervisor.Info) api.Session {
 	for _, m := range i.Settings.Mounts {
 		s.Mounts = append(s.Mounts, api.Mount(m))
 	}
-	for limit, by := range i.Enforced {
-		s.Enforcement[limit] = string(by)
-	}
 	if !i.Expires.IsZero() {
 		s.ExpiresAt = &i.Expires
 	}
 	return s
+}
+
+// Enforced says what keeps each limit.
+func Enforced(by map[string]policy.Mechanism) map[string]string {
+	texts := make(map[string]string, len(by))
+	for limit, mechanism := range by {
+		texts[limit] = string(mechanism)
+	}
+	return texts
 }
 
 // ExecResult describes what an execution in a session came to.

@@ -82,6 +82,29 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 	return by, nil
 }
 
+// Groups is a word or two on what the limits of boxes rest on.
+func (h *Host) Groups() string {
+	if h.Layout == usage.Unified && h.NoGroups != "" {
+		return string(h.Layout) + ", none for boxes"
+	}
+	return string(h.Layout)
+}
+
+// Kept says what keeps each limit on this host, the operator's choices apart.
+func (c *Config) Kept(host Host) map[string]Mechanism {
+	all := *c
+	all.Limits.BestEffort = LimitNames()
+	by, _ := all.Enforcement(&Settings{IORead: 1, WorkspaceQuota: 1}, host) // where all may be missing, nothing is refused
+	return by
+}
+
+// Unenforced are the limits that the operator lets go and that the kernel does not keep as a whole.
+func (c *Config) Unenforced(kept map[string]Mechanism) []string {
+	return slices.DeleteFunc(slices.Clone(c.Limits.BestEffort), func(name string) bool {
+		return kept[name] != MechanismRlimit && kept[name] != MechanismNone
+	})
+}
+
 // Grouped reports whether any limit is kept by control groups: then the box has some.
 func Grouped(by map[string]Mechanism) bool {
 	for _, m := range by {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+func TestKeysThatNeedARestartAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*config)
+		want   []string
+	}{
+		{"nothing", func(*config) {}, nil},
+		{"what new sessions get", func(c *config) {
+			c.Sessions.Max, c.Limits.BestEffort, c.Env = 3, []string{"io"}, map[string]string{"A": "b"}
+			c.Profiles = map[string]policy.Profile{"default": {}}
+		}, nil},
+		{"the socket", func(c *config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
+		{"the keeper's", func(c *config) {
+			c.IDs.Count, c.Mounts.Allow, c.Image.Etc, c.Work.StoreSize = 9, nil, []string{"x"}, 0
+		}, []string{"ids.count", "image.etc", "mounts.allow", "workspaces.store_size"}},
+		{"the owner of a mount", func(c *config) { c.Mounts.Allow = []allowRule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
+		{"groups and times", func(c *config) {
+			c.Groups.Driver, c.Daemon.IdleExit = driverSystemd, quantity.Duration(time.Minute)
+		}, []string{"cgroups.driver", "daemon.idle_exit"}},
+	} {
+		before, after := defaultConfig(), defaultConfig()
+		tc.change(&after)
+		for range 2 { // there and back
+			if got, err := fixedKeys(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
+				t.Errorf("%s: %q, %v", tc.name, got, err)
+			}
+			before, after = after, before
+		}
+	}
+}
+
+func TestAReloadIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "box.toml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	started, err := loadConfig(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, text := quiet()
+	most, refuses := 0, error(nil)
+	r := &reloader{
+		load: func() (config, error) { return loadConfig(path, true) }, started: &started, log: log,
+		apply: func(c policy.Config) error {
+			if refuses == nil {
+				most = c.Sessions.Max
+			}
+			return refuses
+		},
+	}
+	for _, tc := range []struct {
+		file string
+		most int
+		says string
+	}{
+		{"[sessions]\nmax = 7\n", 7, "read again, for new sessions"},
+		{"[sessions]\nmax = 0\n", 7, "stays in force"},
+		{"[sessions]\nmaxi = 9\n[daemon]\nsocket = \"/x\"\n", 7, "line 2: unknown key"},
+		{"[sessions]\nmax = 8\n[daemon]\nsocket = \"/x\"\n", 8, "when boxd is restarted\" keys=daemon.socket "},
+	} {
+		text.Reset()
+		write(tc.file)
+		r.reload()
+		if most != tc.most || !strings.Contains(text.String(), tc.says) {
+			t.Errorf("%q: sessions.max is %d, and the log says %s", tc.file, most, text)
+		}
+	}
+	text.Reset()
+	refuses = errors.New("as told")
+	if r.reload(); strings.Contains(text.String(), "read again") || !strings.Contains(text.String(), "as told") {
+		t.Errorf("what the supervisor does not take is in force: %s", text)
+	}
+}
+
+func TestEveryHangupIsAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := quiet()
+		loads := 0
+		r := &reloader{
+			load:    func() (config, error) { loads++; return config{}, errors.New("as told") },
+			started: &config{}, log: log,
+		}
+		told := make(chan os.Signal, 1)
+		ctx, end := context.WithCancel(t.Context())
+		go r.run(ctx, told)
+		for want := range 3 {
+			synctest.Wait()
+			if loads != want {
+				t.Errorf("after %d hangups it has loaded %d times", want, loads)
+			}
+			told <- syscall.SIGHUP
+		}
+		end()
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Manager does for a boxd what its service manager would: it holds the socket and hears what boxd says.
+type Manager struct {
+	Heard *net.UnixConn // a message is a notification, see sd_notify(3)
+
+	t        testing.TB
+	socket   *os.File
+	notify   string
+	watchdog time.Duration
+}
+
+// Managed starts boxd again under a manager, with a watchdog if that is not 0. What boxd says in the end is
+// still to be heard.
+func (d *Daemon) Managed(watchdog time.Duration) *Manager {
+	d.t.Helper()
+	d.Stop()
+	m := &Manager{t: d.t, notify: filepath.Join(d.Dir, "notify"), watchdog: watchdog}
+	var err error
+	if m.Heard, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.notify, Net: "unixgram"}); err != nil {
+		d.t.Fatal(err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: d.Socket, Net: "unix"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	if m.socket, err = ln.File(); err != nil {
+		d.t.Fatal(err)
+	}
+	_ = ln.Close() // m.socket is the one that is held
+	d.manager = m
+	d.Restart()
+	return m
+}
+
+func (m *Manager) close() {
+	if m != nil {
+		_ = m.Heard.Close()
+		_ = m.socket.Close()
+	}
+}
+
+// manage makes of a command one that the manager runs.
+func (m *Manager) manage(cmd *exec.Cmd) *exec.Cmd {
+	const itself = `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"` // exec keeps the id
+	managed := exec.Command("/bin/sh", append([]string{"-c", itself}, cmd.Args...)...)
+	managed.Stderr = cmd.Stderr
+	managed.ExtraFiles = []*os.File{m.socket}
+	managed.Env = append(os.Environ(), "LISTEN_FDS=1", "LISTEN_FDNAMES=boxd-api", "NOTIFY_SOCKET="+m.notify)
+	if m.watchdog > 0 {
+		managed.Env = append(managed.Env, fmt.Sprintf("WATCHDOG_USEC=%d", m.watchdog.Microseconds()))
+	}
+	return managed
+}
+
+// Hear returns the next notification.
+func (m *Manager) Hear() string {
+	m.t.Helper()
+	if err := m.Heard.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		m.t.Fatal(err)
+	}
+	text := make([]byte, 4096)
+	n, err := m.Heard.Read(text)
+	if err != nil {
+		m.t.Fatalf("boxd says nothing: %v", err)
+	}
+	return string(text[:n])
+}
+
+// Drain forgets what boxd has said so far.
+func (m *Manager) Drain() {
+	m.t.Helper()
+	if err := m.Heard.SetReadDeadline(time.Now()); err != nil {
+		m.t.Fatal(err)
+	}
+	for {
+		if _, err := m.Heard.Read(make([]byte, 4096)); err != nil {
+			return
+		}
+	}
+}

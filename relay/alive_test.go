@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// serving runs a server until the test or ctx ends; ended is closed then.
+func serving(ctx context.Context, t *testing.T, s *Server, ln net.Listener) (ended <-chan struct{}) {
+	t.Helper()
+	ctx, stop := context.WithCancel(ctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if err := s.Serve(ctx, ln); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-over
+	})
+	return over
+}
+
+func TestACheckIsThatOfACaller(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	s, _ := quiet()
+	answer := make(chan error, 1)
+	s.routes = []route{{"GET /healthz", anyone, "", func(c *call) (any, error) {
+		select {
+		case err := <-answer:
+			return api.Health{}, err
+		case <-c.context().Done():
+			return nil, c.context().Err()
+		}
+	}}}
+	ended := serving(ctx, t, s, listen(t))
+	answer <- nil
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("a server that is well: %v", err)
+	}
+	answer <- fault.Errorf(fault.Unavailable, "as told")
+	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "as told") {
+		t.Errorf("one that is not: %v", err)
+	}
+	late, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := s.Check(late); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that does not answer: %v", err)
+	}
+	stop()
+	<-ended
+	if err := s.Check(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("one that serves no more: %v", err)
+	}
+}
+
+func TestServeEndsOnlyWithoutACaller(t *testing.T) {
+	t.Parallel()
+	s, log := quiet()
+	s.cfg.IdleExit = 20 * time.Millisecond
+	ln, ok := listen(t).(*net.UnixListener)
+	if !ok {
+		t.Fatal("no Unix socket")
+	}
+	ln.SetUnlinkOnClose(false)
+	held, err := ln.File() // the service manager's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	conn := dial(t, ln) // and says nothing
+	ended := serving(t.Context(), t, s, ln)
+	select {
+	case <-ended:
+		t.Fatal("it has ended with a caller")
+	case <-time.After(4 * s.cfg.IdleExit):
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("a check: %v", err)
+	}
+	conn.Close() // the check is no caller
+	await(t, "it does not end without a caller", ended)
+	if !strings.Contains(log.String(), "there is no session and no caller") {
+		t.Errorf("it says %s", log)
+	}
+	// The socket is still somebody's: who calls now is served by the next.
+	late := dial(t, ln)
+	next, err := net.FileListener(held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	taken, err := next.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if _, err := late.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	if n, err := taken.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}

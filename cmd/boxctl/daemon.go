@@ -3,13 +3,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
@@ -26,45 +28,29 @@ func (a *app) statusCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(s)
 			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintf(w, "boxd\t%s, up %s\n", s.Version, show.Roughly(time.Since(s.StartedAt)))
-			fmt.Fprintf(w, "sessions\t%d of %d\n", s.Sessions, s.MaxSessions)
-			fmt.Fprintf(w, "executions\t%d under way, %d since the start\n", s.Running, s.Executed)
-			fmt.Fprintf(w, "control groups\t%s\n", s.ControlGroups)
-			if len(s.Unenforced) > 0 {
-				fmt.Fprintf(w, "NOT ENFORCED\t%s: best effort, by the operator's choice\n", strings.Join(s.Unenforced, ", "))
-			}
-			return w.Flush()
+			return show.Status(a.stdout, &s, time.Now())
 		},
 	}
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	var fixes bool
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine the host: what boxes need, and what is enforced by what",
-		Long:  "doctor prints one line for each thing boxes need of this host, and what to do where it is missing.\nIt ends with 1 if something that is required is missing.",
-		Args:  usage(cobra.NoArgs),
+		Long: `doctor prints one line for each thing boxes need of this host, and what to do where it is missing.
+It ends with 1 if something that is required is missing.
+
+With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
+none of them: read them, and paste what you want into a shell of root's.`,
+		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.client().Doctor(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.printJSON(d); err != nil {
-					return err
-				}
-			} else {
-				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-				for _, c := range d.Checks {
-					fmt.Fprintf(w, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, c.Detail)
-					if c.Hint != "" {
-						fmt.Fprintf(w, "\t\thint: %s\n", c.Hint)
-					}
-				}
-				if err := w.Flush(); err != nil {
-					return err
-				}
+			if err := a.printDoctor(&d, fixes); err != nil {
+				return err
 			}
 			if !d.OK {
 				return exitError(exitFailure)
@@ -72,12 +58,35 @@ func (a *app) doctorCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "print the commands that mend what was found")
+	return cmd
+}
+
+func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
+	var fixes []show.Fix
+	if withFixes {
+		release, _ := os.ReadFile("/etc/os-release") // without it, see FamilyOf
+		fixes = show.Fixes(d, show.FamilyOf(string(release)))
+	}
+	switch {
+	case !a.json && !withFixes:
+		return show.Doctor(a.stdout, d)
+	case !a.json:
+		return errors.Join(show.Doctor(a.stdout, d), show.PrintFixes(a.stdout, fixes))
+	case !withFixes:
+		return a.printJSON(d)
+	}
+	return a.printJSON(struct {
+		*api.Doctor
+		Fixes []show.Fix `json:"fixes"`
+	}{d, fixes})
 }
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
+		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := "not reached"
@@ -85,14 +94,36 @@ func (a *app) versionCommand() *cobra.Command {
 			if err == nil {
 				server = s.Version
 			}
-			if a.json {
-				return a.printJSON(map[string]string{"boxctl": version, "boxd": server})
-			}
-			fmt.Fprintf(a.stdout, "boxctl  %s\nboxd    %s\n", version, server)
 			if err == nil && server != version {
 				fmt.Fprintln(a.stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
 			}
-			return nil
+			if a.json {
+				return a.printJSON(map[string]string{"boxctl": version, "boxd": server})
+			}
+			_, err = fmt.Fprintf(a.stdout, "boxctl  %s\nboxd    %s\n", version, server)
+			return err
 		},
+	}
+}
+
+// correctHelp makes help about what is no command a mistake like any other.
+func correctHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil || help == root {
+		return
+	}
+	help.Run = nil
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+		}
+		if err != nil {
+			return &usageError{err}
+		}
+		cmd.InitDefaultHelpFlag()
+		cmd.InitDefaultVersionFlag()
+		return cmd.Help()
 	}
 }

@@ -8,15 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
 // version is set by the linker.
@@ -107,6 +106,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	completion.Args = usage(completion.Args)
 	root.AddCommand(completion)
 	complete.Add(root, a.client)
+	correctHelp(root)
 	return root
 }
 
@@ -158,17 +158,11 @@ func hintFor(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		return e.Hint
 	}
-	c, ok := errors.AsType[*client.ConnectError](err)
-	switch {
-	case !ok:
-		if errors.As(err, new(*usageError)) {
-			return "boxctl help shows the commands, boxctl COMMAND --help its flags"
-		}
-		return ""
-	case errors.Is(err, fs.ErrPermission):
-		return "members of the socket's group may use boxd: ask for 'usermod -aG boxd " + userName() + "' and log in again"
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "is boxd running? 'systemctl status boxd.socket' tells; --socket names another one than " + c.Socket
+	if c, ok := errors.AsType[*client.ConnectError](err); ok {
+		return show.ConnectHint(c)
+	}
+	if errors.As(err, new(*usageError)) {
+		return "boxctl help shows the commands, boxctl COMMAND --help its flags"
 	}
 	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
@@ -272,4 +273,61 @@ func running(d *boxtest.Daemon, name string) (n int) {
 		}
 	}
 	return n
+}
+
+// What stands out does so for a person at a terminal alone, and only if that person wants it to.
+func TestColoursAreForAPersonAtATerminal(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "work")
+	session(t, d, "start", "work", "bad", "--", "false")
+	for _, tc := range []struct {
+		env  []string
+		want bool
+	}{
+		{[]string{"TERM=xterm", "NO_COLOR="}, true},
+		{[]string{"TERM=xterm", "NO_COLOR=1"}, false},
+		{[]string{"TERM=dumb", "NO_COLOR="}, false},
+	} {
+		for _, args := range [][]string{{"status"}, {"doctor"}, {"ls"}, {"ps", "work"}} {
+			cmd := boxctlOf(t, d, args...)
+			cmd.Env = append(cmd.Env, tc.env...)
+			term := onTerminal(t, cmd)
+			term.ends(term.settings(), 0)
+			term.line.Close()
+			<-term.read
+			if got := strings.Contains(term.text(), "\x1b["); got != tc.want {
+				t.Errorf("%v %v: %q", args, tc.env, term.text())
+			}
+		}
+		cmd := boxctlOf(t, d, "top")
+		cmd.Env = append(cmd.Env, tc.env...)
+		term := onTerminal(t, cmd)
+		settings := term.settings()
+		term.sized(24, 80)
+		term.notes(`(?m)^(work) `)
+		if got := strings.Contains(term.text(), "\x1b[1mSESSION"); got != tc.want {
+			t.Errorf("top %v: %q", tc.env, term.text())
+		}
+		term.types("q")
+		term.ends(settings, 0)
+	}
+}
+
+// A boxd that hangs keeps nobody from leaving.
+func TestTopEndsWhileBoxdHangs(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "work")
+	term := onTerminal(t, boxctlOf(t, d, "top"))
+	settings := term.settings()
+	term.sized(24, 80)
+	term.notes(`(?m)^(work) `)
+	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is asked to end
+	<-time.After(3 * time.Second / 2)                             // it looks every second, and gets no answer
+	term.types("q")
+	term.ends(settings, 0)
 }

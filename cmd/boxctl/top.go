@@ -4,26 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/internal/tty"
-	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
-)
-
-// topEvery is how often top looks.
-const topEvery = time.Second
-
-// Keys that end top.
-const (
-	keyQuit  = 'q'
-	keyCtrlC = 3
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -46,90 +32,29 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 			if err != nil {
 				return err
 			}
-			if a.json || !tty.Is(a.stdout) {
-				return a.topOnce(cmd.Context(), t, first)
+			if !a.json && tty.Is(a.stdout) {
+				return a.topLive(cmd.Context(), t, first)
 			}
-			return a.topLive(cmd.Context(), t, first)
+			v, err := t.LookAgain(cmd.Context(), first)
+			switch {
+			case err != nil:
+				return err
+			case a.json:
+				return a.printJSON(v)
+			}
+			return v.Print(a.stdout)
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
 	return cmd
 }
 
-// topOnce prints one picture: the second, which has rates.
-func (a *app) topOnce(ctx context.Context, t *show.Looker, first *show.Top) error {
-	timer := time.NewTimer(topEvery)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	v, err := t.Look(ctx, first)
-	if err != nil {
-		return err
-	}
-	if a.json {
-		return a.printJSON(v)
-	}
-	for _, line := range v.Lines() {
-		fmt.Fprintln(a.stdout, strings.TrimRight(line, " "))
-	}
-	return nil
-}
-
-// topLive draws until it is ended.
-func (a *app) topLive(ctx context.Context, t *show.Looker, v *show.Top) error {
+func (a *app) topLive(ctx context.Context, t *show.Looker, first *show.Top) error {
 	signals, release := catchSignals()
 	defer release()
-	screen, err := tty.OpenScreen(a.stdin, a.stdout)
-	if err != nil {
-		return err
+	sig, err := t.Live(ctx, a.stdin, a.stdout, first, signals)
+	if s, ok := sig.(syscall.Signal); ok {
+		return exitError(exitSignalBase + int(s))
 	}
-	defer screen.Close()
-	var keys <-chan byte
-	if tty.Is(a.stdin) {
-		keys = tty.Keys(a.stdin)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	resized := make(chan struct{}, 1)
-	go tty.Watch(ctx, func(tty.Size) { // ends with ctx
-		select {
-		case resized <- struct{}{}:
-		default:
-		}
-	}, a.stdout)
-	tick := time.NewTicker(topEvery)
-	defer tick.Stop()
-	lines := v.Lines()
-	for {
-		size, ok := tty.SizeOf(a.stdout)
-		if !ok {
-			size = tty.Size{Rows: 24, Cols: 80}
-		}
-		if err := screen.Draw(lines, size); err != nil {
-			return err
-		}
-		select {
-		case key, ok := <-keys:
-			if !ok || key == keyQuit || key == keyCtrlC {
-				return nil
-			}
-		case sig := <-signals:
-			s, _ := sig.(syscall.Signal)
-			return exitError(exitSignalBase + int(s))
-		case <-resized:
-		case <-tick.C:
-			next, err := t.Look(ctx, v)
-			switch {
-			case errors.Is(err, client.NotFound):
-				return err
-			case err != nil: // boxd may come back
-				lines = append([]string{"boxctl: " + err.Error(), ""}, v.Lines()...)
-			default:
-				v, lines = next, next.Lines()
-			}
-		}
-	}
+	return err
 }

@@ -42,15 +42,15 @@ func OpenScreen(in, out any) (*Screen, error) {
 	return s, nil
 }
 
-// Draw shows lines, as much of them as fits.
-func (s *Screen) Draw(lines []string, size Size) error {
+// Draw shows lines, as many as there are rows. None may be longer than the screen is wide.
+func (s *Screen) Draw(lines []string, rows int) error {
 	var b strings.Builder
 	b.WriteString(home)
-	for i, line := range lines[:min(len(lines), int(size.Rows))] {
+	for i, line := range lines[:min(len(lines), rows)] {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}
-		b.WriteString(Cut(line, int(size.Cols)))
+		b.WriteString(line)
 		b.WriteString(endOfLine)
 	}
 	b.WriteString(endOfScreen)

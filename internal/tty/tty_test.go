@@ -191,7 +191,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Draw([]string{"one and more", "two", "three"}, Size{Rows: 2, Cols: 3}); err != nil {
+	if err := s.Draw([]string{"one", "two", "three"}, 2); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -8,7 +8,6 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
@@ -16,9 +15,12 @@ import (
 
 // Sessions prints a table of sessions.
 func Sessions(out io.Writer, list []api.Session, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
-	for _, s := range list {
+	for i, s := range list {
+		if s.State == "frozen" {
+			trouble[i+1] = style.Warn
+		}
 		left := "-"
 		if s.ExpiresAt != nil {
 			left = Roughly(s.ExpiresAt.Sub(now))
@@ -26,7 +28,7 @@ func Sessions(out io.Writer, list []api.Session, now time.Time) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
 			s.Memory, s.CPUs, s.Pids, Roughly(now.Sub(s.LastUsedAt)), left)
 	}
-	return w.Flush()
+	return w.print(out, style.headed("STATE", trouble))
 }
 
 func ownerName(s api.Session) string {
@@ -38,9 +40,15 @@ func ownerName(s api.Session) string {
 
 // Processes prints a table of processes.
 func Processes(out io.Writer, list []api.Process, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
-	for _, p := range list {
+	for i, p := range list {
+		switch {
+		case failed(&p):
+			trouble[i+1] = style.Bad
+		case p.State == "waiting":
+			trouble[i+1] = style.Warn
+		}
 		state := p.State
 		switch {
 		case p.Reason != "":
@@ -50,7 +58,16 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
 	}
-	return w.Flush()
+	return w.print(out, style.headed("STATE", trouble))
+}
+
+// failed reports whether a process has ended as nobody asked it to.
+func failed(p *api.Process) bool {
+	if p.State != "ended" || p.Reason == "stopped" || p.Reason == "shutdown" {
+		return false
+	}
+	r := p.Result
+	return p.Reason != "" || r != nil && (r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 0)
 }
 
 // how is how a program has ended, in a word or two.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -114,25 +115,47 @@ func (s *TopSession) compare(e *TopSession) {
 // nameColumns is how wide names are.
 const nameColumns = 18
 
-// Lines is the picture, at most 80 columns wide.
-func (v *Top) Lines() []string {
-	lines := []string{
-		fmt.Sprintf("boxd %s, up %s: %d of %d sessions, %d running, %d executed", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
-			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed),
-		"",
-		tty.Fit("SESSION", nameColumns) + "  STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN",
+// Line is one of a picture.
+type Line struct {
+	Text    string
+	Heading bool
+	Bad     bool
+}
+
+// In is the line as it is shown in a style, in at most so many columns.
+func (l Line) In(style Style, cols int) string {
+	text := strings.TrimRight(tty.Cut(l.Text, cols), " ")
+	switch {
+	case l.Heading:
+		return style.Bold(text)
+	case l.Bad:
+		return style.Bad(text)
+	}
+	return text
+}
+
+// TopColumns is how wide a picture is at most.
+const TopColumns = 80
+
+// Lines is the picture.
+func (v *Top) Lines() []Line {
+	lines := []Line{
+		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d sessions, %d running, %d executed", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
+			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed)},
+		{},
+		{Text: tty.Fit("SESSION", nameColumns) + "  STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN", Heading: true},
 	}
 	for i := range v.Sessions {
-		lines = append(lines, v.Sessions[i].line())
+		lines = append(lines, Line{Text: v.Sessions[i].line()})
 	}
 	if !v.one {
 		return lines
 	}
-	lines = append(lines, "", tty.Fit("PROCESS", nameColumns)+"  STATE    READY     PID STARTS READERS UPTIME COMMAND")
+	lines = append(lines, Line{}, Line{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS READERS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]
 		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
-		lines = append(lines, tty.Cut(line, 80))
+		lines = append(lines, Line{Text: line, Bad: failed(p)})
 	}
 	return lines
 }

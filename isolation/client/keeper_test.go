@@ -307,3 +307,15 @@ func TestCloseEndsEveryBox(t *testing.T) {
 		}
 	}
 }
+
+func TestAKeeperIsPresentWhileItIsConnected(t *testing.T) {
+	t.Parallel()
+	k, _ := newStage(t).connect()
+	if !k.Present() {
+		t.Error("one that has just greeted is not")
+	}
+	k.Detach()
+	if k.Present() {
+		t.Error("one that was left is")
+	}
+}

@@ -228,3 +228,32 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
+
+func TestTheStatusSaysWhatIsTheMatter(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[host]\nkeep_free_memory = \"16TiB\"\n")
+	s, err := d.Status(t.Context())
+	if err != nil || len(s.Degraded) != 1 || !strings.HasPrefix(s.Degraded[0], "new sessions are refused: ") || !strings.Contains(s.Degraded[0], "host.keep_free_memory") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	memory := "rlimit"
+	if boxtest.Grouped() {
+		memory = "cgroup2"
+	}
+	if s.Enforced["memory"] != memory || s.Enforced["tmp"] != "tmpfs" || s.Enforced["workspace"] == "" {
+		t.Errorf("limits are kept by %v", s.Enforced)
+	}
+	rewrite(t, d, "16TiB", "1MiB")
+	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "nothing is the matter", func() bool {
+		s, err = d.Status(t.Context())
+		return err == nil && len(s.Degraded) == 0
+	})
+	create(t, d, api.SessionRequest{ID: "s1"})
+	process(t, d, "s1", "p1", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
+	if s, err = d.Status(t.Context()); err != nil || s.Processes != 1 || s.MaxProcesses != 64 || s.Running != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}

@@ -14,11 +14,11 @@ import (
 // Doctor prints a line for each check.
 func Doctor(out io.Writer, d *api.Doctor) error {
 	style := StyleOf(out)
-	t := newTable()
+	t, line := newTable(), strings.NewReplacer("\n", "; ", "\t", " ") // a cell is one
 	for _, c := range d.Checks {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, c.Detail)
+		fmt.Fprintf(t, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, line.Replace(c.Detail))
 		if c.Hint != "" {
-			fmt.Fprintf(t, "\t\thint: %s\n", c.Hint)
+			fmt.Fprintf(t, "\t\thint: %s\n", line.Replace(c.Hint))
 		}
 	}
 	return t.print(out, func(_ int, line string) string {
@@ -63,22 +63,38 @@ type Fix struct {
 	Commands []string `json:"commands"`
 }
 
-// Fixes are for the checks that did not end well.
+// Fixes are for the checks that did not end well. What is mended by the same commands is so at once.
 func Fixes(d *api.Doctor, family Family) []Fix {
 	fixes := []Fix{}
-	var refused []string // limits without which boxes could run
+	var groups []string  // the commands for control groups, on which limits rest
+	var without []string // limits that boxes go without, or would have to
+	refused := false
 	for _, c := range d.Checks {
 		if c.Level == "ok" {
 			continue
 		}
-		fixes = append(fixes, Fix{c.Name, fixOf(&c, family)})
-		if limit, ok := strings.CutSuffix(c.Name, " limit"); ok && c.Level == "fail" {
-			refused = append(refused, fmt.Sprintf("%q", limit))
+		commands := fixOf(&c, family)
+		limit, ok := strings.CutSuffix(c.Name, " limit")
+		switch {
+		case c.Name == "control groups":
+			groups = commands
+		case ok && limit != "workspace" && groups != nil:
+			commands = groups
+		}
+		if ok && (c.Level == "fail" || strings.HasPrefix(c.Detail, "best effort")) {
+			without = append(without, fmt.Sprintf("%q", limit))
+			refused = refused || c.Level == "fail"
+		}
+		same := slices.IndexFunc(fixes, func(f Fix) bool { return slices.Equal(f.Commands, commands) })
+		if same < 0 {
+			fixes = append(fixes, Fix{c.Name, commands})
+		} else {
+			fixes[same].Name += ", " + c.Name
 		}
 	}
-	if len(refused) > 0 {
+	if refused {
 		fixes = append(fixes, Fix{"or else run boxes without these limits", []string{
-			dropIn("limits", "limits", "best_effort = ["+strings.Join(refused, ", ")+"]"), "systemctl reload boxd.service",
+			dropIn("limits", "limits", "best_effort = ["+strings.Join(without, ", ")+"]"), "systemctl reload boxd.service",
 		}})
 	}
 	return fixes
@@ -121,7 +137,7 @@ func fixOf(c *api.Check, family Family) []string {
 	case "kernel":
 		return []string{either(family, "apt-get update && apt-get full-upgrade", "dnf upgrade"), "reboot # into Linux 6.1 or later"}
 	case "user namespaces":
-		return []string{"echo 'user.max_user_namespaces = 10000' >/etc/sysctl.d/60-boxd.conf", "sysctl --system", restartAll}
+		return []string{"echo 'user.max_user_namespaces = 10000' >/etc/sysctl.d/60-boxd.conf", "sysctl --system"}
 	case "privileges":
 		return []string{"systemctl revert boxd-keeper.service # which takes back what was changed of the unit", restartAll}
 	case "id ranges":
@@ -133,7 +149,7 @@ func fixOf(c *api.Check, family Family) []string {
 		return []string{"journalctl -b -n 50 -u boxd.service -u boxd-keeper.service # what the host refuses"}
 	case "control groups":
 		if strings.HasPrefix(c.Detail, "unified") {
-			return []string{"systemctl start boxd-boxes.service", restartAll}
+			return []string{"systemctl start boxd-boxes.service"}
 		}
 		const v2 = "systemd.unified_cgroup_hierarchy=1"
 		return []string{
@@ -142,7 +158,7 @@ func fixOf(c *api.Check, family Family) []string {
 	case "memory limit", "cpu limit", "pids limit", "io limit":
 		return []string{
 			"cat /sys/fs/cgroup/cgroup.controllers # what the kernel has",
-			"systemctl start boxd-boxes.service # which holds the control groups of boxes", restartAll,
+			"systemctl start boxd-boxes.service # which holds the control groups of boxes",
 		}
 	case "workspace limit":
 		return workspaceFix(c, family)

@@ -218,8 +218,15 @@ func TestEveryFindingHasCommands(t *testing.T) {
 			}
 		}
 	}
-	fixes := Fixes(&api.Doctor{Checks: []api.Check{check("fail", "memory limit", "", ""), check("fail", "io limit", "", ""), check("warn", "cpu limit", "", "")}}, Debian)
-	if last := fixes[len(fixes)-1].Commands; !strings.Contains(last[0], `best_effort = ["memory", "io"]`) || last[1] != "systemctl reload boxd.service" {
+	// A list in a drop-in takes the place of the one before it, so it has what boxes go without already.
+	limits := []api.Check{check("fail", "memory limit", "", ""), check("fail", "pids limit", "", ""), check("warn", "cpu limit", "best effort: not enforced", ""), check("warn", "io limit", "it cannot be", "")}
+	fixes := Fixes(&api.Doctor{Checks: limits}, Debian)
+	if len(fixes) != 2 || fixes[0].Name != "memory limit, pids limit, cpu limit, io limit" ||
+		!strings.Contains(fixes[1].Commands[0], `best_effort = ["memory", "pids", "cpu"]`) || fixes[1].Commands[1] != "systemctl reload boxd.service" {
+		t.Errorf("%q", fixes)
+	}
+	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "control groups", "hybrid", "")}, limits[2:]...)}, Debian)
+	if len(fixes) != 1 || fixes[0].Name != "control groups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
 		t.Errorf("%q", fixes)
 	}
 	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, Debian); fixes[0].Commands[0] != "# no command is known: do it" {
@@ -308,4 +315,14 @@ func TestALineIsCutBeforeItIsPainted(t *testing.T) {
 func shell(line string) (string, error) {
 	out, err := exec.Command("/bin/sh", "-c", line).CombinedOutput()
 	return string(out), err
+}
+
+func TestAFindingOfManyLinesIsOneLine(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	d := api.Doctor{Checks: []api.Check{{Name: "disk", Level: "fail", Detail: "one\ntwo\tthree", Hint: "do\nit"}, {Name: "a long name", Level: "ok", Detail: "four"}}}
+	const want = "FAIL  disk         one; two three\n                   hint: do; it\nOK    a long name  four\n"
+	if err := Doctor(&out, &d); err != nil || out.String() != want {
+		t.Errorf("%v, %s", err, cmp.Diff(want, out.String()))
+	}
 }

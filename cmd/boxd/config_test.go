@@ -89,6 +89,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"out of range", "[sessions]\nmax = 0\n", []string{"sessions.max", "1 to 4096"}},
 		{"none for an owner", "[sessions]\nmax_per_owner = 0\n", []string{"sessions.max_per_owner", "1 to 256"}},
 		{"more for an owner than for all", "[sessions]\nmax = 3\nmax_per_owner = 4\n", []string{"sessions.max_per_owner", "1 to 3"}},
+		{"an end at once", "[daemon]\nidle_exit = \"10ms\"\n", []string{"daemon.idle_exit", "0s, or 1s to 24h"}},
+		{"an end in a week", "[daemon]\nidle_exit = \"168h\"\n", []string{"daemon.idle_exit", "0s, or 1s to 24h"}},
 		{"unknown limit", "[limits]\nbest_effort = [\"luck\"]\n", []string{"limits.best_effort", "luck", "memory"}},
 		{"unknown locked field", "[profiles.x]\nlocked = [\"colour\"]\n", []string{"profiles.x", "locked", "colour", "network"}},
 		{"missing profile", "[sessions]\ndefault_profile = \"gone\"\n", []string{"sessions.default_profile", "gone", "offline_readonly"}},

@@ -118,7 +118,8 @@ func (v *Supervisor) Alive() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {
-		return fault.Errorf(fault.Unavailable, "sessions whose time is over have not been looked for since %v", late.Round(time.Second))
+		return fault.Errorf(fault.Unavailable, "sessions whose time is over have not been looked for since %v", late.Round(time.Second)).
+			WithHint("systemctl restart boxd, which no box notices")
 	}
 	return nil
 }

@@ -253,6 +253,7 @@ func (d *Daemon) Restart() {
 	defer log.Close()
 	// Not CommandContext: boxd ends by Stop, in order.
 	cmd := exec.Command(filepath.Join(Programs(d.t), "boxd"), "-config", d.Config)
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // or a race detector makes each end a second long
 	cmd.Stderr = log
 	if d.manager != nil {
 		cmd = d.manager.manage(cmd)

@@ -59,7 +59,7 @@ func (m *Manager) manage(cmd *exec.Cmd) *exec.Cmd {
 	managed := exec.Command("/bin/sh", append([]string{"-c", itself}, cmd.Args...)...)
 	managed.Stderr = cmd.Stderr
 	managed.ExtraFiles = []*os.File{m.socket}
-	managed.Env = append(os.Environ(), "LISTEN_FDS=1", "LISTEN_FDNAMES=boxd-api", "NOTIFY_SOCKET="+m.notify)
+	managed.Env = append(cmd.Env, "LISTEN_FDS=1", "LISTEN_FDNAMES=boxd-api", "NOTIFY_SOCKET="+m.notify)
 	if m.watchdog > 0 {
 		managed.Env = append(managed.Env, fmt.Sprintf("WATCHDOG_USEC=%d", m.watchdog.Microseconds()))
 	}

@@ -35,14 +35,14 @@ layer() { # NAME COMMAND...
 }
 
 # Packages whose tests start boxes; all others need neither root nor a particular kernel, but for
-# test/host and test/limits, which only the virtual machine has everything for.
+# test/install, test/host and test/limits, which only the virtual machine has everything for.
 boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./cmd/boxctl'
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
 pure() {
 	need gcc 'gcc libc6-dev' || return
 	local all
-	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/host -e /cmd/boxctl) || return
+	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/host -e /test/install -e /cmd/boxctl) || return
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
 }
 

@@ -96,7 +96,7 @@ func boxctl(t *testing.T, args ...string) string {
 // apt installs from a file, or removes, as an administrator without a network would.
 func apt(t *testing.T, args ...string) result {
 	t.Helper()
-	r := try(t, append([]string{"apt-get", "-y", "--no-download", "--allow-downgrades", "-o", "Dpkg::Use-Pty=0"}, args...)...)
+	r := try(t, append([]string{"apt-get", "-y", "--allow-downgrades", "-o", "Dpkg::Use-Pty=0"}, args...)...)
 	if r.code != 0 {
 		t.Fatalf("apt-get %q: exit %d\n%s%s", args, r.code, r.stdout, r.stderr)
 	}

@@ -33,7 +33,7 @@ status=0
 echo '== test/install'
 (cd test/install && BOXD_TEST_PACKAGES=$OLDPWD/packages ./test -test.timeout 20m) || status=1
 # All others run the installed programs, each with a boxd of its own.
-apt-get -qq -y --no-download --allow-downgrades install "$PWD/packages/boxd.deb" >/dev/null || exit 1
+apt-get -qq -y --allow-downgrades install "$PWD/packages/boxd.deb" >/dev/null || exit 1
 systemctl stop boxd.socket boxd.service
 for program in /usr/lib/boxd/* /usr/bin/boxctl; do ln -s "$program" bin/; done
 export BOXD_TEST_BIN=$PWD/bin

@@ -23,7 +23,7 @@ trap 'rm -rf "$STAGE"' EXIT
 export VERSION SOURCE_DATE_EPOCH STAGE ARCH=$arch LC_ALL=C TZ=UTC0
 umask 022
 
-usr=$STAGE/usr doc=$STAGE/usr/share/doc/boxd
+usr=$STAGE/usr
 put() { # DIRECTORY FILE...: what is not there is left out
 	for file in "${@:2}"; do
 		[ ! -e "$file" ] || install -D -m 0644 -t "$usr/$1" "$file"
@@ -45,6 +45,7 @@ put share/fish/vendor_completions.d packaging/completion/boxctl.fish
 [ ! -e "$usr/share/bash-completion" ] || mv "$usr/share/bash-completion/completions/boxctl.bash" "$usr/share/bash-completion/completions/boxctl"
 put share/doc/boxd README.md SECURITY.md ARCHITECTURE.md
 if [ -d docs/guide ]; then put share/doc/boxd/guide docs/guide/*.md; fi
+doc=$usr/share/doc/boxd
 
 if [ "$format" = deb ]; then
 	put share/zsh/vendor-completions packaging/completion/_boxctl
@@ -53,8 +54,8 @@ if [ "$format" = deb ]; then
 	packaging/changelog.sh deb "$VERSION" "$SOURCE_DATE_EPOCH" | gzip -9n >"$doc/changelog.gz"
 else
 	put share/zsh/site-functions packaging/completion/_boxctl
-	put share/licenses/boxd LICENSE
 	packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$doc/CHANGELOG.md"
+	mv "$doc" "$STAGE/doc"
 fi
 if [ -d "$usr/share/man" ]; then find "$usr/share/man" -type f -exec gzip -9n {} +; fi
 find "$STAGE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

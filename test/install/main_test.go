@@ -5,6 +5,7 @@
 package install_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -60,7 +61,7 @@ type result struct {
 func try(t *testing.T, argv ...string) result {
 	t.Helper()
 	var out, errs strings.Builder
-	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) // it may be in a clean-up
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	err := cmd.Run()
@@ -175,12 +176,12 @@ func inspect(t *testing.T) (s api.Session) {
 
 func process(t *testing.T) api.Process {
 	t.Helper()
-	var list []api.Process
+	var list api.ProcessList
 	decode(t, boxctl(t, "ps", "--json", "alive"), &list)
-	if len(list) != 1 {
+	if len(list.Processes) != 1 {
 		t.Fatalf("processes: %+v", list)
 	}
-	return list[0]
+	return list.Processes[0]
 }
 
 func decode(t *testing.T, text string, into any) {

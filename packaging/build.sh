@@ -55,7 +55,6 @@ if [ "$format" = deb ]; then
 else
 	put share/zsh/site-functions packaging/completion/_boxctl
 	packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$doc/CHANGELOG.md"
-	mv "$doc" "$STAGE/doc"
 fi
 if [ -d "$usr/share/man" ]; then find "$usr/share/man" -type f -exec gzip -9n {} +; fi
 find "$STAGE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
@@ -64,5 +63,5 @@ file=$out/boxd_${VERSION}_$arch.deb
 if [ "$format" = rpm ]; then
 	file=$out/boxd-$VERSION-1.$([ "$arch" = amd64 ] && echo x86_64 || echo aarch64).rpm
 fi
-go tool -modfile=pkg.mod nfpm package --config packaging/nfpm.yaml --packager "$format" --target "$file" >/dev/null
+go tool -modfile=pkg.mod nfpm package --config packaging/nfpm.yaml --packager "$format" --target "$file" >&2
 echo "$file"

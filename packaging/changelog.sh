@@ -18,6 +18,6 @@ printf 'boxd (%s) unstable; urgency=medium\n' "$version"
 for f in $(ls -r -- *.md); do
 	printf '\n'
 	# One entry for each fragment: its first line has the bullet, all the rest is indented below.
-	fold -s -w 74 "$f" | sed 's/ *$//' | awk 'NF { printf "%s%s\n", n++ ? "    " : "  * ", $0; next } { print "    ." }'
+	fmt -w 74 "$f" | awk 'NF { printf "%s%s\n", n++ ? "    " : "  * ", $0; next } { print "    ." }'
 done
 printf '\n -- The boxd project <boxd@users.noreply.github.com>  %s\n' "$(LC_ALL=C date -u -d "@$3" '+%a, %d %b %Y %H:%M:%S +0000')"

@@ -57,6 +57,7 @@ else
 	packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$doc/CHANGELOG.md"
 fi
 if [ -d "$usr/share/man" ]; then find "$usr/share/man" -type f -exec gzip -9n {} +; fi
+packaging/config.sh >"$STAGE/box.toml"
 find "$STAGE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 file=$out/boxd_${VERSION}_$arch.deb

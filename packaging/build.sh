@@ -54,6 +54,7 @@ if [ "$format" = deb ]; then
 	packaging/changelog.sh deb "$VERSION" "$SOURCE_DATE_EPOCH" | gzip -9n >"$doc/changelog.gz"
 else
 	put share/zsh/site-functions packaging/completion/_boxctl
+	put share/licenses/boxd LICENSE
 	packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$doc/CHANGELOG.md"
 fi
 if [ -d "$usr/share/man" ]; then find "$usr/share/man" -type f -exec gzip -9n {} +; fi

@@ -46,6 +46,7 @@ put share/fish/vendor_completions.d packaging/completion/boxctl.fish
 put share/doc/boxd README.md SECURITY.md ARCHITECTURE.md
 if [ -d docs/guide ]; then put share/doc/boxd/guide docs/guide/*.md; fi
 doc=$usr/share/doc/boxd
+packaging/licenses.sh "$usr"/lib/boxd/* "$usr/bin/boxctl" | gzip -9n >"$doc/third-party.txt.gz"
 
 if [ "$format" = deb ]; then
 	put share/zsh/vendor-completions packaging/completion/_boxctl

@@ -175,7 +175,7 @@ func differences(before, after map[string]string) (list []string) {
 func TestRemovalAndPurge(t *testing.T) {
 	pkg(t, this)
 	users(t)
-	apt(t, "purge", "boxd")
+	run(t, "dpkg", "--purge", "boxd")
 	_ = try(t, "groupdel", "boxd") // with the members of earlier tests
 	if err := os.RemoveAll("/var/lib/boxd/workspaces"); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestRemovalAndPurge(t *testing.T) {
 func TestTheRPM(t *testing.T) {
 	file := pkg(t, "boxd.rpm")
 	older := pkg(t, "boxd-previous.rpm")
-	apt(t, "purge", "boxd")
+	run(t, "dpkg", "--purge", "boxd") // of the host, or it would be in the copy
 	dir := boxtest.TempDir(t)
 	run(t, "mount", "-t", "tmpfs", "tmpfs", dir)
 	t.Cleanup(func() { run(t, "umount", "--recursive", dir) })

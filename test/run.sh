@@ -42,7 +42,7 @@ boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./cmd/b
 pure() {
 	need gcc 'gcc libc6-dev' || return
 	local all
-	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/host -e /test/install -e /packaging -e /cmd/boxctl) || return
+	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/host -e /test/install -e /test/packages -e /cmd/boxctl) || return
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
 }
 
@@ -63,7 +63,7 @@ real() {
 # The packages, built twice, and read by the tools of the distributions.
 packages() {
 	need lintian lintian && need rpm rpm && need rpmlint rpmlint || return
-	BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -timeout 15m ./packaging
+	BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -timeout 15m ./test/packages
 }
 
 demo() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packaging_test builds the packages twice and has them read by the tools of the distributions.
-package packaging_test
+// Package packages_test builds the packages twice and has them read by the tools of the distributions.
+package packages_test
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func elsewhere(t *testing.T) string {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `umask 077; git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$0"`, dir)
-	cmd.Dir = ".."
+	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("copy the sources: %v: %s", err, out)
 	}
@@ -55,7 +55,7 @@ func elsewhere(t *testing.T) string {
 func TestPackagesAreReproducible(t *testing.T) {
 	copied := elsewhere(t)
 	for _, format := range []string{"deb", "rpm"} {
-		first, err := os.ReadFile(build(t, "..", format, "amd64"))
+		first, err := os.ReadFile(build(t, "../..", format, "amd64"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,10 +83,10 @@ func check(t *testing.T, argv ...string) (string, error) {
 // packaging/rpm/rpmlint.toml.
 func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
-		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", build(t, "..", "deb", arch)); err != nil {
+		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", build(t, "../..", "deb", arch)); err != nil {
 			t.Errorf("lintian, %s: %v\n%s", arch, err, out)
 		}
-		out, err := check(t, "rpmlint", "-c", "rpm/rpmlint.toml", build(t, "..", "rpm", arch))
+		out, err := check(t, "rpmlint", "-c", "../../packaging/rpm/rpmlint.toml", build(t, "../..", "rpm", arch))
 		if err != nil || !strings.Contains(out, "0 errors, 0 warnings") {
 			t.Errorf("rpmlint, %s: %v\n%s", arch, err, out)
 		}
@@ -95,7 +95,7 @@ func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 
 // Both packages have the same programs, units and documents at the places of their distribution.
 func TestBothPackagesHoldTheSame(t *testing.T) {
-	deb, err := check(t, "dpkg-deb", "--fsys-tarfile", build(t, "..", "deb", "arm64"))
+	deb, err := check(t, "dpkg-deb", "--fsys-tarfile", build(t, "../..", "deb", "arm64"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rpm, err := check(t, "rpm", "-qpl", "--nosignature", build(t, "..", "rpm", "arm64"))
+	rpm, err := check(t, "rpm", "-qpl", "--nosignature", build(t, "../..", "rpm", "arm64"))
 	if err != nil {
 		t.Fatalf("%v: %s", err, rpm)
 	}

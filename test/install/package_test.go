@@ -220,6 +220,60 @@ func TestRemovalAndPurge(t *testing.T) {
 	}
 }
 
+// On most hosts the disk keeps no project quotas: there the keeper makes the store, whose mount has to reach
+// boxd, outlive the keeper, and go with the package.
+func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
+	pkg(t, this)
+	run(t, "dpkg", "--purge", "boxd")
+	run(t, "umount", "/var/lib/boxd")
+	before, err := os.ReadDir("/var/lib/boxd")
+	if err != nil || len(before) > 0 {
+		t.Fatalf("the disk below has %v, %v", before, err)
+	}
+	t.Cleanup(func() {
+		run(t, "dpkg", "--purge", "boxd")
+		for _, name := range []string{"store.img", "workspaces"} {
+			os.RemoveAll(filepath.Join("/var/lib/boxd", name))
+		}
+		run(t, "mkdir", "-p", "/var/lib/boxd")
+		run(t, "mount", "/var/lib/boxd")
+	})
+	installed(t, this)
+	a := live(t)
+	if got := a.session.Enforcement["workspace"]; got != "store" {
+		t.Fatalf("the workspace is kept by %q", got)
+	}
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file; ! head -c 2000000000 /dev/zero >big; rm big")
+	for _, unit := range []string{service, keeper} {
+		run(t, "systemctl", "restart", unit)
+		a.unharmed(t, "a restart of "+unit)
+	}
+	boxctl(t, "run", "--", "true")
+	for _, pid := range []string{"self", show(t, service, "MainPID")} {
+		text, err := os.ReadFile("/proc/" + pid + "/mounts")
+		if err != nil || strings.Count(string(text), " /var/lib/boxd/store ") != 1 {
+			t.Errorf("mounts of process %s: %v\n%s", pid, err, text)
+		}
+	}
+	apt(t, "remove", "boxd")
+	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
+		t.Errorf("loop devices are left: %s", got)
+	}
+	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are left in /var/lib/boxd") {
+		t.Errorf("a purge with work in the store says\n%s%s", said.stdout, said.stderr)
+	}
+	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) != 1 || list[0].Name() != "store.img" {
+		t.Errorf("left: %v, %v", list, err)
+	}
+	// Without a box there is nobody's work in it.
+	installed(t, this)
+	boxctl(t, "run", "--", "true")
+	apt(t, "purge", "boxd")
+	if list, err := os.ReadDir("/var/lib/boxd"); err == nil {
+		t.Errorf("left: %v", list)
+	}
+}
+
 // The .rpm is installed into a copy of this host, whose programs its scripts find, upgraded and removed again. No
 // service manager looks into that copy.
 func TestTheRPM(t *testing.T) {

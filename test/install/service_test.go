@@ -115,6 +115,39 @@ func TestACrashLoop(t *testing.T) {
 	a.unharmed(t, "a crash loop")
 }
 
+// With nothing to do boxd ends, and the keeper with it, without a word of failure; who calls next starts both. A box
+// keeps them.
+func TestTheIdleEnd(t *testing.T) {
+	installed(t, this)
+	dropIn := "/etc/boxd/box.toml.d/idle.toml"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(dropIn))
+		run(t, "systemctl", "try-restart", service)
+	})
+	if err := os.WriteFile(dropIn, []byte("[daemon]\nidle_exit = \"2s\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		boxctl(t, "run", "--", "true")
+		boxtest.Eventually(t, "boxd and its keeper have ended", func() bool {
+			return state(t, service) == "inactive" && state(t, keeper) == "inactive"
+		})
+		if got := show(t, service, "Result"); got != "success" || state(t, socket) != "active" {
+			t.Errorf("boxd ended with %s, and the socket is %s", got, state(t, socket))
+		}
+	}
+	a := live(t)
+	pid := show(t, service, "MainPID")
+	run(t, "sleep", "4") // twice as long as it would wait
+	if got := show(t, service, "MainPID"); got != pid {
+		t.Errorf("with a box boxd was process %s and is %s", pid, got)
+	}
+	a.unharmed(t, "a while without a caller")
+}
+
 // A boxd that has stopped answering is replaced.
 func TestTheWatchdog(t *testing.T) {
 	installed(t, this)

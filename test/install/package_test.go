@@ -241,7 +241,8 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	if got := a.session.Enforcement["workspace"]; got != "store" {
 		t.Fatalf("the workspace is kept by %q", got)
 	}
-	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file; ! head -c 2000000000 /dev/zero >big; rm big")
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
+	boxctl(t, "run", "--workspace-quota", "8MiB", "--", "sh", "-c", "! head -c 32000000 /dev/zero >big")
 	for _, unit := range []string{service, keeper} {
 		run(t, "systemctl", "restart", unit)
 		a.unharmed(t, "a restart of "+unit)

@@ -248,9 +248,10 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 		a.unharmed(t, "a restart of "+unit)
 	}
 	boxctl(t, "run", "--", "true")
-	for _, pid := range []string{"self", show(t, service, "MainPID")} {
+	// boxd, whose unit has mounts of its own, may see it twice: there its state directory is a mount too.
+	for pid, most := range map[string]int{"self": 1, show(t, service, "MainPID"): 2} {
 		text, err := os.ReadFile("/proc/" + pid + "/mounts")
-		if err != nil || strings.Count(string(text), " /var/lib/boxd/store ") != 1 {
+		if n := strings.Count(string(text), " /var/lib/boxd/store "); err != nil || n < 1 || n > most {
 			t.Errorf("mounts of process %s: %v\n%s", pid, err, text)
 		}
 	}

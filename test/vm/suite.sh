@@ -17,7 +17,8 @@ done
 go build -o "$dir/bin/" ./test/boxes/probe ./test/survival/mcpserver
 for pkg in test/install test/host test/limits test/boxes test/sessions test/abuse test/survival cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
-	go test -c -o "$dir/$pkg/test" "./$pkg"
+	# The boxctl that is in a test is of the version that is installed.
+	go test -c -ldflags "-X github.com/boxd-dev/boxd/cmd/boxctl.version=$(packaging/version.sh)" -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml "$dir/"

@@ -2,7 +2,7 @@
 #
 # The habits of this repository. `make` alone lists them.
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION := $(shell packaging/version.sh)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 30s
 ROUNDS ?= 200
@@ -13,7 +13,7 @@ export FLAVOUR ?= bookworm
 
 export GOFLAGS := -buildvcs=false
 
-.PHONY: help build test soak lint fmt fuzz bench demo check clean
+.PHONY: help build test soak lint fmt fuzz bench demo package release check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,14 @@ bench: build ## boxd against its peers and the bare kernel, in one run; ratios c
 demo: build ## a private boxd, real programs in real boxes, nothing left behind; needs root
 	@test/demo/demo.sh bin
 
+package: ## .deb and .rpm for the architecture of this host, into dist/
+	packaging/build.sh deb $$(go env GOARCH) dist
+	packaging/build.sh rpm $$(go env GOARCH) dist
+
+release: ## packages for amd64 and arm64 with SBOM, changes and checksums, into dist/
+	packaging/release.sh dist
+
 check: lint test ## what has to pass before a change lands
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -52,6 +52,7 @@ const mostIdle = 24 * time.Hour
 
 // Who starts the keeper.
 const (
+	keeperAuto     = "auto"     // as the command line says
 	keeperOwn      = "own"      // boxd, where none lives
 	keeperExternal = "external" // somebody else, as its own unit
 )
@@ -152,7 +153,7 @@ func (r allowRule) String() string {
 
 func defaultConfig() config {
 	return config{
-		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperOwn, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
+		Daemon: daemonConfig{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    idConfig{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: groupConfig{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   workspaceConfig{StoreSize: 16 * quantity.GiB},
@@ -340,8 +341,8 @@ func (c *config) validate(path string) error {
 			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
 		}
 	}
-	if !slices.Contains([]string{keeperOwn, keeperExternal}, c.Daemon.Keeper) {
-		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q and %q", c.Daemon.Keeper, keeperOwn, keeperExternal))
+	if !slices.Contains([]string{keeperAuto, keeperOwn, keeperExternal}, c.Daemon.Keeper) {
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q, %q and %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
 	}
 	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
 		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, onStopKeep, onStopEnd))

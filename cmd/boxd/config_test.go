@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,6 +35,70 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	}
 	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
 		t.Fatalf("box.toml differs from the built-in configuration (-built-in +file):\n%s", diff)
+	}
+}
+
+// The packages install the file with its values commented out, so that a drop-in meets the defaults alone.
+func TestTheInstalledFileSetsNothing(t *testing.T) {
+	t.Parallel()
+	text, err := exec.CommandContext(t.Context(), "../../packaging/config.sh").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "box.toml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadConfig(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
+		t.Errorf("-built-in +installed:\n%s", diff)
+	}
+	if err := os.Mkdir(path+".d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path+".d", "x.toml"), []byte("[sessions]\nmax = 7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = loadConfig(path, true); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
+		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
+	}
+	// Every value of the file is there to be uncommented.
+	shipped, err := os.ReadFile("../../box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(shipped)) {
+		if line = strings.TrimSuffix(line, "\n"); line != "" && line[0] != '#' && line[0] != '[' && !strings.Contains(string(text), "\n#"+line) {
+			t.Errorf("there is no line #%s", line)
+		}
+	}
+}
+
+// A unit says what its boxd must not do itself.
+func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		said string
+		unit bool
+		want string // "": refused
+	}{
+		{keeperAuto, false, keeperOwn},
+		{keeperOwn, false, keeperOwn},
+		{keeperExternal, false, keeperExternal},
+		{keeperAuto, true, keeperExternal},
+		{keeperExternal, true, keeperExternal},
+		{keeperOwn, true, ""},
+	} {
+		cfg := defaultConfig()
+		cfg.Daemon.Keeper = c.said
+		err := cfg.chooseKeeper(c.unit)
+		if (err == nil) != (c.want != "") || err == nil && cfg.Daemon.Keeper != c.want {
+			t.Errorf("%q, of a unit %v: %q, %v", c.said, c.unit, cfg.Daemon.Keeper, err)
+		}
 	}
 }
 

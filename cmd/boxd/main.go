@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -53,6 +52,8 @@ func run(ctx context.Context, args []string) error {
 	path := flags.String("config", "", "configuration `file`; default "+configPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	show := flags.Bool("version", false, "print the version and exit")
+	unit := flags.Bool("keeper-unit", false, "the keeper has a unit of its own, as boxd-keeper.service is")
+	be := flags.Bool("keeper", false, "be that keeper: execute boxkeeper with what the configuration says")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -67,10 +68,19 @@ func run(ctx context.Context, args []string) error {
 	if !required {
 		*path = configPath
 	}
-	load := func() (config, error) { return loadConfig(*path, required) }
+	load := func() (config, error) {
+		cfg, err := loadConfig(*path, required)
+		if err == nil {
+			err = cfg.chooseKeeper(*unit || *be)
+		}
+		return cfg, err
+	}
 	cfg, err := load()
 	if err != nil || *check {
 		return err
+	}
+	if *be {
+		return becomeKeeper(&cfg)
 	}
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a boxd that is starting
@@ -265,28 +275,4 @@ func openSocket(cfg *daemonConfig, log *slog.Logger) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	return os.Chmod(cfg.Socket, 0o660)
-}
-
-// startKeeper connects to the keeper, and starts one, whose program lies beside boxd's own, where that is
-// boxd's to do.
-func startKeeper(ctx context.Context, cfg *config, log *slog.Logger) (*client.Keeper, error) {
-	own, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find boxkeeper: %w", err)
-	}
-	dir := filepath.Dir(own)
-	external := cfg.Daemon.Keeper == keeperExternal
-	if !external {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, greetPatience)
-		defer cancel()
-	}
-	return client.StartKeeper(ctx, client.KeeperConfig{
-		KeeperConfig: isolation.KeeperConfig{
-			RunDir: cfg.Daemon.RuntimeDir, StateDir: cfg.Daemon.StateDir, BoxInit: filepath.Join(dir, "boxinit"),
-			IDBase: cfg.IDs.Base, IDCount: cfg.IDs.Count, IDLock: cfg.IDs.Lock, Ahead: cfg.Daemon.Ahead,
-			Group: cfg.Groups.path(), Store: uint64(cfg.Work.StoreSize), Allow: cfg.allow(), Etc: cfg.Image.Etc,
-		},
-		Program: filepath.Join(dir, "boxkeeper"), External: external, Stderr: os.Stderr, Log: log,
-	})
 }

@@ -23,14 +23,14 @@ import (
 
 // Dir is the directory of the managed workspaces of one keeper. It is safe for concurrent use.
 type Dir struct {
-	root   *os.Root
-	quotas *disk.Quotas // nil: none can be had
-	kind   string       // what keeps them
-	store  *disk.Store  // nil: they are in the state directory itself
-	why    error        // why there are no quotas
+	root  *os.Root
+	kind  string      // what keeps quotas
+	store *disk.Store // nil: they are in the state directory itself
 
-	mu  sync.Mutex // guards the field below
-	ids map[string]uint32
+	mu     sync.Mutex   // guards the fields below
+	quotas *disk.Quotas // nil: none can be had
+	why    error        // why there are none
+	ids    map[string]uint32
 }
 
 // storePatience bounds the making of the store, which is the making of a filesystem.
@@ -103,17 +103,33 @@ func (w *Dir) Close(inUse bool, l *log.Logger) {
 	}
 }
 
-// Look says what keeps quotas.
+// Look says what keeps quotas. On a disk that was full it tries again: then there was no room to find out.
 func (w *Dir) Look(h *isolation.Host) {
 	h.Workspaces = w.root.Name()
-	if w.quotas != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unavailable, missing := errors.AsType[*disk.UnavailableError](w.why)
+	full := !missing && errors.Is(w.why, unix.ENOSPC)
+	if full {
+		w.quotas, w.why = disk.Open(w.root)
+	}
+	switch {
+	case w.quotas != nil:
 		h.Quota = w.kind
 		return
+	case missing:
+		h.QuotaHint = unavailable.Hint()
+	case full:
+		h.QuotaHint = "make room on the disk of " + w.root.Name()
 	}
 	h.NoQuota = w.why.Error()
-	if u, ok := errors.AsType[*disk.UnavailableError](w.why); ok {
-		h.QuotaHint = u.Hint()
-	}
+}
+
+// kept is what keeps quotas, or why nothing does.
+func (w *Dir) kept() (*disk.Quotas, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.quotas, w.why
 }
 
 // openWork opens the directory of the managed workspaces. It is root's and closed to all others:
@@ -153,15 +169,16 @@ func (w *Dir) Make(key string, quota isolation.Quota) error {
 }
 
 func (w *Dir) limit(key string, quota isolation.Quota) error {
-	if w.quotas == nil {
-		return w.why
+	quotas, why := w.kept()
+	if quotas == nil {
+		return why
 	}
 	dir, err := w.root.Open(key)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	id, err := w.quotas.Make(int(dir.Fd()), disk.Limits(quota))
+	id, err := quotas.Make(int(dir.Fd()), disk.Limits(quota))
 	if err != nil {
 		return err
 	}
@@ -177,12 +194,13 @@ func (w *Dir) SetQuota(key string, quota isolation.Quota) (undo func() error, er
 	if !ok {
 		return nil, unix.ESRCH
 	}
-	before, err := w.quotas.Usage(id)
+	quotas, _ := w.kept()
+	before, err := quotas.Usage(id)
 	if err != nil {
 		return nil, err
 	}
-	undo = func() error { return w.quotas.Set(id, before.Limits) }
-	return undo, w.quotas.Set(id, disk.Limits(quota))
+	undo = func() error { return quotas.Set(id, before.Limits) }
+	return undo, quotas.Set(id, disk.Limits(quota))
 }
 
 // OpenPath opens a workspace for what needs no right to read it (O_PATH).
@@ -207,10 +225,11 @@ func (w *Dir) Remove(key string) error {
 	}
 	w.mu.Lock()
 	delete(w.ids, key)
+	quotas := w.quotas
 	w.mu.Unlock()
 	// On xfs what has been deleted is counted for a while yet; its quota is swept later.
-	if err := w.quotas.Remove(id); errors.As(err, new(*disk.UsedError)) {
-		return w.quotas.Sweep()
+	if err := quotas.Remove(id); errors.As(err, new(*disk.UsedError)) {
+		return quotas.Sweep()
 	} else if err != nil {
 		return fmt.Errorf("quota of workspace: %w", err)
 	}
@@ -221,8 +240,9 @@ func (w *Dir) Remove(key string) error {
 func (w *Dir) idOf(key string) (uint32, bool) {
 	w.mu.Lock()
 	id, ok := w.ids[key]
+	quotas := w.quotas
 	w.mu.Unlock()
-	if ok || w.quotas == nil {
+	if ok || quotas == nil {
 		return id, ok
 	}
 	dir, err := w.root.Open(key)
@@ -230,6 +250,6 @@ func (w *Dir) idOf(key string) (uint32, bool) {
 		return 0, false
 	}
 	defer dir.Close()
-	id, err = w.quotas.ID(int(dir.Fd()))
+	id, err = quotas.ID(int(dir.Fd()))
 	return id, err == nil
 }

@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the tests of real boxes and of the host together for a virtual machine, which has neither Go nor the source.
+# Puts the packages and the tests together for a virtual machine, which has neither Go nor the source: those of
+# the packages, and those of real boxes and of the host, which run the installed programs.
 # Usage: suite.sh DIRECTORY
 set -euo pipefail
 dir=${1:?usage: suite.sh DIRECTORY}
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
-mkdir -p "$dir/bin"
-go build -o "$dir/bin/" ./cmd/... ./test/boxes/probe ./test/survival/mcpserver
-for pkg in test/host test/limits test/boxes test/sessions test/abuse test/survival test/api cmd/boxctl; do
+mkdir -p "$dir/bin" "$dir/packages"
+# The build under test, and one that came before it.
+for format in deb rpm; do
+	mv "$(packaging/build.sh $format amd64 "$dir/packages")" "$dir/packages/boxd.$format"
+	mv "$(VERSION=0.0.1~previous packaging/build.sh $format amd64 "$dir/packages")" "$dir/packages/boxd-previous.$format"
+done
+go build -o "$dir/bin/" ./test/boxes/probe ./test/survival/mcpserver
+for pkg in test/install test/host test/limits test/boxes test/sessions test/abuse test/survival test/api cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
-	go test -c -o "$dir/$pkg/test" "./$pkg"
+	# The boxctl that is in a test is of the version that is installed.
+	go test -c -ldflags "-X github.com/boxd-dev/boxd/cmd/boxctl.version=$(packaging/version.sh)" -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml "$dir/"
@@ -22,13 +29,20 @@ cat >"$dir/run" <<'RUN'
 # npm, pip, curl and all of Python are not in the machine; their tests run on the host.
 set -u
 [ ! -e soak ] || export SOAK=1
-export BOXD_TEST_BIN=$PWD/bin BOXD_TEST_STRICT=1
+export BOXD_TEST_STRICT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export SURVIVAL_KILLS=20 ABUSE_FLOOD_SHARE=50 # an emulated machine takes seconds for a kill, minutes for a flood
 status=0
+echo '== test/install'
+(cd test/install && BOXD_TEST_PACKAGES=$OLDPWD/packages ./test -test.timeout 20m) || status=1
+# All others run the installed programs, each with a boxd of its own.
+apt-get -qq -y --allow-downgrades install "$PWD/packages/boxd.deb" >/dev/null || exit 1
+systemctl stop boxd.socket boxd.service
+for program in /usr/lib/boxd/* /usr/bin/boxctl; do ln -s "$program" bin/; done
+export BOXD_TEST_BIN=$PWD/bin
 echo '== test/host'
 (cd test/host && ./test -test.timeout 20m) || status=1
 # Boxes have control groups here, below an anchor like that of the package. The tests above stop its slice.
-systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue "$PWD/bin/boxkeeper" anchor || exit 1
+systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue /usr/lib/boxd/boxkeeper anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
 for pkg in test/limits test/boxes test/sessions test/abuse test/survival test/api cmd/boxctl; do
 	echo "== $pkg"

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// chooseKeeper settles what "auto" is. A boxd whose unit takes things away from it must not start a keeper: every
+// box would lack them too.
+func (c *config) chooseKeeper(unit bool) error {
+	switch {
+	case unit && c.Daemon.Keeper == keeperOwn:
+		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", keeperOwn, keeperAuto, keeperExternal)
+	case unit:
+		c.Daemon.Keeper = keeperExternal
+	case c.Daemon.Keeper == keeperAuto:
+		c.Daemon.Keeper = keeperOwn
+	}
+	return nil
+}
+
+// keeperConfig is what the keeper is told, and the directory of the programs: it lies beside boxd's own.
+func (c *config) keeperConfig() (k isolation.KeeperConfig, dir string, err error) {
+	own, err := os.Executable()
+	if err != nil {
+		return k, "", fmt.Errorf("find boxkeeper: %w", err)
+	}
+	dir = filepath.Dir(own)
+	return isolation.KeeperConfig{
+		RunDir: c.Daemon.RuntimeDir, StateDir: c.Daemon.StateDir, BoxInit: filepath.Join(dir, "boxinit"),
+		IDBase: c.IDs.Base, IDCount: c.IDs.Count, IDLock: c.IDs.Lock, Ahead: c.Daemon.Ahead,
+		Group: c.Groups.path(), Store: uint64(c.Work.StoreSize), Allow: c.allow(), Etc: c.Image.Etc,
+	}, dir, nil
+}
+
+// startKeeper connects to the keeper, and starts one where that is boxd's to do.
+func startKeeper(ctx context.Context, cfg *config, log *slog.Logger) (*client.Keeper, error) {
+	keeper, dir, err := cfg.keeperConfig()
+	if err != nil {
+		return nil, err
+	}
+	external := cfg.Daemon.Keeper == keeperExternal
+	if !external {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, greetPatience)
+		defer cancel()
+	}
+	return client.StartKeeper(ctx, client.KeeperConfig{
+		KeeperConfig: keeper, Program: filepath.Join(dir, "boxkeeper"), External: external, Stderr: os.Stderr, Log: log,
+	})
+}
+
+// becomeKeeper makes this process the keeper of a unit of its own. The keeper cannot read the configuration itself:
+// it links nothing that parses it.
+func becomeKeeper(cfg *config) error {
+	keeper, dir, err := cfg.keeperConfig()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cfg.Daemon.StateDir, 0o700); err != nil { // it may be first
+		return fmt.Errorf("state directory: %w", err)
+	}
+	program := filepath.Join(dir, "boxkeeper")
+	if err := unix.Exec(program, append(append([]string{program}, keeper.Flags()...), "-linger"), os.Environ()); err != nil {
+		return fmt.Errorf("execute %s: %w", program, err)
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes what is published of a version: packages for both architectures, what they are made of, the changes,
+# and checksums of all that. Usage: release.sh DIRECTORY, which is emptied first.
+set -euo pipefail
+rm -rf "${1:?usage: release.sh DIRECTORY}"
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+VERSION=${VERSION:-$(packaging/version.sh)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export VERSION SOURCE_DATE_EPOCH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for arch in amd64 arm64; do
+	for format in deb rpm; do
+		packaging/build.sh $format $arch "$out"
+	done
+	# As build.sh builds them: the programs say what they are made of.
+	CGO_ENABLED=0 GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$work/$arch/" ./cmd/...
+	go run -modfile=pkg.mod packaging/sbom.go "$VERSION" "$SOURCE_DATE_EPOCH" "$work/$arch"/* >"$out/boxd-$VERSION-$arch.cdx.json"
+done
+packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$out/CHANGELOG.md"
+(cd "$out" && sha256sum -- * >SHA256SUMS)

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// From nothing to the first program in a box: install, join the group, run.
+func TestAFreshInstallation(t *testing.T) {
+	file := pkg(t, this)
+	users(t)
+	apt(t, "install", file)
+	for unit, want := range map[string]string{socket: "active", service: "inactive", keeper: "inactive", anchor: "inactive"} {
+		if got := state(t, unit); got != want {
+			t.Errorf("after the installation %s is %s, want %s", unit, got, want)
+		}
+	}
+	if got := run(t, "systemctl", "is-enabled", socket); got != "enabled" {
+		t.Errorf("%s is %s", socket, got)
+	}
+	group, err := user.LookupGroup("boxd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat("/run/boxd/boxd.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	if info.Mode() != os.ModeSocket|0o660 || st.Uid != 0 || strconv.Itoa(int(st.Gid)) != group.Gid {
+		t.Errorf("the socket is %v of %d:%d", info.Mode(), st.Uid, st.Gid)
+	}
+	refusesStrangers(t, member) // who is not yet a member
+	run(t, "usermod", "-aG", "boxd", member)
+	if got := boxctl(t, "run", "--", "sh", "-c", "id -un; id -u"); got != "box\n1000" {
+		t.Errorf("the first program says %q", got)
+	}
+	for _, unit := range []string{socket, service, keeper, anchor} {
+		if got := state(t, unit); got != "active" {
+			t.Errorf("after the first program %s is %s", unit, got)
+		}
+	}
+	refusesStrangers(t, stranger)
+	var d api.Doctor
+	decode(t, boxctl(t, "doctor", "--json"), &d)
+	if !d.OK {
+		t.Errorf("the doctor says %+v", d)
+	}
+	for _, c := range d.Checks {
+		if c.Level != "ok" {
+			t.Errorf("the doctor says %+v", c)
+		}
+	}
+	if got := boxctl(t, "version"); strings.Count(got, run(t, "dpkg-deb", "--field", file, "Version")) != 2 {
+		t.Errorf("boxctl version: %s", got)
+	}
+}
+
+func refusesStrangers(t *testing.T, name string) {
+	t.Helper()
+	for _, args := range [][]string{{"ls"}, {"run", "--", "true"}} {
+		r := try(t, as(name, append([]string{"boxctl"}, args...)...)...)
+		if r.code == 0 || r.stdout != "" || !strings.Contains(r.stderr, "permission denied") || !strings.Contains(r.stderr, "hint:") ||
+			!strings.Contains(r.stderr, "usermod -aG boxd "+name) {
+			t.Errorf("boxctl %q of a stranger: %+v", args, r)
+		}
+	}
+}
+
+// Every limit is kept by the kernel on such a host, and the units take nothing from boxd that it needs.
+func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
+	installed(t, this)
+	boxctl(t, "create", "--memory", "64MiB", "alive")
+	s := inspect(t)
+	for limit, by := range map[string]string{"memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2", "workspace": "project-quota"} {
+		if s.Enforcement[limit] != by {
+			t.Errorf("%s is kept by %q", limit, s.Enforcement[limit])
+		}
+	}
+	// Names of the dead stand in the kernel's log alone, which the unit must let boxd read.
+	r := try(t, as(member, "boxctl", "exec", "alive", "--", "python3", "-c", "b = bytearray(1 << 28)")...)
+	if r.code != 137 || !strings.Contains(r.stderr, "python3") {
+		t.Errorf("out of memory: %+v", r)
+	}
+	// The listeners of a box are looked at from outside.
+	boxctl(t, "start", "alive", "web", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
+	// What a box writes into a directory of its user's belongs to the user.
+	work := fmt.Sprintf("/home/%s/work", member)
+	run(t, as(member, "mkdir", "-p", work)...)
+	run(t, as(member, "sh", "-c", "cd "+work+" && boxctl run --here -- sh -c 'echo hello >file'")...)
+	if got := run(t, "stat", "-c", "%U %s", work+"/file"); got != member+" 6" {
+		t.Errorf("the file of the box is %s", got)
+	}
+	if got := boxctl(t, "exec", "alive", "--", "sh", "-c", "ls /home/"+member+" 2>&1; true"); !strings.Contains(got, "No such file") {
+		t.Errorf("a box sees %q", got)
+	}
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// The most exposure that "systemd-analyze security" may find, in tenths, as measured; what keeps it there is explained
+// in the units.
+const (
+	mostOfBoxd   = "20"
+	mostOfAnchor = "40"
+)
+
+func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
+	installed(t, this)
+	// Manual pages cannot be looked up where there is no man.
+	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "box.slice")
+	if r.code != 0 || r.stdout+r.stderr != "" {
+		t.Errorf("systemd-analyze verify: %+v", r)
+	}
+	for unit, most := range map[string]string{service: mostOfBoxd, anchor: mostOfAnchor} {
+		r := try(t, "systemd-analyze", "security", "--no-pager", "--threshold="+most, unit)
+		if r.code != 0 {
+			t.Errorf("systemd-analyze security:\n%s%s", r.stdout, r.stderr)
+		}
+	}
+	for _, unit := range []string{service, keeper, anchor} {
+		lines := strings.Split(try(t, "systemd-analyze", "security", "--no-pager", unit).stdout, "\n")
+		t.Log(lines[max(0, len(lines)-2)])
+	}
+}
+
+// A disk that is full when boxd starts costs nothing but new sessions, and they are refused with the reason.
+func TestAFullDiskAtStart(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	run(t, "systemctl", "stop", service)
+	const filler = "/var/lib/boxd/filler"
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	t.Cleanup(func() { os.Remove(filler) })
+	var fs unix.Statfs_t
+	for size := int64(1 << 30); size >= 4096; size /= 2 { // to the last block
+		for {
+			at, err := f.Seek(0, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if unix.Fallocate(int(f.Fd()), 0, at, size) != nil {
+				break
+			}
+		}
+	}
+	if err := unix.Statfs("/var/lib/boxd", &fs); err != nil || fs.Bavail > 16 {
+		t.Fatalf("the disk is not full: %+v, %v", fs, err)
+	}
+	if !a.breathes() {
+		t.Error("the box has died")
+	}
+	r := try(t, as(member, "boxctl", "run", "--", "true")...)
+	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: make room on the disk of /var/lib/boxd") {
+		t.Errorf("on a full disk: %+v", r)
+	}
+	if p := process(t); p.PID != a.process.PID || p.State != "running" {
+		t.Errorf("on a full disk: %+v", p)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	boxtest.Eventually(t, "there is room again", func() bool {
+		return unix.Statfs("/var/lib/boxd", &fs) == nil && fs.Bavail > fs.Blocks/2
+	})
+	a.unharmed(t, "the disk was full")
+	boxctl(t, "run", "--", "true")
+}
+
+// Nothing below /usr is ever written.
+func TestAReadOnlyUsr(t *testing.T) {
+	installed(t, this)
+	run(t, "systemctl", "stop", socket, service, keeper, anchor)
+	run(t, "mount", "--bind", "/usr", "/usr")
+	t.Cleanup(func() {
+		reset(t)
+		run(t, "umount", "--lazy", "/usr")
+	})
+	run(t, "mount", "-o", "remount,bind,ro", "/usr")
+	if err := os.WriteFile("/usr/boxd-test", nil, 0o644); err == nil {
+		t.Fatal("/usr can be written")
+	}
+	run(t, "systemctl", "start", socket)
+	a := live(t)
+	run(t, "systemctl", "restart", service)
+	a.unharmed(t, "a restart with a read-only /usr")
+}
+
+// news are the lines that only one of two tables of mounts has, but for those that systemd makes for credentials
+// whenever it starts a service.
+func news(before, after string) string {
+	var list []string
+	for _, tables := range [][2]string{{before, after}, {after, before}} {
+		for line := range strings.Lines(tables[1]) {
+			if !strings.Contains(tables[0], line) && !strings.Contains(line, " /run/credentials/") {
+				list = append(list, line)
+			}
+		}
+	}
+	return strings.Join(list, "")
+}
+
+// Other services notice nothing: neither those that started before, nor those that start while boxes live.
+func TestOtherUnitsAreAsBefore(t *testing.T) {
+	installed(t, this)
+	const unit = "boxd-test-other.service"
+	strict := []string{"-p", "ProtectSystem=strict", "-p", "ProtectHome=yes", "-p", "PrivateTmp=yes", "-p", "PrivateDevices=yes", "-p", "StateDirectory=boxd-test-other"}
+	// Of Type=exec: its mounts are all made.
+	run(t, append(append([]string{"systemd-run", "-q", "--unit=" + unit, "-p", "Type=exec"}, strict...), "sleep", "infinity")...)
+	t.Cleanup(func() {
+		_ = try(t, "systemctl", "stop", unit)
+		os.RemoveAll("/var/lib/boxd-test-other")
+	})
+	mounts := func(pid string) string {
+		t.Helper()
+		text, err := os.ReadFile("/proc/" + pid + "/mounts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	pid, host := show(t, unit, "MainPID"), mounts("self")
+	before := mounts(pid)
+	a := live(t)
+	boxctl(t, "run", "--", "true")
+	for what, was := range map[string][2]string{"an older service": {before, mounts(pid)}, "the host": {host, mounts("self")}} {
+		if more := news(was[0], was[1]); more != "" {
+			t.Errorf("with a box %s has other mounts:\n%s", what, more)
+		}
+	}
+	if show(t, unit, "MainPID") != pid {
+		t.Error("with a box an older service has died")
+	}
+	run(t, append(append([]string{"systemd-run", "-q", "--wait", "--pipe"}, strict...), "sh", "-c", "! touch /usr/x 2>/dev/null && ! touch /var/lib/boxd/x 2>/dev/null && touch /var/lib/boxd-test-other/x")...)
+	a.unharmed(t, "another unit with ProtectSystem=strict")
+	if n, err := strconv.Atoi(show(t, unit, "NRestarts")); err != nil || n != 0 {
+		t.Errorf("an older service was started again: %d, %v", n, err)
+	}
+}

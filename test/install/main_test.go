@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package install_test installs the packages as an administrator does, and does to boxd what happens to a
+// system service. It changes the host, so it is run in the virtual machine alone, first of all.
+package install_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// packagesVariable names the directory of the packages under test. Whoever sets it gives the host away.
+const packagesVariable = "BOXD_TEST_PACKAGES"
+
+// Users of the host: one that may use boxd, and one that may not.
+const (
+	member   = "alice"
+	stranger = "mallory"
+)
+
+// Units of the package.
+const (
+	socket  = "boxd.socket"
+	service = "boxd.service"
+	keeper  = "boxd-keeper.service"
+	anchor  = "boxd-boxes.service"
+)
+
+// The two builds: the one under test, and one that came before it.
+const (
+	this     = "boxd.deb"
+	previous = "boxd-previous.deb"
+)
+
+// pkg is the path of a package. Without any the host is not one to be changed.
+func pkg(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv(packagesVariable)
+	if dir == "" {
+		t.Skipf("%s names no packages: this test changes the host, so it is run in the virtual machine", packagesVariable)
+	}
+	return filepath.Join(dir, name)
+}
+
+// result is what a command has come to.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func try(t *testing.T, argv ...string) result {
+	t.Helper()
+	var out, errs strings.Builder
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) // it may be in a clean-up
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatalf("%q: %v", argv, err)
+	} else if ok {
+		return result{exit.ExitCode(), out.String(), errs.String()}
+	}
+	return result{0, out.String(), errs.String()}
+}
+
+// run runs a command that must succeed, and returns what it has printed.
+func run(t *testing.T, argv ...string) string {
+	t.Helper()
+	r := try(t, argv...)
+	if r.code != 0 {
+		t.Fatalf("%q: exit %d\n%s%s", argv, r.code, r.stdout, r.stderr)
+	}
+	return strings.TrimSpace(r.stdout)
+}
+
+// as is a command of a user, with the groups that the user has now.
+func as(user string, argv ...string) []string {
+	return append([]string{"runuser", "-u", user, "--"}, argv...)
+}
+
+// boxctl runs boxctl as the member; it must succeed.
+func boxctl(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, as(member, append([]string{"boxctl"}, args...)...)...)
+}
+
+// apt installs from a file, or removes, as an administrator without a network would.
+func apt(t *testing.T, args ...string) result {
+	t.Helper()
+	r := try(t, append([]string{"apt-get", "-y", "--allow-downgrades", "-o", "Dpkg::Use-Pty=0"}, args...)...)
+	if r.code != 0 {
+		t.Fatalf("apt-get %q: exit %d\n%s%s", args, r.code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// users makes the users of the tests.
+func users(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{member, stranger} {
+		if try(t, "id", name).code != 0 {
+			run(t, "useradd", "--create-home", "--shell", "/bin/bash", name)
+		}
+	}
+}
+
+// installed makes sure that a package is installed, and that nothing of an earlier test is left to be seen.
+func installed(t *testing.T, name string) {
+	t.Helper()
+	file := pkg(t, name)
+	users(t)
+	want := run(t, "dpkg-deb", "--field", file, "Version")
+	if r := try(t, "dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${Version}", "boxd"); r.stdout != "ii "+want {
+		apt(t, "install", file)
+	}
+	run(t, "usermod", "-aG", "boxd", member)
+	reset(t)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, unit := range []string{socket, service, keeper, anchor} {
+			t.Logf("%s", try(t, "systemctl", "status", "--no-pager", "--full", "--lines=25", unit).stdout)
+		}
+	})
+}
+
+// reset ends all boxes, and starts the socket as after a boot.
+func reset(t *testing.T) {
+	t.Helper()
+	run(t, "systemctl", "stop", socket, service, keeper, anchor)
+	_ = try(t, "systemctl", "reset-failed", socket, service, keeper, anchor)
+	run(t, "systemctl", "start", socket)
+}
+
+// state is the state of a unit, such as "active".
+func state(t *testing.T, unit string) string {
+	t.Helper()
+	return show(t, unit, "ActiveState")
+}
+
+func show(t *testing.T, unit, property string) string {
+	t.Helper()
+	return run(t, "systemctl", "show", "--value", "--property="+property, unit)
+}
+
+// alive is a box with a program in it that counts.
+type alive struct {
+	session api.Session
+	process api.Process
+}
+
+// live makes a box that must not notice what happens.
+func live(t *testing.T) alive {
+	t.Helper()
+	boxctl(t, "create", "--ttl", "1h", "alive")
+	boxctl(t, "start", "alive", "count", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done")
+	return alive{inspect(t), process(t)}
+}
+
+func inspect(t *testing.T) (s api.Session) {
+	t.Helper()
+	decode(t, boxctl(t, "inspect", "--json", "alive"), &s)
+	return s
+}
+
+func process(t *testing.T) api.Process {
+	t.Helper()
+	var list api.ProcessList
+	decode(t, boxctl(t, "ps", "--json", "alive"), &list)
+	if len(list.Processes) != 1 {
+		t.Fatalf("processes: %+v", list)
+	}
+	return list.Processes[0]
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// breathes reports whether PID 1 of the box is there, without asking boxd.
+func (a alive) breathes() bool { return syscall.Kill(int(a.session.PID), 0) == nil }
+
+// unharmed checks through boxd, which may be another one by now, that the box and its program have gone on.
+func (a alive) unharmed(t *testing.T, after string) {
+	t.Helper()
+	if !a.breathes() {
+		t.Fatalf("after %s: the box is dead", after)
+	}
+	before := process(t)
+	boxtest.Eventually(t, "after "+after+" the program goes on", func() bool {
+		return process(t).Output[0].Bytes > before.Output[0].Bytes
+	})
+	if s := inspect(t); s.PID != a.session.PID || s.Group != a.session.Group {
+		t.Errorf("after %s: the box is %+v", after, s)
+	}
+	if p := process(t); p.PID != a.process.PID || p.Starts != 1 || p.State != "running" {
+		t.Errorf("after %s: the program is %+v", after, p)
+	}
+	boxctl(t, "exec", "alive", "--", "true")
+}

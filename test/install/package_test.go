@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// version is what a package calls itself.
+func version(t *testing.T, name string) string {
+	t.Helper()
+	return run(t, "dpkg-deb", "--field", pkg(t, name), "Version")
+}
+
+// An upgrade, and a downgrade, replace boxd and its keeper, and no box; the administrator's configuration stays.
+func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
+	installed(t, previous)
+	a := live(t)
+	holder := show(t, anchor, "MainPID")
+	const dropIn = "/etc/boxd/box.toml.d/mine.toml"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	original, err := os.ReadFile("/etc/boxd/box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(dropIn))
+		if err := os.WriteFile("/etc/boxd/box.toml", original, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	changed := append(bytes.Clone(original), "# changed by the administrator\n"...)
+	if err := os.WriteFile("/etc/boxd/box.toml", changed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dropIn, []byte("[sessions]\nmax = 11\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{this, previous, this} {
+		pids := [2]string{show(t, service, "MainPID"), show(t, keeper, "MainPID")}
+		apt(t, "install", pkg(t, to))
+		if !a.breathes() {
+			t.Fatalf("the box has died with the installation of %s", to)
+		}
+		boxtest.Eventually(t, "the installed boxd answers", func() bool {
+			r := try(t, as(member, "boxctl", "version")...)
+			return strings.Count(r.stdout, version(t, to)) == 2
+		})
+		if now := [2]string{show(t, service, "MainPID"), show(t, keeper, "MainPID")}; now[0] == pids[0] || now[1] == pids[1] || now[1] == "0" {
+			t.Errorf("processes of boxd and keeper were %q and are %q", pids, now)
+		}
+		a.unharmed(t, "the installation of "+version(t, to))
+		if text, err := os.ReadFile("/etc/boxd/box.toml"); err != nil || !bytes.Equal(text, changed) {
+			t.Errorf("the configuration has changed: %v", err)
+		}
+		if got := boxctl(t, "status", "--json"); !strings.Contains(got, `"max_sessions": 11`) {
+			t.Errorf("the drop-in is gone: %s", got)
+		}
+	}
+	if got := show(t, anchor, "MainPID"); got != holder {
+		t.Errorf("the anchor's process was %s and is %s", holder, got)
+	}
+}
+
+// An upgrade leaves stopped and disabled what the administrator has stopped and disabled.
+func TestAnUpgradeOfADisabledSocket(t *testing.T) {
+	installed(t, previous)
+	run(t, "systemctl", "disable", "--now", socket)
+	run(t, "systemctl", "stop", service)
+	t.Cleanup(func() { run(t, "systemctl", "enable", "--now", socket) })
+	apt(t, "install", pkg(t, this))
+	if r := try(t, "systemctl", "is-enabled", socket); strings.TrimSpace(r.stdout) != "disabled" {
+		t.Errorf("it is %+v", r)
+	}
+	for _, unit := range []string{socket, service, keeper} {
+		if got := state(t, unit); got != "inactive" {
+			t.Errorf("%s is %s", unit, got)
+		}
+	}
+}
+
+// What other programs write while a package is installed and removed is not the package's.
+func others() []string {
+	return []string{
+		"/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "/tmp", "/var/tmp", "/suite",
+		"/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/etc/subuid-", "/etc/subgid-", "/home", "/root",
+		"/run/systemd", "/run/udev", "/run/log", "/run/user", "/run/dbus", "/run/lock", "/run/mount", "/run/utmp", "/run/initctl",
+	}
+}
+
+// files are all files of the host that a package could leave: what they are, and what is in them.
+func files(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, root := range []string{"/", "/run", "/var/lib/boxd"} {
+		var top syscall.Stat_t
+		if err := syscall.Lstat(root, &top); err != nil {
+			t.Fatal(err)
+		}
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			st := info.Sys().(*syscall.Stat_t)
+			if slices.Contains(others(), path) || e.IsDir() && st.Dev != top.Dev {
+				if e.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			}
+			line := fmt.Sprintf("%v %d:%d", info.Mode(), st.Uid, st.Gid)
+			switch {
+			case info.Mode().IsRegular() && strings.HasPrefix(path, "/etc/"):
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				line += fmt.Sprintf(" %x", sha256.Sum256(text))
+			case info.Mode().IsRegular():
+				line += fmt.Sprintf(" %d", info.Size())
+			case info.Mode().Type() == fs.ModeSymlink:
+				to, err := os.Readlink(path)
+				if err != nil {
+					return err
+				}
+				line += " " + to
+			}
+			found[path] = line
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+// differences are the files that are not as they were.
+func differences(before, after map[string]string) (list []string) {
+	for _, path := range slices.Sorted(maps.Keys(after)) {
+		if old, ok := before[path]; !ok {
+			list = append(list, "new "+path+" "+after[path])
+		} else if old != after[path] {
+			list = append(list, path+" was "+old+" and is "+after[path])
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := after[path]; !ok {
+			list = append(list, "lost "+path)
+		}
+	}
+	return list
+}
+
+// A removal keeps the configuration and a purge does not; what boxes were lent stays, and is mentioned. Boxes end,
+// since nobody would look after them.
+func TestRemovalAndPurge(t *testing.T) {
+	pkg(t, this)
+	users(t)
+	run(t, "dpkg", "--purge", "boxd")
+	_ = try(t, "groupdel", "boxd") // with the members of earlier tests
+	if err := os.RemoveAll("/var/lib/boxd/workspaces"); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t)
+	installed(t, this)
+	a := live(t)
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
+	apt(t, "remove", "boxd")
+	boxtest.Eventually(t, "the box has ended", func() bool { return !a.breathes() })
+	for _, unit := range []string{socket, service, keeper, anchor} {
+		if got := state(t, unit); got != "inactive" {
+			t.Errorf("after the removal %s is %s", unit, got)
+		}
+	}
+	if _, err := os.Stat("/etc/boxd/box.toml"); err != nil {
+		t.Errorf("the removal has taken the configuration: %v", err)
+	}
+	said := apt(t, "purge", "boxd")
+	if !strings.Contains(said.stdout+said.stderr, "are left in /var/lib/boxd") {
+		t.Errorf("nothing is said of the workspaces:\n%s%s", said.stdout, said.stderr)
+	}
+	left, _ := filepath.Glob("/var/lib/boxd/workspaces/*/file")
+	deeper, _ := filepath.Glob("/var/lib/boxd/workspaces/*/*/file")
+	if left = append(left, deeper...); len(left) != 1 {
+		t.Errorf("of the workspace there is left: %q", left)
+	}
+	if err := os.RemoveAll("/var/lib/boxd/workspaces"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := differences(before, files(t)); len(diff) > 0 {
+		t.Errorf("a purge leaves\n%s", strings.Join(diff, "\n"))
+	}
+	// Without work of anybody's it has nothing to say.
+	installed(t, this)
+	boxctl(t, "run", "--", "true")
+	if said := apt(t, "purge", "boxd"); strings.Contains(said.stdout+said.stderr, "are left") {
+		t.Errorf("a purge says\n%s%s", said.stdout, said.stderr)
+	}
+	if diff := differences(before, files(t)); len(diff) > 0 {
+		t.Errorf("a purge without workspaces leaves\n%s", strings.Join(diff, "\n"))
+	}
+}
+
+// On most hosts the disk keeps no project quotas: there the keeper makes the store, whose mount has to reach
+// boxd, outlive the keeper, and go with the package.
+func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
+	pkg(t, this)
+	run(t, "dpkg", "--purge", "boxd")
+	// The directory is that of another disk here, and systemd mounts that again: so this lies on top of it.
+	plain, err := os.MkdirTemp("/var/tmp", "boxd") //nolint:usetesting // t.TempDir may be in memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mount", "--bind", plain, "/var/lib/boxd")
+	t.Cleanup(func() {
+		run(t, "dpkg", "--purge", "boxd")
+		run(t, "umount", "--recursive", "/var/lib/boxd")
+		os.RemoveAll(plain)
+	})
+	installed(t, this)
+	a := live(t)
+	if got := a.session.Enforcement["workspace"]; got != "store" {
+		t.Fatalf("the workspace is kept by %q", got)
+	}
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
+	boxctl(t, "run", "--workspace-quota", "8MiB", "--", "sh", "-c", "! head -c 32000000 /dev/zero >big")
+	for _, unit := range []string{service, keeper} {
+		run(t, "systemctl", "restart", unit)
+		a.unharmed(t, "a restart of "+unit)
+	}
+	boxctl(t, "run", "--", "true")
+	// boxd, whose unit has mounts of its own, may see it twice: there its state directory is a mount too.
+	for pid, most := range map[string]int{"self": 1, show(t, service, "MainPID"): 2} {
+		text, err := os.ReadFile("/proc/" + pid + "/mounts")
+		if n := strings.Count(string(text), " /var/lib/boxd/store "); err != nil || n < 1 || n > most {
+			t.Errorf("mounts of process %s: %v\n%s", pid, err, text)
+		}
+	}
+	apt(t, "remove", "boxd")
+	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
+		t.Errorf("loop devices are left: %s", got)
+	}
+	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are left in /var/lib/boxd") {
+		t.Errorf("a purge with work in the store says\n%s%s", said.stdout, said.stderr)
+	}
+	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) != 1 || list[0].Name() != "store.img" {
+		t.Errorf("left: %v, %v", list, err)
+	}
+	if err := os.Remove("/var/lib/boxd/store.img"); err != nil {
+		t.Error(err)
+	}
+	// Without a box there is nobody's work in it.
+	installed(t, this)
+	boxctl(t, "run", "--", "true")
+	apt(t, "purge", "boxd")
+	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) > 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
+// The .rpm is installed into a copy of this host, whose programs its scripts find, upgraded and removed again. No
+// service manager looks into that copy.
+func TestTheRPM(t *testing.T) {
+	file := pkg(t, "boxd.rpm")
+	older := pkg(t, "boxd-previous.rpm")
+	run(t, "dpkg", "--purge", "boxd") // of the host, or it would be in the copy
+	dir := boxtest.TempDir(t)
+	run(t, "mount", "-t", "tmpfs", "tmpfs", dir)
+	t.Cleanup(func() { run(t, "umount", "--recursive", dir) })
+	root, up, work := filepath.Join(dir, "root"), filepath.Join(dir, "up"), filepath.Join(dir, "work")
+	for _, d := range []string{root, up, work} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, "mount", "-t", "overlay", "-o", "lowerdir=/,upperdir="+up+",workdir="+work, "overlay", root)
+	run(t, "mount", "-t", "proc", "proc", filepath.Join(root, "proc")) // for systemd-tmpfiles
+	rpm := func(args ...string) {
+		t.Helper()
+		// The host's packages are dpkg's, so rpm knows of none of them.
+		if r := try(t, append([]string{"rpm", "--root", root, "--nodeps"}, args...)...); r.code != 0 || strings.Contains(r.stderr, "scriptlet") {
+			t.Fatalf("rpm %q: %+v", args, r)
+		}
+	}
+	there := func(path string) bool {
+		_, err := os.Lstat(filepath.Join(root, path))
+		return err == nil
+	}
+	enabled := "/etc/systemd/system/sockets.target.wants/boxd.socket"
+	rpm("-i", older)
+	for _, path := range []string{"/usr/lib/boxd/boxd", "/usr/bin/boxctl", "/etc/boxd/box.toml", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
+		if !there(path) {
+			t.Errorf("after the installation there is no %s", path)
+		}
+	}
+	if group := run(t, "grep", "^boxd:", filepath.Join(root, "etc/group")); group == "" {
+		t.Error("after the installation there is no group")
+	}
+	config := filepath.Join(root, "etc/boxd/box.toml")
+	if err := os.WriteFile(config, []byte("# mine\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	rpm("-U", file)
+	if text, err := os.ReadFile(config); err != nil || string(text) != "# mine\n" {
+		t.Errorf("after the upgrade the configuration is %q, %v", text, err)
+	}
+	if !there(enabled) || !there("/usr/lib/boxd/boxkeeper") {
+		t.Error("the upgrade has disabled or lost boxd")
+	}
+	if got := run(t, "chroot", root, "/usr/lib/boxd/boxd", "-version"); !strings.HasPrefix(got, "boxd ") {
+		t.Errorf("the program says %q", got)
+	}
+	rpm("-e", "boxd")
+	for _, path := range []string{"/usr/lib/boxd", "/usr/bin/boxctl", "/usr/lib/systemd/system/boxd.socket", "/run/boxd", enabled} {
+		if there(path) {
+			t.Errorf("after the removal there is %s", path)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// What an administrator does to a service, and what becomes of boxes.
+func TestBoxesOutliveTheirServices(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	holder := show(t, anchor, "MainPID")
+	for _, c := range []struct {
+		name string
+		argv []string
+		gone []string // units that are replaced or stopped
+	}{
+		{"a restart of boxd", []string{"systemctl", "restart", service}, []string{service, keeper}},
+		{"a restart of the keeper", []string{"systemctl", "restart", keeper}, []string{keeper}},
+		{"a kill of boxd", []string{"systemctl", "kill", "--signal=KILL", "--kill-whom=main", service}, []string{service}},
+		{"a kill of the keeper", []string{"systemctl", "kill", "--signal=KILL", "--kill-whom=main", keeper}, []string{keeper}},
+		{"a kill of all of both", []string{"systemctl", "kill", "--signal=KILL", service, keeper}, []string{service, keeper}},
+		{"a stop of boxd", []string{"systemctl", "stop", service}, []string{service, keeper}},
+		{"a stop of boxd and its socket", []string{"sh", "-c", "systemctl stop " + socket + " && systemctl start " + socket}, []string{service, keeper}},
+		{"a reload of systemd", []string{"systemctl", "daemon-reload"}, nil},
+		{"a start of systemd anew", []string{"systemctl", "daemon-reexec"}, nil},
+	} {
+		before := map[string]string{}
+		for _, unit := range c.gone {
+			before[unit] = show(t, unit, "MainPID")
+		}
+		run(t, c.argv...)
+		for _, unit := range c.gone {
+			boxtest.Eventually(t, "after "+c.name+" the process of "+unit+" is another or none", func() bool {
+				return show(t, unit, "MainPID") != before[unit]
+			})
+		}
+		if !a.breathes() {
+			t.Fatalf("the box has died with %s", c.name)
+		}
+		a.unharmed(t, c.name) // which starts whatever was stopped
+	}
+	if got := show(t, anchor, "MainPID"); got != holder {
+		t.Errorf("the anchor's process was %s and is %s", holder, got)
+	}
+	run(t, "systemctl", "stop", anchor)
+	if a.breathes() {
+		t.Error("the box outlives the stop of the unit that holds it")
+	}
+	for _, unit := range []string{service, keeper} {
+		if got := state(t, unit); got != "inactive" {
+			t.Errorf("after the end of all boxes %s is %s", unit, got)
+		}
+	}
+	boxctl(t, "run", "--", "true")
+}
+
+// Nobody starts what is masked, and what lives goes on.
+func TestMaskedUnits(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	run(t, "systemctl", "mask", "--now", socket, service)
+	r := try(t, as(member, "boxctl", "ls")...)
+	if r.code == 0 || !strings.Contains(r.stderr, "hint:") || !strings.Contains(r.stderr, socket) {
+		t.Errorf("with masked units: %+v", r)
+	}
+	if !a.breathes() {
+		t.Error("the box has died")
+	}
+	run(t, "systemctl", "unmask", socket, service)
+	run(t, "systemctl", "start", socket)
+	a.unharmed(t, "the units were masked")
+}
+
+// A boxd that cannot start is not started for ever, says why, and costs no box.
+func TestACrashLoop(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	broken := "/etc/boxd/box.toml.d/broken.toml"
+	if err := os.MkdirAll(filepath.Dir(broken), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(broken)) })
+	if err := os.WriteFile(broken, []byte("[daemon]\nahed = 2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := try(t, "systemctl", "restart", service); r.code == 0 {
+		t.Error("with a broken configuration the restart is said to be done")
+	}
+	boxtest.Eventually(t, "systemd gives up", func() bool { return state(t, service) == "failed" })
+	if got, _ := strconv.Atoi(show(t, service, "NRestarts")); got < 3 {
+		t.Errorf("it was started again %d times", got)
+	}
+	log := run(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--lines=50")
+	if !strings.Contains(log, `unknown key "daemon.ahed", the nearest is "daemon.ahead"`) {
+		t.Errorf("the journal says\n%s", log)
+	}
+	if !a.breathes() {
+		t.Error("the box has died")
+	}
+	if err := os.Remove(broken); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "systemctl", "reset-failed", service)
+	_ = try(t, "systemctl", "reset-failed", socket)
+	run(t, "systemctl", "start", socket)
+	a.unharmed(t, "a crash loop")
+}
+
+// With nothing to do boxd ends, and the keeper with it, without a word of failure; who calls next starts both. A box
+// keeps them.
+func TestTheIdleEnd(t *testing.T) {
+	installed(t, this)
+	dropIn := "/etc/boxd/box.toml.d/idle.toml"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(dropIn))
+		run(t, "systemctl", "try-restart", service)
+	})
+	if err := os.WriteFile(dropIn, []byte("[daemon]\nidle_exit = \"2s\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		boxctl(t, "run", "--", "true")
+		boxtest.Eventually(t, "boxd and its keeper have ended", func() bool {
+			return state(t, service) == "inactive" && state(t, keeper) == "inactive"
+		})
+		if got := show(t, service, "Result"); got != "success" || state(t, socket) != "active" {
+			t.Errorf("boxd ended with %s, and the socket is %s", got, state(t, socket))
+		}
+	}
+	a := live(t)
+	pid := show(t, service, "MainPID")
+	run(t, "sleep", "4") // twice as long as it would wait
+	if got := show(t, service, "MainPID"); got != pid {
+		t.Errorf("with a box boxd was process %s and is %s", pid, got)
+	}
+	a.unharmed(t, "a while without a caller")
+}
+
+// A boxd that has stopped answering is replaced.
+func TestTheWatchdog(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	pid, err := strconv.Atoi(show(t, service, "MainPID"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "systemd replaces it", func() bool {
+		now := show(t, service, "MainPID")
+		return now != "0" && now != strconv.Itoa(pid)
+	})
+	// Beside where each of its goroutines was, which the signal makes boxd say.
+	if r := try(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--grep=Watchdog timeout"); r.stdout == "" {
+		t.Errorf("the journal does not say why: %+v", r)
+	}
+	a.unharmed(t, "the watchdog's kill")
+}
+
+// A reload takes a good configuration, and refuses a broken one without a loss.
+func TestAReload(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	pid := show(t, service, "MainPID")
+	dropIn := "/etc/boxd/box.toml.d/mine.toml"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(dropIn))
+		_ = try(t, "systemctl", "reload", service)
+	})
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(dropIn, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[sessions]\nmaxx = 7\n")
+	if r := try(t, "systemctl", "reload", service); r.code == 0 {
+		t.Error("a broken configuration is said to be loaded")
+	}
+	if got := state(t, service); got != "active" {
+		t.Errorf("after that boxd is %s", got)
+	}
+	write("[sessions]\nmax = 7\n")
+	run(t, "systemctl", "reload", service)
+	boxtest.Eventually(t, "the new limit is known", func() bool {
+		return strings.Contains(boxctl(t, "status", "--json"), `"max_sessions": 7`)
+	})
+	if got := show(t, service, "MainPID"); got != pid {
+		t.Errorf("the reload has replaced process %s by %s", pid, got)
+	}
+	a.unharmed(t, "a reload")
+}

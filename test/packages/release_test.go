@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packages_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A release is packages for both architectures, what they are made of, the changes, and checksums of all that.
+func TestARelease(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.CommandContext(t.Context(), "../../packaging/release.sh", dir)
+	cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("release.sh: %v: %s", err, out)
+	}
+	want := []string{
+		"CHANGELOG.md", "SHA256SUMS",
+		"boxd-" + version + "-1.aarch64.rpm", "boxd-" + version + "-1.x86_64.rpm",
+		"boxd-" + version + "-amd64.cdx.json", "boxd-" + version + "-arm64.cdx.json",
+		"boxd_" + version + "_amd64.deb", "boxd_" + version + "_arm64.deb",
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	sums := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
+	sums.Dir = dir
+	if out, err := sums.CombinedOutput(); err != nil || strings.Count(string(out), ": OK") != len(want)-1 {
+		t.Errorf("checksums: %v: %s", err, out)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		text, err := os.ReadFile(filepath.Join(dir, "boxd-"+version+"-"+arch+".cdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bom struct {
+			BOMFormat  string `json:"bomFormat"`
+			Components []struct{ Name, Version string }
+		}
+		if err := json.Unmarshal(text, &bom); err != nil || bom.BOMFormat != "CycloneDX" {
+			t.Errorf("%s: %q, %v", arch, bom.BOMFormat, err)
+		}
+		if !strings.Contains(string(text), "github.com/BurntSushi/toml") || strings.Contains(string(text), "kin-openapi") {
+			t.Errorf("%s: what boxd links is not what the list has: %d components", arch, len(bom.Components))
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "CHANGELOG.md")); err != nil || !strings.Contains(string(text), version) {
+		t.Errorf("the changes of no version: %.100q, %v", text, err)
+	}
+}

@@ -3,6 +3,11 @@
 package main
 
 import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,6 +17,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // What the keys send.
@@ -56,7 +62,6 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 		cmd := boxctlOf(t, d, prompt(verb...)...)
 		cmd.Env = append(cmd.Env, "TERM=vt220")
 		term := onTerminal(t, cmd)
-		settings := term.settings()
 		term.sized(33, 111)
 		term.types("test -t 0 && test -t 2 && echo it has a $TERM\n")
 		term.shows("it has a vt220")
@@ -79,7 +84,7 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 		term.types("echo still $((40+2))\n")
 		term.shows("still 42")
 		term.types("exit 9\n")
-		term.ends(settings, 9)
+		term.ends(9)
 	}
 	if got := session(t, d, "ps", "work"); strings.Count(got, "\n") != 1 {
 		t.Errorf("processes are left: %s", got)
@@ -95,12 +100,11 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	before := d.Look()
 	session(t, d, "create", "work")
 	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
-	settings := term.settings()
 	term.types("x=kept; echo be''fore\n")
 	term.shows("before")
 	term.types("unfinished" + ctrlP + ctrlQ)
 	name := term.notes(`^boxctl: detached; 'boxctl attach work ([^']+)' attaches again$`)
-	term.ends(settings, 0)
+	term.ends(0)
 
 	// What was shown is shown again, and what was typed is there.
 	term = onTerminal(t, boxctlOf(t, d, "attach", "--detach-keys", "ctrl-a,d", "work", name))
@@ -109,7 +113,7 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	term.shows("kept")
 	term.types("\x01d")
 	term.notes("boxctl: (detached)")
-	term.ends(settings, 0)
+	term.ends(0)
 
 	// One writes; another may take its place.
 	first := onTerminal(t, boxctlOf(t, d, "attach", "work", name))
@@ -117,15 +121,15 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	term = onTerminal(t, boxctlOf(t, d, "attach", "work", name))
 	term.notes("boxctl: (another client writes to it, this one only reads)")
 	term.types("echo nobody's\n" + ctrlP + ctrlQ)
-	term.ends(settings, 0)
+	term.ends(0)
 	term = onTerminal(t, boxctlOf(t, d, "attach", "--take-over", "work", name))
 	first.notes("boxctl: (another client writes to it now)")
 	term.types("echo ta''ken\n")
 	term.shows("taken")
 	first.shows("taken")
 	term.types("exit 4\n")
-	term.ends(settings, 4)
-	first.ends(settings, 4)
+	term.ends(4)
+	first.ends(4)
 	session(t, d, "rm", "work")
 	d.NothingLeft(before)
 }
@@ -139,13 +143,12 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 	session(t, d, "start", "-t", "work", "shell", "--", "env", "PS1=", "/bin/sh")
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
-		settings := term.settings()
 		term.types("trap 'exit 8' TERM HUP INT; echo rea''dy; while :; do sleep 0.01; done\n")
 		term.shows("ready")
 		if err := term.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		term.ends(settings, 8)
+		term.ends(8)
 		// attach only leaves.
 		term = onTerminal(t, boxctlOf(t, d, "attach", "work", "shell"))
 		term.types("echo rea''dy\n")
@@ -153,17 +156,16 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 		if err := term.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		term.ends(settings, 128+int(sig))
+		term.ends(128 + int(sig))
 	}
 	for _, args := range [][]string{{"top"}, {"top", "work"}} {
 		for _, end := range []string{"q", ctrlC} {
 			term := onTerminal(t, boxctlOf(t, d, args...))
-			settings := term.settings()
 			term.sized(24, 80)
 			term.notes(`(\x1b\[\?1049h)`)
 			term.notes(`^(work)`)
 			term.types(end)
-			term.ends(settings, 0)
+			term.ends(0)
 			boxtest.Eventually(t, "the screen is given back", func() bool { return strings.HasSuffix(term.text(), "\x1b[?1049l") })
 		}
 	}
@@ -177,10 +179,9 @@ func TestLogsDoNotSpeakToTheTerminal(t *testing.T) {
 	session(t, d, "create", "work")
 	session(t, d, "start", "--wait", "--ready-line", "end", "-c", `printf '\033[31mred\033]0;title\007\n\302\233end\n'; exec sleep 1000`, "work", "hostile")
 	term := onTerminal(t, boxctlOf(t, d, "logs", "work", "hostile"))
-	settings := term.settings()
 	term.shows(`\x1b[31mred\x1b]0;title\x07`)
 	term.shows(`\u009bend`)
-	term.ends(settings, 0)
+	term.ends(0)
 	if got := session(t, d, "logs", "work", "hostile"); !strings.HasPrefix(got, "\x1b[31mred") {
 		t.Errorf("not as it was written: %q", got)
 	}
@@ -188,28 +189,67 @@ func TestLogsDoNotSpeakToTheTerminal(t *testing.T) {
 
 func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting)
+	d := boxtest.Start(t, boxtest.Kept)
 	session(t, d, "create", "work")
+	session(t, d, "start", "work", "writer", "--", "sh", "-c", `i=0; until [ -e stop ]; do printf 'a\377'; i=$((i+2)); sleep 0.001; done; echo; echo $i`)
+	logs := boxctlOf(t, d, "logs", "-f", "--json", "work", "writer")
+	var written bytes.Buffer
+	logs.Stdout = &written
+	if err := logs.Start(); err != nil {
+		t.Fatal(err)
+	}
 	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
-	settings := term.settings()
 	term.types("echo be''fore; x=kept\n")
 	term.shows("before")
 	counter := onTerminal(t, boxctlOf(t, d, "exec", "-c", "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 5", "work"))
 	counter.shows("100")
-	for range 3 {
-		d.Kill()
+	for i := range 4 {
+		if i%2 == 0 {
+			d.Kill()
+		} else {
+			d.Stop()
+		}
 		term.types("echo $x")
 		d.Restart()
 		term.types("\n")
 	}
 	term.shows("kept")
 	term.types("touch stop; exit 6\n")
-	term.ends(settings, 6)
-	counter.ends(settings, 5)
+	term.ends(6)
+	counter.ends(5)
 	for i, line := range strings.Fields(counter.text()) {
 		if line != strconv.Itoa(i) {
 			t.Fatalf("line %d is %q", i, line)
 		}
 	}
+	if err := logs.Wait(); err != nil {
+		t.Error(err)
+	}
+	checkLog(t, &written)
 	session(t, d, "rm", "work")
+}
+
+// checkLog looks whether JSON lines are all of what the writer has written, which ends with how much that was.
+func checkLog(t *testing.T, written io.Reader) {
+	t.Helper()
+	var all []byte
+	for lines := json.NewDecoder(written); ; {
+		var line api.LogLine
+		err := lines.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		data := []byte(line.Data)
+		if err == nil && line.Base64 {
+			data, err = base64.StdEncoding.DecodeString(line.Data)
+		}
+		if err != nil || line.Offset != int64(len(all)) || line.Gap != 0 {
+			t.Fatalf("after %d bytes: %+v, %v", len(all), line, err)
+		}
+		all = append(all, data...)
+	}
+	data, count, _ := strings.Cut(string(all), "\n")
+	if data != strings.Repeat("a\377", len(data)/2) || strings.TrimSpace(count) != strconv.Itoa(len(data)) || data == "" {
+		t.Errorf("%d bytes, and the writer says %q", len(data), count)
+	}
 }

@@ -4,11 +4,14 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
-	"io"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
@@ -57,12 +60,12 @@ standard error to standard error. On a terminal control characters are shown and
 
 // logLines prints the pieces as they come, one JSON value a line.
 func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
-	o.Format = "ndjson"
-	body, err := c.Logs(ctx, id, name, o)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	_, err = io.Copy(a.stdout, body)
-	return err
+	to := json.NewEncoder(a.stdout)
+	to.SetEscapeHTML(false)
+	return c.LogLines(ctx, id, name, o, func(line *api.LogLine) error {
+		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {
+			line.Data = base64.StdEncoding.EncodeToString([]byte(line.Data))
+		}
+		return to.Encode(line)
+	})
 }

@@ -40,6 +40,7 @@ type terminal struct {
 	line   *os.File // where the program does
 	cmd    *exec.Cmd
 	read   chan struct{} // closed when there is no more to read
+	before *unix.Termios // its settings, before the program had it
 
 	mu   sync.Mutex // guards the field below
 	seen strings.Builder
@@ -57,6 +58,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	settings := term.settings()
 	settings.Cc[unix.VEOF], settings.Lflag = 5, settings.Lflag&^unix.ECHO
 	term.control(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETS, settings) })
+	term.before = settings
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = line, line, line
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -128,13 +130,13 @@ func (term *terminal) settings() (settings *unix.Termios) {
 }
 
 // ends waits for the program and checks what it leaves: an exit code, and a terminal as it was.
-func (term *terminal) ends(before *unix.Termios, code int) {
+func (term *terminal) ends(code int) {
 	term.t.Helper()
 	_ = term.cmd.Wait() // its code says it all
 	if got := term.cmd.ProcessState.ExitCode(); got != code {
 		term.t.Errorf("boxctl ended with %v, want exit code %d; the terminal shows %q", term.cmd.ProcessState, code, term.text())
 	}
-	if diff := cmp.Diff(before, term.settings()); diff != "" {
+	if diff := cmp.Diff(term.before, term.settings()); diff != "" {
 		term.t.Errorf("the settings of the terminal have changed: %s", diff)
 	}
 }
@@ -151,7 +153,6 @@ func TestATerminalShowsOutputAsItComesAndKeepsWhatIsTyped(t *testing.T) {
 	term := onTerminal(t, commandOf(t, d, "/bin/sh", "-c", `"$0" "$@"; read line; echo "left for the shell: $line"`,
 		filepath.Join(boxtest.Programs(t), "boxctl"), "run", "-v", lent+":/data:ro", "-c",
 		`cat; echo first; echo second >&2; test -t 0 || test -t 1 || echo no terminal; until [ -e /data/go ]; do sleep 0.01; done; echo last`))
-	settings := term.settings()
 	// Each line arrives while the program waits for what happens only after it has been read.
 	term.shows("first")
 	term.shows("second")
@@ -162,7 +163,7 @@ func TestATerminalShowsOutputAsItComesAndKeepsWhatIsTyped(t *testing.T) {
 	}
 	term.shows("last")
 	term.shows("left for the shell: typed")
-	term.ends(settings, 0)
+	term.ends(0)
 	d.NothingLeft(before)
 }
 
@@ -207,10 +208,9 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			before := d.Look()
 			// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it forks.
 			term := onTerminal(t, boxctlOf(t, d, "run", "-l", "bash", "--code", tc.program))
-			settings := term.settings()
 			term.shows("ready")
 			tc.signal(term)
-			term.ends(settings, tc.code)
+			term.ends(tc.code)
 			d.NothingLeft(before)
 
 			// In a session only the program ends.
@@ -219,7 +219,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			term = onTerminal(t, boxctlOf(t, d, "exec", "-l", "bash", "--code", tc.program, "work"))
 			term.shows("ready")
 			tc.signal(term)
-			term.ends(settings, tc.code)
+			term.ends(tc.code)
 			if got := session(t, d, "exec", "work", "--", "sh", "-c", "ls; cat /proc/[0-9]*/comm"); !strings.HasPrefix(got, "kept\n") || strings.Contains(got, "sleep") {
 				t.Errorf("in the session there is %q", got)
 			}
@@ -245,10 +245,9 @@ func TestASignalEndsAProgramThatIsWaitedForToo(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	term := onTerminal(t, boxctlOf(t, d, "run", "--json", "--timeout", "2m", "--", "sleep", "1000"))
-	settings := term.settings()
 	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 1 })
 	term.types(ctrlC)
-	term.ends(settings, 130)
+	term.ends(130)
 	d.NothingLeft(before)
 }
 
@@ -293,7 +292,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 			cmd := boxctlOf(t, d, args...)
 			cmd.Env = append(cmd.Env, tc.env...)
 			term := onTerminal(t, cmd)
-			term.ends(term.settings(), 0)
+			term.ends(0)
 			term.line.Close()
 			<-term.read
 			if got := strings.Contains(term.text(), "\x1b["); got != tc.want {
@@ -303,14 +302,13 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 		cmd := boxctlOf(t, d, "top")
 		cmd.Env = append(cmd.Env, tc.env...)
 		term := onTerminal(t, cmd)
-		settings := term.settings()
 		term.sized(24, 80)
 		term.notes(`(?m)^(work) `)
 		if got := strings.Contains(term.text(), "\x1b[1mSESSION"); got != tc.want {
 			t.Errorf("top %v: %q", tc.env, term.text())
 		}
 		term.types("q")
-		term.ends(settings, 0)
+		term.ends(0)
 	}
 }
 
@@ -320,7 +318,6 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	d := boxtest.Start(t)
 	session(t, d, "create", "work")
 	term := onTerminal(t, boxctlOf(t, d, "top"))
-	settings := term.settings()
 	term.sized(24, 80)
 	term.notes(`(?m)^(work) `)
 	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
@@ -329,5 +326,5 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }() // before it is asked to end
 	<-time.After(3 * time.Second / 2)                             // it looks every second, and gets no answer
 	term.types("q")
-	term.ends(settings, 0)
+	term.ends(0)
 }

@@ -76,7 +76,10 @@ func TestT12EveryProgramIsConfinedHoweverItIsStarted(t *testing.T) {
 }
 
 func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
-	program := filepath.Join(boxtest.Programs(t), "boxinit")
+	program, err := filepath.EvalSymlinks(filepath.Join(boxtest.Programs(t), "boxinit"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	before := fingerprint(t, program)
 	attack(t, func(h *host) {
 		b := h.box(h.mounts())

@@ -19,7 +19,7 @@ func TestVersionsThatDifferAreTold(t *testing.T) {
 	for _, tc := range []struct {
 		boxd  string
 		warns bool
-	}{{"devel", false}, {"1.2.3", true}} {
+	}{{version, false}, {"1.2.3", true}} {
 		socket := filepath.Join(t.TempDir(), "s")
 		ln, err := net.Listen("unix", socket)
 		if err != nil {
@@ -42,10 +42,10 @@ func TestVersionsThatDifferAreTold(t *testing.T) {
 				t.Errorf("%v of %s: %q", args, tc.boxd, errOut.String())
 			}
 			var found map[string]string
-			if len(args) > 1 && (json.Unmarshal(out.Bytes(), &found) != nil || found["boxctl"] != "devel" || found["boxd"] != tc.boxd) {
+			if len(args) > 1 && (json.Unmarshal(out.Bytes(), &found) != nil || found["boxctl"] != version || found["boxd"] != tc.boxd) {
 				t.Errorf("%s", out.String())
 			}
-			if len(args) == 1 && out.String() != "boxctl  devel\nboxd    "+tc.boxd+"\n" {
+			if len(args) == 1 && out.String() != "boxctl  "+version+"\nboxd    "+tc.boxd+"\n" {
 				t.Errorf("%s", out.String())
 			}
 		}

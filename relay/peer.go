@@ -100,9 +100,12 @@ func (c peerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SyscallConn is that of the connection, which is always a syscall.Conn.
+// SyscallConn is that of the connection, if it has one.
 func (c peerConn) SyscallConn() (syscall.RawConn, error) {
-	return c.Conn.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // Accept has checked
+	if raw, ok := c.Conn.(syscall.Conn); ok {
+		return raw.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // RemoteAddr returns a peerAddr.

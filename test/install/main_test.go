@@ -47,7 +47,7 @@ func pkg(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv(packagesVariable)
 	if dir == "" {
-		t.Skipf("%s names no packages: this test changes the host, so it is run in the virtual machine", packagesVariable)
+		boxtest.Missing(t, "packages that "+packagesVariable+" names: this test changes the host, so it is run in the virtual machine")
 	}
 	return filepath.Join(dir, name)
 }

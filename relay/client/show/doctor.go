@@ -162,6 +162,9 @@ func fixOf(c *api.Check, family Family) []string {
 		}
 	case "workspace limit":
 		return workspaceFix(c, family)
+	case "output":
+		const file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+		return []string{"echo advise >" + file, "echo 'w " + file + " - - - - advise' >/etc/tmpfiles.d/boxd-output.conf # at each boot"}
 	case "disk":
 		return []string{"boxctl ls --all", "boxctl rm ID # with its workspace", "du -xsh /var/lib/boxd/*"}
 	case "scopes":

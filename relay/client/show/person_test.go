@@ -208,6 +208,7 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		{check("warn", "workspace limit", "x", "install e2fsprogs; or as the operator"), "apt-get install e2fsprogs", "dnf install e2fsprogs"},
 		{check("warn", "workspace limit", "x", "load the module loop, and"), "modprobe loop", "modules-load.d"},
 		{check("warn", "workspace limit", "x", ""), `'[workspaces]' 'store_size = "16GiB"'`, "60-store.toml"},
+		{check("warn", "output", "files in memory have huge pages (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},
 		{check("warn", "disk", "3 MiB free", ""), "boxctl rm ID", "boxctl ls --all"},
 		{check("fail", "scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
 	} {

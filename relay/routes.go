@@ -167,8 +167,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := rt.answer(c)
 	switch {
 	case err != nil && fault.KindOf(err) == fault.NotFound && r.Context().Err() != nil:
-		// What is left to the next boxd is not there any more, but it will be again.
-		c.fail(r.Context(), fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew"))
+		c.fail(r.Context(), supervisor.Stopping()) // what is left to the next boxd is not there any more, but it will be again
 	case err != nil:
 		c.fail(r.Context(), err)
 	case body != nil:

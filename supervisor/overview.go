@@ -124,12 +124,17 @@ func (v *Supervisor) Alive() error {
 	return nil
 }
 
+// Stopping is the answer of a boxd that is about to end: the next one has what this has let go of.
+func Stopping() error {
+	return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
+}
+
 // Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
 func (v *Supervisor) Ready() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
-		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
+		return Stopping()
 	}
 	select {
 	case <-v.boxes.Done():

@@ -172,7 +172,7 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, cfg *policy.Confi
 		return s, false, nil
 	}
 	if v.closed {
-		return nil, false, fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
+		return nil, false, Stopping()
 	}
 	if most := cfg.Sessions.Max; len(v.sessions) >= most {
 		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).

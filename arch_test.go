@@ -56,6 +56,8 @@ func mayImport() map[string]string {
 		"isolation/client":      "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
 		"systemd": "",
+		// who is calling
+		"access": "",
 		// what exists and who may
 		"supervisor/machine": "internal/quantity",
 		"supervisor/policy":  "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",
@@ -66,7 +68,7 @@ func mayImport() map[string]string {
 		"supervisor/failure": "supervisor/policy cgroup isolation isolation/client internal/fault",
 		"supervisor/result":  "supervisor/policy cgroup cgroup/usage isolation internal/quantity",
 		"supervisor/records": "supervisor/policy isolation isolation/output internal/durable internal/fdpass",
-		"supervisor":         "supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
+		"supervisor":         "access supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		// ways in
 		"relay/api":         "internal/quantity",
 		"relay/client":      "relay/api internal/quantity",
@@ -74,7 +76,7 @@ func mayImport() map[string]string {
 		"relay/wire":        "relay/api supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity",
 		"relay/stream":      "relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault",
 		"relay/vigil":       "",
-		"relay":             "relay/api relay/openapi relay/wire relay/stream relay/vigil supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
+		"relay":             "access relay/api relay/openapi relay/wire relay/stream relay/vigil supervisor supervisor/policy supervisor/process isolation isolation/output internal/fault internal/quantity",
 		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
 		// a room of its own, so that boxctl stays what one can read
 		"relay/client/complete": "relay/api relay/client relay/client/show",

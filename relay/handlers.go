@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -74,7 +75,7 @@ func listSessions(c *call) (any, error) {
 	switch {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true, false")
-	case everybody && !c.who.Admin:
+	case everybody && !c.who.Is(access.Admin):
 		return nil, fault.Field("all", "true", "left out: only root sees the sessions of others").Of(fault.Denied)
 	}
 	list := api.SessionList{Sessions: []api.Session{}}

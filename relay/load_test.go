@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // enter takes as many connections as a user gets, of at most that many.
@@ -221,7 +221,7 @@ func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	s.answers = 50 * time.Millisecond
-	s.routes = []route{{"GET /", user, "", func(*call) (any, error) { return strings.Repeat("x", 16<<20), nil }}}
+	s.routes = []route{{"GET /", access.User, "", func(*call) (any, error) { return strings.Repeat("x", 16<<20), nil }}}
 	ln, done := serve(t, s)
 	conn := dial(t, ln)
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -280,7 +280,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{supervisor.Principal{Name: "uid:1"}, newLoad()}
+	peer := peerAddr{access.Principal{Name: "uid:1", Role: access.User}, newLoad()}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)
@@ -331,14 +331,14 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			}
 			s, _ := quiet()
 			undone := false
-			s.routes = []route{{"POST /", user, "", func(*call) (any, error) {
+			s.routes = []route{{"POST /", access.User, "", func(*call) (any, error) {
 				return created{api.Session{ID: "s"}, func() { undone = true }}, nil
 			}}}
 			w := http.ResponseWriter(httptest.NewRecorder())
 			if tc.hangsUp {
 				w = deaf{w}
 			}
-			s.ServeHTTP(w, as(ctx, supervisor.Principal{Name: "uid:1"}, http.MethodPost, "/"))
+			s.ServeHTTP(w, as(ctx, access.Principal{Name: "uid:1", Role: access.User}, http.MethodPost, "/"))
 			if undone != tc.want {
 				t.Errorf("undone: %v", undone)
 			}

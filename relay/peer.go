@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/access"
 )
 
 // peerKey is the context key of the caller.
@@ -118,7 +117,7 @@ func (c peerConn) Close() error {
 }
 
 type peerAddr struct {
-	who  supervisor.Principal
+	who  access.Principal
 	load *load
 }
 
@@ -158,10 +157,10 @@ func caller(ctx context.Context) (peerAddr, bool) {
 }
 
 // peerOf reads the credentials the peer had when it connected (SO_PEERCRED, unix(7)).
-func peerOf(conn syscall.Conn) (supervisor.Principal, error) {
+func peerOf(conn syscall.Conn) (access.Principal, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return supervisor.Principal{}, fmt.Errorf("peer: %w", err)
+		return access.Principal{}, fmt.Errorf("peer: %w", err)
 	}
 	var cred *unix.Ucred
 	var groups []uint32
@@ -178,18 +177,15 @@ func peerOf(conn syscall.Conn) (supervisor.Principal, error) {
 		err = unix.EAFNOSUPPORT
 	}
 	if err != nil {
-		return supervisor.Principal{}, fmt.Errorf("peer: %w", err)
+		return access.Principal{}, fmt.Errorf("peer: %w", err)
 	}
-	return supervisor.Principal{
-		Name: PrincipalOf(cred.Uid), UID: cred.Uid, GID: cred.Gid, Groups: groups, Admin: cred.Uid == 0,
+	return access.Principal{
+		Name: access.OfUser(cred.Uid), UID: cred.Uid, GID: cred.Gid, Groups: groups, Role: access.RoleOfUser(cred.Uid),
 	}, nil
 }
 
 // nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.
 const nobody = ^uint32(0)
-
-// PrincipalOf names the principal of a user of the host.
-func PrincipalOf(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
 
 // maxGroups is the most supplementary groups that are looked at; the kernel allows 65536.
 const maxGroups = 256

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/boxd-dev/boxd/access"
 )
 
 func TestTheKernelSaysWhoIsCalling(t *testing.T) {
@@ -31,7 +33,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 	peer, known := caller(withPeer(t.Context(), conn))
 	who := peer.who
 	uid := uint32(os.Geteuid())
-	if !known || who.UID != uid || who.Name != PrincipalOf(uid) || who.Admin != (uid == 0) || conn.RemoteAddr().String() != who.Name {
+	if !known || who.UID != uid || who.Name != access.OfUser(uid) || who.Is(access.Admin) != (uid == 0) || conn.RemoteAddr().String() != who.Name {
 		t.Errorf("%+v", who)
 	}
 	if _, known := caller(withPeer(t.Context(), client)); known {

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -35,7 +36,7 @@ func quiet() (*Server, *bytes.Buffer) {
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes() {
-		if r.role != anyone && r.role != user && r.role != admin || r.handle == nil {
+		if r.role != anyone && r.role != access.User && r.role != access.Admin || r.handle == nil {
 			t.Errorf("%q is for role %d", r.pattern, r.role)
 		}
 		if strings.Contains(r.pattern, "{id}") && !slices.Contains(strings.Fields(r.query), "owner") {
@@ -61,7 +62,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 }
 
 // as makes a request of a caller.
-func as(ctx context.Context, who supervisor.Principal, method, target string) *http.Request {
+func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
 	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{who, newLoad()}))
 }
@@ -69,18 +70,25 @@ func as(ctx context.Context, who supervisor.Principal, method, target string) *h
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		role  role
-		admin bool
-		want  int
+		role access.Role
+		is   access.Role
+		want int
 	}{
-		{0, true, 403}, {0, false, 403}, {anyone, false, 200}, {user, false, 200}, {admin, false, 403}, {admin, true, 200},
+		{0, access.Admin, 403},
+		{0, 0, 403},
+		{0, access.User, 403},
+		{anyone, 0, 200},
+		{access.User, access.User, 200},
+		{access.User, access.Viewer, 403},
+		{access.Admin, access.Operator, 403},
+		{access.Admin, access.Admin, 200},
 	} {
 		s, _ := quiet()
 		s.routes = []route{{"GET /", tc.role, "", func(*call) (any, error) { return api.Health{}, nil }}}
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1", Admin: tc.admin}, http.MethodGet, "/"))
+		s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: tc.is}, http.MethodGet, "/"))
 		if w.Code != tc.want {
-			t.Errorf("role %d, admin %v: %d, want %d", tc.role, tc.admin, w.Code, tc.want)
+			t.Errorf("role %v, caller %v: %d, want %d", tc.role, tc.is, w.Code, tc.want)
 		}
 	}
 }
@@ -153,7 +161,7 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 		{"GET", "/v1/sessions/x/processes/y/stop", "POST"},
 	} {
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, tc.method, tc.path))
+		s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: access.User}, tc.method, tc.path))
 		want := http.StatusMethodNotAllowed
 		if tc.allow == "" {
 			want = http.StatusNotFound
@@ -169,14 +177,14 @@ func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	ok := func(*call) (any, error) { return api.Health{}, nil }
-	s.routes = []route{{"GET /", user, "all", ok}, {"GET /two", user, "owner wait", ok}, {"GET /none", user, "", ok}}
+	s.routes = []route{{"GET /", access.User, "all", ok}, {"GET /two", access.User, "owner wait", ok}, {"GET /none", access.User, "", ok}}
 	for target, want := range map[string]int{
 		"/": 200, "/?all=true": 200, "/?all": 200, "/?ALL=true": 400, "/?al=true": 400, "/?all=true&all=false": 400, "/?all=%zz": 400, "/?all=true&owner=x": 400,
 		"/two": 200, "/two?wait=1s": 200, "/two?wait=1s&owner=x": 200, "/two?owner=x": 200, "/two?wait=1s&wait=2s": 400, "/two?all=true": 400,
 		"/two?owner%20wait=x": 400, "/none": 200, "/none?=": 400, "/none?owner=x": 400,
 	} {
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, as(t.Context(), supervisor.Principal{Name: "uid:1"}, http.MethodGet, target))
+		s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: access.User}, http.MethodGet, target))
 		if w.Code != want {
 			t.Errorf("%s: %d %s, want %d", target, w.Code, w.Body, want)
 		}
@@ -250,7 +258,7 @@ func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	cancel()
 	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, as(ctx, supervisor.Principal{}, http.MethodGet, "/"))
+		s.ServeHTTP(w, as(ctx, access.Principal{}, http.MethodGet, "/"))
 		if w.Code != want {
 			t.Errorf("%d, not %d: %s", w.Code, want, w.Body)
 		}

@@ -10,24 +10,19 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// role is what a caller must be to take a route.
-type role uint8
-
-const (
-	anyone role = iota + 1 // whoever can connect
-	user                   // a principal, for what is its own
-	admin
-)
+// anyone is the role of a route for whoever can connect.
+const anyone = ^access.Role(0)
 
 // route is one way in. The zero role fits nobody, so a line without one is closed.
 type route struct {
 	pattern string
-	role    role
+	role    access.Role
 	query   string // the query parameters it knows
 	handle  func(c *call) (any, error)
 }
@@ -38,31 +33,31 @@ func routes() []route {
 		{"GET /healthz", anyone, "", health},
 		{"GET /readyz", anyone, "", ready},
 		{"GET /v1/openapi.json", anyone, "", description},
-		{"GET /v1/status", user, "", status},
-		{"GET /v1/profiles", user, "", profiles},
-		{"GET /v1/doctor", user, "", doctor},
-		{"POST /v1/exec", user, "", oneShot},
-		{"GET /v1/exec/stream", user, "", oneShotStream},
-		{"GET /v1/sessions", user, "all", listSessions},
-		{"POST /v1/sessions", user, "", createSession},
-		{"GET /v1/sessions/{id}", user, "owner", getSession},
-		{"PATCH /v1/sessions/{id}", user, "owner", changeSession},
-		{"DELETE /v1/sessions/{id}", user, "owner", deleteSession},
-		{"POST /v1/sessions/{id}/freeze", user, "owner", freeze},
-		{"POST /v1/sessions/{id}/thaw", user, "owner", thaw},
-		{"POST /v1/sessions/{id}/exec", user, "owner", execute},
-		{"GET /v1/sessions/{id}/exec/stream", user, "owner", executeStream},
-		{"GET /v1/sessions/{id}/processes", user, "owner", listProcesses},
-		{"PUT /v1/sessions/{id}/processes/{p}", user, "owner", startProcess},
-		{"GET /v1/sessions/{id}/processes/{p}", user, "owner wait", getProcess},
-		{"DELETE /v1/sessions/{id}/processes/{p}", user, "owner", deleteProcess},
-		{"POST /v1/sessions/{id}/processes/{p}/stop", user, "owner", stopProcess},
-		{"POST /v1/sessions/{id}/processes/{p}/signal", user, "owner", signalProcess},
-		{"POST /v1/sessions/{id}/processes/{p}/resize", user, "owner", resizeProcess},
-		{"POST /v1/sessions/{id}/processes/{p}/renew", user, "owner", renewProcess},
-		{"GET /v1/sessions/{id}/processes/{p}/logs", user, "owner follow stdout stderr tail lines stream format timestamps", processLogs},
-		{"GET /v1/sessions/{id}/processes/{p}/stream", user, "owner", processStream},
-		{"GET /v1/sessions/{id}/processes/{p}/stdio", user, "owner", processStdio},
+		{"GET /v1/status", access.User, "", status},
+		{"GET /v1/profiles", access.User, "", profiles},
+		{"GET /v1/doctor", access.User, "", doctor},
+		{"POST /v1/exec", access.User, "", oneShot},
+		{"GET /v1/exec/stream", access.User, "", oneShotStream},
+		{"GET /v1/sessions", access.User, "all", listSessions},
+		{"POST /v1/sessions", access.User, "", createSession},
+		{"GET /v1/sessions/{id}", access.User, "owner", getSession},
+		{"PATCH /v1/sessions/{id}", access.User, "owner", changeSession},
+		{"DELETE /v1/sessions/{id}", access.User, "owner", deleteSession},
+		{"POST /v1/sessions/{id}/freeze", access.User, "owner", freeze},
+		{"POST /v1/sessions/{id}/thaw", access.User, "owner", thaw},
+		{"POST /v1/sessions/{id}/exec", access.User, "owner", execute},
+		{"GET /v1/sessions/{id}/exec/stream", access.User, "owner", executeStream},
+		{"GET /v1/sessions/{id}/processes", access.User, "owner", listProcesses},
+		{"PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", startProcess},
+		{"GET /v1/sessions/{id}/processes/{p}", access.User, "owner wait", getProcess},
+		{"DELETE /v1/sessions/{id}/processes/{p}", access.User, "owner", deleteProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/stop", access.User, "owner", stopProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/signal", access.User, "owner", signalProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/resize", access.User, "owner", resizeProcess},
+		{"POST /v1/sessions/{id}/processes/{p}/renew", access.User, "owner", renewProcess},
+		{"GET /v1/sessions/{id}/processes/{p}/logs", access.User, "owner follow stdout stderr tail lines stream format timestamps", processLogs},
+		{"GET /v1/sessions/{id}/processes/{p}/stream", access.User, "owner", processStream},
+		{"GET /v1/sessions/{id}/processes/{p}/stdio", access.User, "owner", processStdio},
 	}
 }
 
@@ -149,7 +144,7 @@ type call struct {
 	server *Server
 	w      http.ResponseWriter
 	r      *http.Request
-	who    supervisor.Principal
+	who    access.Principal
 	load   *load // of who
 	path   path
 	read   bool // the body, to its end
@@ -160,7 +155,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt, path := s.find(r)
 	peer, known := caller(r.Context())
 	c := &call{server: s, w: w, r: r, who: peer.who, load: peer.load, path: path}
-	if !known || rt.role == 0 || rt.role == admin && !c.who.Admin {
+	if !known || rt.role != anyone && !c.who.Is(rt.role) {
 		c.fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that").WithHint("it is for root, over the socket of boxd"))
 		return
 	}
@@ -212,15 +207,15 @@ func (c *call) process() (*supervisor.Session, *process.Process, error) {
 	return s, p, err
 }
 
-func (c *call) owner() (supervisor.Principal, error) {
+func (c *call) owner() (access.Principal, error) {
 	name := c.r.URL.Query().Get("owner")
 	if name == "" || name == c.who.Name {
 		return c.who, nil
 	}
-	if !c.who.Admin {
+	if !c.who.Is(access.Admin) {
 		return c.who, fault.Field("owner", name, "left out, or "+c.who.Name).Of(fault.Denied)
 	}
-	return supervisor.Principal{Name: name}, nil
+	return access.Principal{Name: name}, nil
 }
 
 func noRoute(c *call) (any, error) {

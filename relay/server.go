@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -112,5 +113,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{supervisor.Principal{Name: "boxd"}, newLoad()}, func() {}}, nil
+	return peerConn{conn, peerAddr{access.Principal{Name: "boxd"}, newLoad()}, func() {}}, nil
 }

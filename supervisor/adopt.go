@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -21,7 +22,7 @@ import (
 
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
-		ID: s.ID, Key: s.Key, Owner: records.Owner(s.Owner), Created: s.Created, Settings: s.settings(), Enforced: s.enforced,
+		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.settings(), Enforced: s.enforced,
 	})
 }
 
@@ -169,7 +170,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		ID: r.ID, Key: key, Owner: Principal(r.Owner), Hostname: policy.Hostname(r.ID), Settings: r.Settings, Created: r.Created,
+		ID: r.ID, Key: key, Owner: principalOf(r.Owner), Hostname: policy.Hostname(r.ID), Settings: r.Settings, Created: r.Created,
 		profile: *profile, made: cfg, enforced: r.Enforced, started: make(chan struct{}), ended: make(chan struct{}), state: StateReady, lastUsed: time.Now(),
 	}
 	box, found, err := v.boxes.Adopt(ctx, s.spec())
@@ -258,4 +259,18 @@ func (v *Supervisor) endUnnamed(s *Session, program *client.Program) {
 			f.Close()
 		}
 	})
+}
+
+// ownerOf is what a record has of a principal.
+func ownerOf(p Principal) records.Owner {
+	return records.Owner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin)}
+}
+
+// principalOf is the principal of a record.
+func principalOf(o records.Owner) Principal {
+	p := Principal{Name: o.Name, UID: o.UID, GID: o.GID, Groups: o.Groups, Role: access.User}
+	if o.Admin {
+		p.Role = access.Admin
+	}
+	return p
 }

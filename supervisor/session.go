@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
@@ -16,14 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Principal is who is calling. Ids of sessions belong to it: two principals may both have "s1".
-type Principal struct {
-	Name   string // "uid:1000"
-	UID    uint32
-	GID    uint32
-	Groups []uint32
-	Admin  bool // may see and end the sessions of others
-}
+// Principal is who is calling.
+type Principal = access.Principal
 
 // Session is one box and what is known of it.
 type Session struct {

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -200,7 +201,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 		_, _, err := v.claim(who, &policy.Request{ID: id}, &cfg, policy.Settings{}, &policy.Profile{}, nil)
 		return err
 	}
-	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Admin: true}
+	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Role: access.Admin}
 	for i := range 3 {
 		if err := claim(one, fmt.Sprint(i)); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/command"
@@ -178,7 +179,7 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, cfg *policy.Confi
 		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}
-	if own := v.ownedLocked(who); !who.Admin && own >= cfg.Sessions.MaxPerOwner {
+	if own := v.ownedLocked(who); !who.Is(access.Admin) && own >= cfg.Sessions.MaxPerOwner {
 		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, cfg.Sessions.MaxPerOwner).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}

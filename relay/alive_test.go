@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
 )
 
 // serving runs a server until the test or ctx ends; ended is closed then.
@@ -37,14 +38,14 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s, _ := quiet()
 	answer := make(chan error, 1)
-	s.routes = []route{{"GET /healthz", anyone, "", func(c *call) (any, error) {
+	s.routes = []route.Route{line("GET /healthz", route.Anyone, "", func(c *route.Call) (any, error) {
 		select {
 		case err := <-answer:
 			return api.Health{}, err
-		case <-c.context().Done():
-			return nil, c.context().Err()
+		case <-c.Context().Done():
+			return nil, c.Context().Err()
 		}
-	}}}
+	})}
 	ended := serving(ctx, t, s, listen(t))
 	answer <- nil
 	if err := s.Check(t.Context()); err != nil {

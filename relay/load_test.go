@@ -21,47 +21,20 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // enter takes as many connections as a user gets, of at most that many.
-func enter(c *callers, uid uint32, most int) (taken int, err error) {
+func enter(c *load.Callers, uid uint32, most int) (taken int, err error) {
 	for range most {
-		if _, refused := c.enter(uid); refused != nil {
-			return taken, refused.err
+		if _, refused := c.Enter(uid); refused != nil {
+			return taken, refused.Err
 		}
 		taken++
 	}
 	return taken, nil
-}
-
-func TestConnectionsOfOneUserLeaveRoomForOthers(t *testing.T) {
-	t.Parallel()
-	c := newCallers()
-	for uid := range uint32(4) {
-		if n, err := enter(c, 1+uid, 300); n != 256 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "256") {
-			t.Errorf("user %d gets %d: %v", uid, n, err)
-		}
-	}
-	if n, err := enter(c, 9, 1); n != 0 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "1024") {
-		t.Errorf("a fifth user gets %d: %v", n, err)
-	}
-	if n, err := enter(c, 0, 2000); n != 1024 || fault.KindOf(err) != fault.Exhausted {
-		t.Errorf("root gets %d: %v", n, err)
-	}
-	c.leave(2)
-	if n, _ := enter(c, 9, 2); n != 1 {
-		t.Errorf("after one has ended another user gets %d", n)
-	}
-	c.leave(9)
-	for range 256 {
-		c.leave(1)
-	}
-	for range 1024 {
-		c.leave(0)
-	}
-	if c.users[1] != nil || c.users[9] != nil || c.users[0] != nil || len(c.users) != 3 || c.others != 2*256+255 {
-		t.Errorf("%d users and %d connections are known", len(c.users), c.others)
-	}
 }
 
 func listen(t *testing.T) net.Listener {
@@ -86,7 +59,7 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 
 func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), newCallers()}
+	ln := peerListener{listen(t), load.NewCallers()}
 	uid := uint32(os.Geteuid())
 	taken, _ := enter(ln.callers, uid, 2000)
 	refused := dial(t, ln)
@@ -105,18 +78,18 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	defer resp.Body.Close()
 	var p api.Problem
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusTooManyRequests || p.Status != resp.StatusCode ||
-		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != problemType || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
+		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != wire.ProblemMedia || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
 		t.Errorf("%v %+v %v", resp, p, err)
 	}
 	if n, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("read %d, %v", n, err)
 	}
-	ln.callers.leave(uid)
+	ln.callers.Leave(uid)
 	dial(t, ln)
 	conn := <-accepted
 	conn.Close()
 	conn.Close() // counts once
-	if n := ln.callers.users[uid].conns; n != taken-1 {
+	if n := ln.callers.Connections(uid); n != taken-1 {
 		t.Errorf("%d connections are counted, want %d", n, taken-1)
 	}
 }
@@ -124,7 +97,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 // A client that is still sending its request hears why it is turned away, and not of a broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), newCallers()}
+	ln := peerListener{listen(t), load.NewCallers()}
 	enter(ln.callers, uint32(os.Geteuid()), 2000)
 	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -145,20 +118,20 @@ func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	user, other := newLoad(), newLoad()
-	release, err := user.reserve(t.Context(), maxUserBytes-10)
+	user, other := load.New(), load.New()
+	release, err := user.Reserve(t.Context(), load.MaxUserBytes-10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	post := func(ctx context.Context, l *load, body string, length int64) error {
+	post := func(ctx context.Context, l *load.Load, body string, length int64) error {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
 		r.ContentLength = length
-		c := &call{server: s, w: httptest.NewRecorder(), r: r, load: l}
-		return c.decodeBody(new(api.ExecRequest), maxBody)
+		c := &route.Call{Common: s.common, W: httptest.NewRecorder(), R: r, Load: l}
+		return c.DecodeBody(new(api.ExecRequest), route.MaxBody)
 	}
 	gone, hangUp := context.WithCancel(t.Context())
 	hangUp()
-	for _, length := range []int64{11, -1, maxBody} { // -1 may become anything
+	for _, length := range []int64{11, -1, route.MaxBody} { // -1 may become anything
 		if err := post(gone, user, "{}         ", length); !errors.Is(err, context.Canceled) {
 			t.Errorf("a body of %d bytes without room: %v", length, err)
 		}
@@ -175,13 +148,13 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, length := range []int64{maxBody + 1, 1 << 40} { // refused before anything is read or kept
+	for _, length := range []int64{route.MaxBody + 1, 1 << 40} { // refused before anything is read or kept
 		f, ok := errors.AsType[*fault.Error](post(t.Context(), user, "", length))
 		if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
 			t.Errorf("%d bytes: %+v", length, f)
 		}
 	}
-	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", maxBody+1), -1))
+	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", route.MaxBody+1), -1))
 	if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
 		t.Errorf("more than may be: %+v", f)
 	}
@@ -199,7 +172,7 @@ func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = srv.Serve(peerListener{ln, newCallers()}) // ends with the test
+		_ = srv.Serve(peerListener{ln, load.NewCallers()}) // ends with the test
 	}()
 	t.Cleanup(func() {
 		srv.Close()
@@ -220,8 +193,8 @@ func await(t *testing.T, what string, done <-chan struct{}) {
 func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.answers = 50 * time.Millisecond
-	s.routes = []route{{"GET /", access.User, "", func(*call) (any, error) { return strings.Repeat("x", 16<<20), nil }}}
+	s.common.Answers = 50 * time.Millisecond
+	s.routes = []route.Route{line("GET /", access.User, "", func(*route.Call) (any, error) { return strings.Repeat("x", 16<<20), nil })}
 	ln, done := serve(t, s)
 	conn := dial(t, ln)
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -242,7 +215,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 		"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		s, _ := quiet()
-		s.answers = 50 * time.Millisecond
+		s.common.Answers = 50 * time.Millisecond
 		ln, done := serve(t, s)
 		conn := dial(t, ln)
 		if _, err := io.WriteString(conn, request); err != nil {
@@ -280,7 +253,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{access.Principal{Name: "uid:1", Role: access.User}, newLoad()}
+	peer := peerAddr{access.Principal{Name: "uid:1", Role: access.User}, load.New()}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)
@@ -331,9 +304,9 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			}
 			s, _ := quiet()
 			undone := false
-			s.routes = []route{{"POST /", access.User, "", func(*call) (any, error) {
-				return created{api.Session{ID: "s"}, func() { undone = true }}, nil
-			}}}
+			s.routes = []route.Route{line("POST /", access.User, "", func(*route.Call) (any, error) {
+				return route.Created{Body: api.Session{ID: "s"}, Undo: func() { undone = true }}, nil
+			})}
 			w := http.ResponseWriter(httptest.NewRecorder())
 			if tc.hangsUp {
 				w = deaf{w}

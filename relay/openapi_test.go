@@ -24,7 +24,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/openapi"
+	"github.com/boxd-dev/boxd/relay/processes"
+	"github.com/boxd-dev/boxd/relay/route"
 )
 
 func described(t *testing.T) *openapi3.T {
@@ -36,15 +39,15 @@ func described(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// line is a line of the route table as the document has it.
-type line struct{ Role, Query, Path string }
+// row is a line of the route table as the document has it.
+type row struct{ Role, Query, Path string }
 
 // Every route is described, with its role and parameters, and what is described is a route.
 func TestRoutesAreWhatIsDescribed(t *testing.T) {
 	t.Parallel()
-	table, document := map[string]line{}, map[string]line{}
+	table, document := map[string]row{}, map[string]row{}
 	for _, r := range routes() {
-		_, path, _ := strings.Cut(r.pattern, " ")
+		_, path, _ := strings.Cut(r.Pattern, " ")
 		ids := []string{}
 		for segment := range strings.SplitSeq(path, "/") {
 			if id, ok := strings.CutPrefix(segment, "{"); ok {
@@ -52,10 +55,10 @@ func TestRoutesAreWhatIsDescribed(t *testing.T) {
 			}
 		}
 		role := "anyone"
-		if r.role != anyone {
-			role = r.role.String()
+		if r.Role != route.Anyone {
+			role = r.Role.String()
 		}
-		table[r.pattern] = line{role, sorted(strings.Fields(r.query)), sorted(ids)}
+		table[r.Pattern] = row{role, sorted(strings.Fields(r.Query)), sorted(ids)}
 	}
 	for path, item := range described(t).Paths.Map() {
 		for method, op := range item.Operations() {
@@ -64,7 +67,7 @@ func TestRoutesAreWhatIsDescribed(t *testing.T) {
 				in[p.Value.In] = append(in[p.Value.In], p.Value.Name)
 			}
 			role, _ := op.Extensions["x-boxd-role"].(string)
-			document[method+" "+path] = line{role, sorted(in["query"]), sorted(in["path"])}
+			document[method+" "+path] = row{role, sorted(in["query"]), sorted(in["path"])}
 		}
 	}
 	if diff := cmp.Diff(table, document); diff != "" {
@@ -181,13 +184,13 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	}
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
-		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
-		fmt.Sprintf("one user follows | %d |", maxUserStreams),
-		fmt.Sprintf("execution or process | %s, %s |", size(maxSessionBody), size(maxBody)),
-		fmt.Sprintf("under way together | %s |", size(maxUserBytes)),
+		fmt.Sprintf("all users but root together | %d; %d |", load.MaxUserConnections, load.MaxConnections),
+		fmt.Sprintf("one user follows | %d |", load.MaxUserStreams),
+		fmt.Sprintf("execution or process | %s, %s |", size(route.MaxSessionBody), size(route.MaxBody)),
+		fmt.Sprintf("under way together | %s |", size(load.MaxUserBytes)),
 		fmt.Sprintf("header of a request | %s |", size(maxHeader)),
-		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(bodyPatience), length(answerPatience)),
-		fmt.Sprintf("`wait` | %s |", length(maxWait)),
+		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(load.BodyPatience), length(answerPatience)),
+		fmt.Sprintf("`wait` | %s |", length(processes.MaxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {
 			t.Errorf("the guide does not say %q", row)

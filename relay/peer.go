@@ -10,12 +10,12 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/relay/load"
 )
 
 // peerKey is the context key of the caller.
@@ -25,7 +25,7 @@ type peerKey struct{}
 // other is closed before its first byte is read.
 type peerListener struct {
 	net.Listener
-	callers *callers
+	callers *load.Callers
 }
 
 // Accept returns the next connection; its remote address is the caller.
@@ -45,38 +45,14 @@ func (l peerListener) Accept() (net.Conn, error) {
 			conn.Close()
 			continue
 		}
-		load, refused := l.callers.enter(who.UID)
+		held, refused := l.callers.Enter(who.UID)
 		if refused != nil {
-			l.callers.turnAway(conn, refused.answer)
+			l.callers.TurnAway(conn, refused)
 			continue
 		}
-		leave := sync.OnceFunc(func() { l.callers.leave(who.UID) })
-		return peerConn{conn, peerAddr{who, load}, leave}, nil
+		leave := sync.OnceFunc(func() { l.callers.Leave(who.UID) })
+		return peerConn{conn, peerAddr{who, held}, leave}, nil
 	}
-}
-
-// turnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
-// nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
-// and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
-func (c *callers) turnAway(conn net.Conn, answer []byte) {
-	_ = conn.SetDeadline(time.Now().Add(leavePatience))
-	select {
-	case c.leaving <- struct{}{}:
-	default:
-		_, _ = conn.Write(answer) // a new socket has room for it
-		conn.Close()
-		return
-	}
-	go func() { // ends with the patience
-		defer func() { <-c.leaving }()
-		defer conn.Close()
-		_, _ = conn.Read(make([]byte, 1))
-		_ = conn.SetDeadline(time.Now().Add(leavePatience))
-		_, _ = conn.Write(answer) // a caller that has hung up needs no answer
-		if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
-			_, _ = io.Copy(io.Discard, conn)
-		}
-	}()
 }
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which
@@ -118,7 +94,7 @@ func (c peerConn) Close() error {
 
 type peerAddr struct {
 	who  access.Principal
-	load *load
+	load *load.Load
 }
 
 func (peerAddr) Network() string  { return "unix" }
@@ -135,19 +111,14 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 // connKey is the context key of the connection.
 type connKey struct{}
 
-// unsent is how many bytes the connection of a request has taken that its peer has not (SIOCOUTQ, unix(7)).
-func unsent(ctx context.Context) int {
-	socket := socketOf(ctx)
-	if socket == nil {
-		return 0
+// socketOf is the Unix socket that a request has come on, nil if it is none.
+func socketOf(ctx context.Context) *net.UnixConn {
+	conn, ok := ctx.Value(connKey{}).(peerConn)
+	if !ok {
+		return nil
 	}
-	control, err := socket.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	n := 0
-	_ = control.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // of a closed one nothing
-	return n
+	socket, _ := conn.Conn.(*net.UnixConn)
+	return socket
 }
 
 // caller returns who has connected.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/relay/load"
 )
 
 func TestTheKernelSaysWhoIsCalling(t *testing.T) {
@@ -25,7 +26,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, newCallers()}.Accept()
+	conn, err := peerListener{ln, load.NewCallers()}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func TestAConnectionWithoutCredentialsIsClosed(t *testing.T) {
 	}
 	accepted := make(chan error, 1)
 	go func() {
-		_, err := peerListener{ln, newCallers()}.Accept()
+		_, err := peerListener{ln, load.NewCallers()}.Accept()
 		accepted <- err
 	}()
 	client, err := net.Dial("tcp", ln.Addr().String())
@@ -63,5 +64,20 @@ func TestAConnectionWithoutCredentialsIsClosed(t *testing.T) {
 	ln.Close()
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accepted: %v", err)
+	}
+}
+
+func TestOnlyAUnixSocketCarriesDescriptors(t *testing.T) {
+	t.Parallel()
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	for _, conn := range []net.Conn{a, peerConn{Conn: a}} {
+		if socketOf(withPeer(t.Context(), conn)) != nil {
+			t.Errorf("%T is a Unix socket", conn)
+		}
+	}
+	if socketOf(t.Context()) != nil {
+		t.Error("no connection is a Unix socket")
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -36,11 +38,11 @@ func quiet() (*Server, *bytes.Buffer) {
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes() {
-		if r.role != anyone && r.role != access.User && r.role != access.Admin || r.handle == nil {
-			t.Errorf("%q is for role %d", r.pattern, r.role)
+		if r.Role != route.Anyone && r.Role != access.User && r.Role != access.Admin || r.Handle == nil {
+			t.Errorf("%q is for role %d", r.Pattern, r.Role)
 		}
-		if strings.Contains(r.pattern, "{id}") && !slices.Contains(strings.Fields(r.query), "owner") {
-			t.Errorf("%q is about a session, and an admin cannot name its owner", r.pattern)
+		if strings.Contains(r.Pattern, "{id}") && !slices.Contains(strings.Fields(r.Query), "owner") {
+			t.Errorf("%q is about a session, and an admin cannot name its owner", r.Pattern)
 		}
 	}
 	if len(Patterns()) != len(routes()) {
@@ -52,11 +54,11 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	for _, r := range routes() {
-		method, path, _ := strings.Cut(r.pattern, " ")
+		method, path, _ := strings.Cut(r.Pattern, " ")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y").Replace(path), nil))
 		if w.Code != http.StatusForbidden {
-			t.Errorf("%s: %d %s", r.pattern, w.Code, w.Body)
+			t.Errorf("%s: %d %s", r.Pattern, w.Code, w.Body)
 		}
 	}
 }
@@ -64,7 +66,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 // as makes a request of a caller.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{who, newLoad()}))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{who, load.New()}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
@@ -77,14 +79,14 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		{0, access.Admin, 403},
 		{0, 0, 403},
 		{0, access.User, 403},
-		{anyone, 0, 200},
+		{route.Anyone, 0, 200},
 		{access.User, access.User, 200},
 		{access.User, access.Viewer, 403},
 		{access.Admin, access.Operator, 403},
 		{access.Admin, access.Admin, 200},
 	} {
 		s, _ := quiet()
-		s.routes = []route{{"GET /", tc.role, "", func(*call) (any, error) { return api.Health{}, nil }}}
+		s.routes = []route.Route{line("GET /", tc.role, "", func(*route.Call) (any, error) { return api.Health{}, nil })}
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: tc.is}, http.MethodGet, "/"))
 		if w.Code != tc.want {
@@ -140,8 +142,8 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 		{"GET", "/v1/sessions/s1/process/p1", "", "", ""},
 	} {
 		rt, ids := s.find(httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, nil))
-		if want := (path{tc.id, tc.process}); rt.pattern != tc.pattern || ids != want {
-			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.pattern, ids, tc.pattern, want)
+		if want := (route.Path{Session: tc.id, Process: tc.process}); rt.Pattern != tc.pattern || ids != want {
+			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.Pattern, ids, tc.pattern, want)
 		}
 	}
 }
@@ -176,8 +178,8 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	ok := func(*call) (any, error) { return api.Health{}, nil }
-	s.routes = []route{{"GET /", access.User, "all", ok}, {"GET /two", access.User, "owner wait", ok}, {"GET /none", access.User, "", ok}}
+	ok := func(*route.Call) (any, error) { return api.Health{}, nil }
+	s.routes = []route.Route{line("GET /", access.User, "all", ok), line("GET /two", access.User, "owner wait", ok), line("GET /none", access.User, "", ok)}
 	for target, want := range map[string]int{
 		"/": 200, "/?all=true": 200, "/?all": 200, "/?ALL=true": 400, "/?al=true": 400, "/?all=true&all=false": 400, "/?all=%zz": 400, "/?all=true&owner=x": 400,
 		"/two": 200, "/two?wait=1s": 200, "/two?wait=1s&owner=x": 200, "/two?owner=x": 200, "/two?wait=1s&wait=2s": 400, "/two?all=true": 400,
@@ -210,7 +212,7 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 		{fmt.Errorf("open /var/lib/boxd/x: %w", fs.ErrPermission), 500, "internal", "boxd failed; its log has the reason"},
 		{fmt.Errorf("start: %w", &isolation.StepError{Step: isolation.StepMask, Item: "kcore", Errno: 13}), 500, "internal", `start: mask "kcore": permission denied`},
 	} {
-		p := s.problem(t.Context(), tc.err)
+		p := s.common.Problem(t.Context(), tc.err)
 		if p.Status != tc.status || p.Type != api.ProblemType+tc.kind || p.Detail != tc.detail || p.Title == "" {
 			t.Errorf("%v: %+v", tc.err, p)
 		}
@@ -223,11 +225,11 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if p := s.problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
+	if p := s.common.Problem(gone, fmt.Errorf("x: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable {
 		t.Errorf("a request that was canceled: %+v", p)
 	}
 	// Canceled by nobody we know: a defect, not an answer.
-	if p := s.problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
+	if p := s.common.Problem(t.Context(), context.Canceled); p.Status != http.StatusInternalServerError {
 		t.Errorf("%+v", p)
 	}
 }
@@ -237,8 +239,8 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 	s, _ := quiet()
 	for kind, want := range map[fault.Kind]string{fault.Exhausted: "1", fault.Unavailable: "1", fault.Invalid: ""} {
 		w := httptest.NewRecorder()
-		c := &call{server: s, w: w, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)}
-		c.fail(t.Context(), fault.Errorf(kind, "x"))
+		c := &route.Call{Common: s.common, W: w, R: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)}
+		c.Fail(t.Context(), fault.Errorf(kind, "x"))
 		var p api.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %v", w.Body, err)
@@ -253,7 +255,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.routes = []route{{"GET /", anyone, "", func(*call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") }}}
+	s.routes = []route.Route{line("GET /", route.Anyone, "", func(*route.Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -30,30 +32,23 @@ type Config struct {
 const (
 	maxHeader      = 64 << 10
 	headerPatience = 10 * time.Second
-	bodyPatience   = time.Minute // for a body to arrive
 	answerPatience = time.Minute // for an answer to be taken
 	idlePatience   = 2 * time.Minute
 	stopPatience   = 5 * time.Second
-
-	maxBody        = 16 << 20 // of an execution: its code and its input come in it
-	maxSessionBody = 1 << 20
 )
 
 // Server serves one supervisor.
 type Server struct {
-	cfg     Config
-	sup     *supervisor.Supervisor
-	log     *slog.Logger
-	started time.Time
-	routes  []route
-	mirror  *vigil.Mirror  // where it looks at itself
-	answers time.Duration  // patience with who does not read an answer
-	streams sync.WaitGroup // http.Server does not know hijacked connections
+	cfg    Config
+	common *route.Common
+	routes []route.Route
+	mirror *vigil.Mirror // where it looks at itself
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	return &Server{cfg: cfg, sup: sup, log: log, started: time.Now(), routes: routes(), mirror: vigil.NewMirror(), answers: answerPatience}
+	common := &route.Common{Sup: sup, Log: log, Version: cfg.Version, Started: time.Now(), Answers: answerPatience}
+	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror()}
 }
 
 // Serve answers on a Unix socket until ctx ends or boxd is idle, and returns when every stream has ended too.
@@ -62,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Handler:           s,
 		ConnContext:       withPeer,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn),
 		ReadHeaderTimeout: headerPatience,
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
@@ -80,9 +75,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	var itself sync.WaitGroup
 	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
-	callers := newCallers()
+	callers := load.NewCallers()
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
-		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return callers.none() && s.sup.Idle() }}
+		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return callers.None() && s.common.Sup.Idle() }}
 	}
 	err := srv.Serve(peerListener{ln, callers})
 	if !stop() {
@@ -90,10 +85,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	_ = s.mirror.Close() // cannot fail
 	itself.Wait()
-	s.streams.Wait()
+	s.common.Streams.Wait()
 	switch {
 	case errors.Is(err, vigil.ErrIdle):
-		s.log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
+		s.common.Log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
 		return nil
 	case errors.Is(err, http.ErrServerClosed):
 		return nil
@@ -113,5 +108,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{access.Principal{Name: "boxd"}, newLoad()}, func() {}}, nil
+	return peerConn{conn, peerAddr{access.Principal{Name: "boxd"}, load.New()}, func() {}}, nil
 }

@@ -15,6 +15,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
+// Parts of every answer that is a problem.
+const (
+	ProblemMedia = "application/problem+json"
+	RetryAfter   = "1" // seconds, where later may work
+)
+
 // statusOf is the only place that knows HTTP's numbers for our kinds of fault.
 func statusOf(kind fault.Kind) int {
 	switch kind {

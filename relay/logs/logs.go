@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+// Package logs has the route of what a process has written: as text or lines, from where it is asked for,
+// as it comes.
+package logs
 
 import (
 	"bytes"
@@ -18,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/output"
+	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/stream"
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -45,43 +48,43 @@ const lastEvent = "Last-Event-ID"
 // heartbeat is how often an EventSource hears from us when a process is silent.
 const heartbeat = 30 * time.Second
 
-// processLogs sends the output of a process as it is kept and, if it is to follow, as it comes.
-func processLogs(c *call) (any, error) {
-	_, p, err := c.process()
+// Send sends the output of a process as it is kept and, if it is to follow, as it comes.
+func Send(c *route.Call) (any, error) {
+	_, p, err := c.Process()
 	if err == nil {
 		err = p.Attachable()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Started(c.context()); c.context().Err() != nil { // before, nobody knows how much output there is
+	if err := p.Started(c.Context()); c.Context().Err() != nil { // before, nobody knows how much output there is
 		return nil, err
 	}
 	info := p.Info()
-	l, err := readLogs(c.r.URL.Query(), c.r.Header.Get(lastEvent), [2]int64{info.Output[0].Bytes, info.Output[1].Bytes})
+	l, err := readLogs(c.R.URL.Query(), c.R.Header.Get(lastEvent), [2]int64{info.Output[0].Bytes, info.Output[1].Bytes})
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.load.stream()
+	leave, err := c.Load.Stream()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	if l.resumed && l.from == l.end && info.State == process.StateEnded {
-		return noContent{}, nil // or an EventSource would come again and again
+		return route.NoContent{}, nil // or an EventSource would come again and again
 	}
 	if l.lines >= 0 {
-		if l.from, err = l.tailLines(c.context(), p); err != nil {
+		if l.from, err = l.tailLines(c.Context(), p); err != nil {
 			return nil, err
 		}
 	}
-	a, err := p.Attach(c.context(), process.AttachOptions{From: &l.from, Timed: true})
+	a, err := p.Attach(c.Context(), process.AttachOptions{From: &l.from, Timed: true})
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
 	if err := l.send(c, a); err != nil {
-		c.server.log.Debug("logs cut off", "process", info.ID, "error", err)
+		c.Log.Debug("logs cut off", "process", info.ID, "error", err)
 		panic(http.ErrAbortHandler) // this alone tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
@@ -224,28 +227,28 @@ func (t *tail) begin(end [2]int64) [2]int64 {
 }
 
 // send sends the output. An error means that there would have been more.
-func (l *logs) send(c *call, a *process.Attachment) error {
+func (l *logs) send(c *route.Call, a *process.Attachment) error {
 	f := &logFormat{kind: l.format, timestamps: l.timestamps, at: a.Position()}
-	out := http.NewResponseController(c.w)
-	c.w.Header().Set("Content-Type", f.contentType())
-	c.w.Header().Set("X-Content-Type-Options", "nosniff")
-	c.w.Header().Set("Cache-Control", "no-store")
-	c.expectReader()
-	c.w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(c.W)
+	c.W.Header().Set("Content-Type", f.contentType())
+	c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	c.W.Header().Set("Cache-Control", "no-store")
+	c.ExpectReader()
+	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
 		_ = out.SetWriteDeadline(time.Now().Add(stream.StallPatience)) // every connection of ours has deadlines
 		if len(data) > 0 {
-			if _, err := c.w.Write(data); err != nil {
+			if _, err := c.W.Write(data); err != nil {
 				return err
 			}
 		}
 		return out.Flush()
 	}
-	if err := write(nil); err != nil || c.r.Method == http.MethodHead {
+	if err := write(nil); err != nil || c.R.Method == http.MethodHead {
 		return err
 	}
 	for l.follow || l.before(a.Position()) {
-		piece, err := l.next(c.context(), a)
+		piece, err := l.next(c.Context(), a)
 		switch {
 		case errors.Is(err, io.EOF):
 			return write(f.end())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package route
 
 import (
 	"bytes"
@@ -11,12 +11,20 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/wire"
 )
 
-// decodeBody reads the JSON body of a request, of at most so many bytes, into v.
-func (c *call) decodeBody(v any, most int64) error {
-	length := c.r.ContentLength // -1: not said
+// Bounds of bodies, in bytes.
+const (
+	MaxBody        = 16 << 20 // of an execution: its code and its input come in it
+	MaxSessionBody = 1 << 20
+	MaxSmallBody   = 4 << 10 // of a field or two
+)
+
+// DecodeBody reads the JSON body of a request, of at most so many bytes, into v.
+func (c *Call) DecodeBody(v any, most int64) error {
+	length := c.R.ContentLength // -1: not said
 	if length > most {
 		return tooLong(quantity.Size(length), most)
 	}
@@ -24,21 +32,21 @@ func (c *call) decodeBody(v any, most int64) error {
 	if length < 0 {
 		expect = most
 	}
-	release, err := c.load.reserve(c.context(), expect)
+	release, err := c.Load.Reserve(c.Context(), expect)
 	if err != nil {
 		return err
 	}
 	defer release()
-	conn := http.NewResponseController(c.w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	conn := http.NewResponseController(c.W)
+	_ = conn.SetReadDeadline(time.Now().Add(load.BodyPatience)) // every connection of ours has deadlines
 	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
-	_, err = data.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, most))
+	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return tooLong("more", most)
 	}
 	if err != nil {
 		f := fault.Errorf(fault.Invalid, "read the body: %w", err)
-		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(bodyPatience))
+		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(load.BodyPatience))
 		return f
 	}
 	c.read = true

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package processes
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,24 +15,25 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
 )
 
-// processStdio hands the descriptors of a direct process over: the connection is for them alone, and ends with
+// Stdio hands the descriptors of a direct process over: the connection is for them alone, and ends with
 // them.
-func processStdio(c *call) (any, error) {
-	_, p, err := c.process()
+func Stdio(c *route.Call) (any, error) {
+	_, p, err := c.Process()
 	if err != nil {
 		return nil, err
 	}
-	if err := asksForStdio(c.r); err != nil {
+	if err := asksForStdio(c.R); err != nil {
 		return nil, err
 	}
-	conn := socketOf(c.context())
+	conn := c.Socket
 	if conn == nil {
 		return nil, fault.Errorf(fault.Unsupported, "descriptors go over a Unix socket alone, and this connection is none").
 			WithHint("ask on the socket of boxd, or start the process without stdio direct")
 	}
-	files, err := p.TakeStdio(c.context())
+	files, err := p.TakeStdio(c.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -42,15 +42,15 @@ func processStdio(c *call) (any, error) {
 			f.Close()
 		}
 	}()
-	c.server.streams.Add(1)
-	defer c.server.streams.Done()
-	hijacked, _, err := http.NewResponseController(c.w).Hijack()
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	hijacked, _, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
 		return nil, fmt.Errorf("stdio: %w", err)
 	}
 	defer hijacked.Close()
-	if err := sendStdio(conn, files, time.Now().Add(c.server.answers)); err != nil {
-		c.server.log.Warn("descriptors not handed over", "session", c.path.session, "process", c.path.process, "error", err)
+	if err := sendStdio(conn, files, time.Now().Add(c.Answers)); err != nil {
+		c.Log.Warn("descriptors not handed over", "session", c.Path.Session, "process", c.Path.Process, "error", err)
 	}
 	return nil, nil //nolint:nilnil // it has been sent
 }
@@ -65,7 +65,7 @@ func asksForStdio(r *http.Request) error {
 	}
 	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
 	case r.Method != http.MethodGet:
-		return wrongMethod(r.Method, []string{http.MethodGet})
+		return route.WrongMethod(r.Method, []string{http.MethodGet})
 	case !strings.EqualFold(to, api.StdioProtocol):
 		return fault.Field("Upgrade", to, api.StdioProtocol)
 	case !asked || !r.ProtoAtLeast(1, 1):
@@ -74,16 +74,6 @@ func asksForStdio(r *http.Request) error {
 		return fault.Field("body", fault.Word("given"), "nothing")
 	}
 	return nil
-}
-
-// socketOf is the Unix socket that a request has come on, nil if it is none.
-func socketOf(ctx context.Context) *net.UnixConn {
-	conn, ok := ctx.Value(connKey{}).(peerConn)
-	if !ok {
-		return nil
-	}
-	socket, _ := conn.Conn.(*net.UnixConn)
-	return socket
 }
 
 // stdioHead is the head of the answer that descriptors come after.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package processes
 
 import (
 	"context"
@@ -43,21 +43,6 @@ func TestDescriptorsHaveToBeAskedFor(t *testing.T) {
 	}
 }
 
-func TestOnlyAUnixSocketCarriesDescriptors(t *testing.T) {
-	t.Parallel()
-	a, b := net.Pipe()
-	defer a.Close()
-	defer b.Close()
-	for _, conn := range []net.Conn{a, peerConn{Conn: a}} {
-		if socketOf(withPeer(t.Context(), conn)) != nil {
-			t.Errorf("%T is a Unix socket", conn)
-		}
-	}
-	if socketOf(t.Context()) != nil {
-		t.Error("no connection is a Unix socket")
-	}
-}
-
 // A caller that takes nothing is waited for only so long.
 func TestDescriptorsAreNotSentForEver(t *testing.T) {
 	t.Parallel()
@@ -76,8 +61,8 @@ func TestDescriptorsAreNotSentForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	socket := socketOf(withPeer(t.Context(), peerConn{Conn: conn}))
-	if socket == nil {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
 		t.Fatal("it is none")
 	}
 	null, err := os.Open(os.DevNull)

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package route is what every way into boxd is made of: the line of a route in the table, and the call, a
+// request on its way to the handler of that line and back.
+package route
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/relay/stream"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Anyone is the role of a route for whoever can connect.
+const Anyone = ^access.Role(0)
+
+// Route is one way in. The zero role fits nobody, so a line without one is closed.
+type Route struct {
+	Pattern string // "GET /v1/sessions/{id}"
+	Role    access.Role
+	Query   string // the query parameters it knows
+	// Handle answers: what is to be sent as JSON, a Created, an Answer, a NoContent, or nil where it has
+	// sent an answer itself.
+	Handle func(c *Call) (any, error)
+}
+
+// Path are the ids in the path of a request. An id is one segment whatever is in it.
+type Path struct{ Session, Process string }
+
+// Common is what all calls have.
+type Common struct {
+	Sup     *supervisor.Supervisor
+	Log     *slog.Logger
+	Version string         // of boxd
+	Started time.Time      // when boxd was
+	Answers time.Duration  // patience with who does not read an answer
+	Streams sync.WaitGroup // http.Server does not know hijacked connections
+}
+
+// Call is one request on its way through.
+type Call struct {
+	*Common
+	W      http.ResponseWriter
+	R      *http.Request
+	Who    access.Principal
+	Load   *load.Load    // of Who
+	Socket *net.UnixConn // that the request has come on; nil: it is none
+	Path   Path
+	read   bool // the body, to its end
+}
+
+// Context ends when the caller hangs up or boxd stops.
+func (c *Call) Context() context.Context { return c.R.Context() }
+
+// Session finds the session of the path. An admin may name another owner; for everybody else a
+// session of somebody else and one that does not exist are the same.
+func (c *Call) Session() (*supervisor.Session, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	return c.Sup.Session(who, c.Path.Session)
+}
+
+// Process finds the process of the path.
+func (c *Call) Process() (*supervisor.Session, *process.Process, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.Sup.Process(s, c.Path.Process)
+	return s, p, err
+}
+
+// Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
+func (c *Call) Owner() (access.Principal, error) {
+	name := c.R.URL.Query().Get("owner")
+	if name == "" || name == c.Who.Name {
+		return c.Who, nil
+	}
+	if !c.Who.Is(access.Admin) {
+		return c.Who, fault.Field("owner", name, "left out, or "+c.Who.Name).Of(fault.Denied)
+	}
+	return access.Principal{Name: name}, nil
+}
+
+// endPatience is how long an answer waits for the end of a box; the end goes on after it.
+const endPatience = 10 * time.Second
+
+// End ends a session that nobody is going to end who knows of it.
+func (c *Common) End(session *supervisor.Session, reason supervisor.EndReason) {
+	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	defer cancel()
+	_ = c.Sup.End(ctx, session, reason) // it goes on ending, and logs what resists
+}
+
+// Stream opens a stream, if its caller may have one more.
+func (c *Call) Stream(open func(*stream.Opening) error) error {
+	leave, err := c.Load.Stream()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	return open(&stream.Opening{
+		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Load.Reserve, Lines: c.Load.ReserveLine, Unsent: c.unsent,
+	})
+}
+
+// unsent is how many bytes the connection of a request has taken that its peer has not (SIOCOUTQ, unix(7)).
+func (c *Call) unsent() int {
+	if c.Socket == nil {
+		return 0
+	}
+	control, err := c.Socket.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	_ = control.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // of a closed one nothing
+	return n
+}
+
+// MethodError is the refusal of a method on a path that has others.
+type MethodError struct {
+	err     error
+	allowed string
+}
+
+// WrongMethod returns the refusal of a method where these are allowed.
+func WrongMethod(method string, allowed []string) error {
+	list := strings.Join(allowed, ", ")
+	return &MethodError{fault.Field("method", method, list), list}
+}
+
+func (e *MethodError) Error() string { return e.err.Error() }
+
+// Unwrap leads to what the refusal says.
+func (e *MethodError) Unwrap() error { return e.err }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions
+
+import (
+	"net/http"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/processes"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// Exec runs a program in a session, and waits for it unless it has an id and is detached.
+func Exec(c *route.Call) (any, error) {
+	s, err := c.Session() // before the body: what is for no session need not be read
+	if err != nil {
+		return nil, err
+	}
+	var req api.ExecRequest
+	if err := c.DecodeBody(&req, route.MaxBody); err != nil {
+		return nil, err
+	}
+	exec, err := wire.ExecRequest(&req)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case req.ID != "":
+		return executeProcess(c, s, &req, exec)
+	case req.Detach:
+		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
+	}
+	return execute(c, s, exec, req.Encoding)
+}
+
+// executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
+// go: it goes on.
+func executeProcess(c *route.Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest) (any, error) {
+	p, _, err := c.Sup.StartProcess(c.Context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+	if err != nil {
+		return nil, err
+	}
+	if r.Detach {
+		return route.Answer{Status: http.StatusAccepted, Body: processes.Describe(c, s, p)}, nil
+	}
+	result, err := c.Sup.ProcessResult(c.Context(), s, p)
+	if err != nil {
+		return nil, err
+	}
+	return wire.ExecResult(s.ID, result, r.Encoding), nil
+}
+
+// OneShot makes a session, runs one thing in it and removes it, whatever happens.
+func OneShot(c *route.Call) (any, error) {
+	var req api.OneShotRequest
+	if err := c.DecodeBody(&req, route.MaxBody); err != nil {
+		return nil, err
+	}
+	exec, err := oneShotRequest(&req.Exec)
+	if err != nil {
+		return nil, err
+	}
+	s, err := makeOneShot(c, &req.Session, exec)
+	if err != nil {
+		return nil, err
+	}
+	defer c.End(s, supervisor.EndOneShot)
+	return execute(c, s, exec, req.Exec.Encoding)
+}
+
+// oneShotRequest is the request of an execution that ends with its session.
+func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	switch {
+	case r.ID != "":
+		return nil, fault.Field("exec.id", r.ID, "left out: nobody can come back to an execution that ends with its session")
+	case r.Detach:
+		return nil, fault.Field("exec.detach", "true", "left out: the execution ends with its session")
+	}
+	return wire.ExecRequest(r)
+}
+
+// makeOneShot makes the session of a single execution. It must be new, since it will be removed.
+func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
+	if err := c.Sup.CheckExec(req.Profile, exec); err != nil {
+		return nil, err
+	}
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, wire.SessionRequest(req))
+	if err == nil && !isNew {
+		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
+			WithHint("run it in that session, or leave the id out")
+	}
+	return s, err
+}
+
+func execute(c *route.Call, s *supervisor.Session, req *supervisor.ExecRequest, encoding string) (any, error) {
+	result, err := c.Sup.Exec(c.Context(), s, req)
+	if err != nil {
+		return nil, err
+	}
+	return wire.ExecResult(s.ID, result, encoding), nil
+}

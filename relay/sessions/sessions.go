@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sessions has the routes about sessions, and of what is run in one and waited for.
+package sessions
+
+import (
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// List answers with the sessions of the caller, or of everybody.
+func List(c *route.Call) (any, error) {
+	all := c.R.URL.Query().Get("all")
+	everybody := all == "true"
+	switch {
+	case all != "" && all != "true" && all != "false":
+		return nil, fault.Field("all", all, "true, false")
+	case everybody && !c.Who.Is(access.Admin):
+		return nil, fault.Field("all", "true", "left out: only root sees the sessions of others").Of(fault.Denied)
+	}
+	list := api.SessionList{Sessions: []api.Session{}}
+	for _, info := range c.Sup.Sessions(c.Who, everybody) {
+		list.Sessions = append(list.Sessions, wire.Session(info))
+	}
+	return list, nil
+}
+
+// Create makes a session, or finds the one of that id.
+func Create(c *route.Call) (any, error) {
+	var req api.SessionRequest
+	if err := c.DecodeBody(&req, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, wire.SessionRequest(&req))
+	if err != nil {
+		return nil, err
+	}
+	if !isNew {
+		return wire.Session(s.Info()), nil
+	}
+	answer := route.Created{Body: wire.Session(s.Info())}
+	if req.ID == "" { // nobody could use it who does not learn its id
+		answer.Undo = func() { c.End(s, supervisor.EndUnclaimed) }
+	}
+	return answer, nil
+}
+
+// Get describes a session.
+func Get(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	return detailed(c, s), nil
+}
+
+// detailed describes a session with what it uses.
+func detailed(c *route.Call, s *supervisor.Session) api.Session {
+	answer := wire.Session(s.Info())
+	if w := c.Sup.Work(s); w != nil {
+		full := supervisor.IsFull(*w)
+		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
+	}
+	u := s.Usage()
+	if u == nil {
+		return answer
+	}
+	answer.Usage = &api.SessionUsage{
+		CPUMS: wire.Milliseconds(u.CPU), ThrottledMS: wire.Milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
+		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
+		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
+	}
+	return answer
+}
+
+// Change changes a living session, all of it or nothing.
+func Change(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var r api.SessionChange
+	if err := c.DecodeBody(&r, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	err = c.Sup.Update(c.Context(), s, &policy.Request{
+		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
+		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
+		MaxLifetime: r.MaxLifetime, Labels: r.Labels,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return detailed(c, s), nil
+}
+
+// Freeze stops every program of a session.
+func Freeze(c *route.Call) (any, error) { return setFrozen(c, true) }
+
+// Thaw lets them go on.
+func Thaw(c *route.Call) (any, error) { return setFrozen(c, false) }
+
+func setFrozen(c *route.Call, on bool) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Sup.Freeze(c.Context(), s, on); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
+// Delete ends a session.
+func Delete(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	return route.NoContent{}, c.Sup.End(c.Context(), s, supervisor.EndDeleted)
+}

@@ -36,6 +36,7 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 8, List: &List{After: spec.Key}},
 		{Req: 9, List: &List{}},
 		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
+		{Req: 11, Dress: &Dress{Key: spec.Key, Hostname: "s1"}},
 	}
 }
 
@@ -244,8 +245,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		differ string
 	}{
 		{*want, ""},
-		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 5, not 4"},
-		{Greeting{Version: 3}, "it speaks version 3, not 4"},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 6, not 5"},
+		{Greeting{Version: 3}, "it speaks version 3, not 5"},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},

@@ -23,6 +23,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Listed{req, keys, more}
 //	Adopt{req, key} ───────────────────►  connect to PID 1 of a living box again
 //	            ◄──────────────────────── Launched, as above     or Failed
+//	Dress{req, key, hostname} ─────────►  name a box that was made ahead of need
+//	            ◄──────────────────────── Done{req}              or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -34,7 +36,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 4
+const KeeperVersion = 5
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -61,6 +63,7 @@ const (
 	msgList
 	msgListed
 	msgAdopt
+	msgDress
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -77,6 +80,7 @@ type KeeperRequest struct {
 	Quit   bool
 	List   *List
 	Adopt  *Adopt
+	Dress  *Dress
 }
 
 // List asks for the keys of living boxes.
@@ -191,6 +195,12 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u32(m.Req)
 		e.str(m.Adopt.Key)
 		return e.b
+	case m.Dress != nil:
+		e := message(msgDress)
+		e.u32(m.Req)
+		e.str(m.Dress.Key)
+		e.str(m.Dress.Hostname)
+		return e.b
 	}
 	for _, f := range []struct {
 		set  bool
@@ -235,6 +245,8 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.List = d.u32(), &List{After: d.str()}
 	case msgAdopt:
 		m.Req, m.Adopt = d.u32(), &Adopt{Key: d.str()}
+	case msgDress:
+		m.Req, m.Dress = d.u32(), &Dress{Key: d.str(), Hostname: d.str()}
 	default:
 		d.bad = true
 	}

@@ -81,6 +81,9 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		if last.Version != isolation.BoxVersion {
 			return nil, fmt.Errorf("it speaks version %d, and this boxd %d", last.Version, isolation.BoxVersion)
 		}
+		b.freezing.Lock()
+		b.stopped = last.Frozen
+		b.freezing.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.kept = last.Kept

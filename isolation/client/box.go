@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,10 @@ type Box struct {
 	done  chan struct{} // closed when the connection to PID 1 has ended
 	quiet chan struct{} // has a word when kept has become false
 
-	freezing sync.Mutex // held while a Freeze is under way
-	frozen   chan error // its answer
+	freezing sync.Mutex  // held while a Freeze or a Ping is under way
+	frozen   chan error  // its answer
+	owed     atomic.Bool // PID 1 owes one
+	stopped  bool        // it is frozen; guarded by freezing
 
 	adopting bool                   // guarded by mu
 	found    []*Program             // the receiver's, until adopted has its word

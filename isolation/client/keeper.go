@@ -324,6 +324,13 @@ func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 	return err
 }
 
+// Dress gives a box in which no program runs yet another hostname.
+func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
+	a, err := k.do(ctx, isolation.KeeperRequest{Dress: &isolation.Dress{Key: key, Hostname: hostname}})
+	fdpass.CloseAll(a.files)
+	return err
+}
+
 // Look finds out what can be enforced on this host.
 func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
 	a, err := k.do(ctx, isolation.KeeperRequest{Look: true})

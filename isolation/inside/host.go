@@ -49,23 +49,18 @@ func (b *box) raiseLoopback() (string, error) {
 // writeFiles writes the files of /etc that differ from box to box. The image has links to them.
 // Their directory is root's, so a program cannot change what the next one reads.
 func (b *box) writeFiles() (string, error) {
-	const dir = "/run/box"
-	if err := unix.Mkdir(dir, 0o755); err != nil {
-		return dir, err
+	if err := unix.Mkdir(isolation.NameDir, 0o755); err != nil {
+		return isolation.NameDir, err
 	}
-	name := b.setup.Hostname
-	for _, f := range []struct{ name, text string }{
-		{"hostname", name + "\n"},
-		{"hosts", "127.0.0.1\tlocalhost " + name + "\n::1\tlocalhost " + name + "\n"},
-	} {
-		fd, err := unix.Open(dir+"/"+f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	for _, f := range isolation.NameFiles(b.setup.Hostname) {
+		fd, err := unix.Open(isolation.NameDir+"/"+f.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 		if err != nil {
-			return f.name, err
+			return f.Name, err
 		}
-		_, err = unix.Write(fd, []byte(f.text))
+		_, err = unix.Write(fd, []byte(f.Text))
 		unix.Close(fd)
 		if err != nil {
-			return f.name, err
+			return f.Name, err
 		}
 	}
 	return "", nil

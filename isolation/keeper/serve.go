@@ -188,6 +188,10 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		if err := k.setLimits(req.Limits); err != nil {
 			reply.Failed = stepError(isolation.StepGroup, err.Error(), err)
 		}
+	case req.Dress != nil:
+		if err := k.dress(req.Dress); err != nil {
+			reply.Failed = stepError(isolation.StepHostname, req.Dress.Key, err)
+		}
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// now is a context in which nothing is waited for.
+func now(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+func (p *pid1) frozen(want bool) {
+	p.t.Helper()
+	if req := p.hear(); req.Freeze == nil || req.Freeze.On != want {
+		p.t.Fatalf("%+v", req)
+	}
+}
+
+func TestAPingIsAnswered(t *testing.T) {
+	t.Parallel()
+	box, p := standin(t)
+	done := make(chan error, 1)
+	for _, failed := range []*isolation.StepError{nil, {Step: isolation.StepFreeze, Errno: 95}} { // a refusal is a sign of life
+		go func() { done <- box.Ping(t.Context()) }()
+		p.frozen(false)
+		p.say(&isolation.BoxReply{Frozen: true, Failed: failed})
+		if err := <-done; err != nil {
+			t.Errorf("%v: %v", failed, err)
+		}
+	}
+}
+
+// One that is late with its answer is not asked again, and its answer is not taken for another.
+func TestALateAnswerToAPing(t *testing.T) {
+	t.Parallel()
+	box, p := standin(t)
+	for range 3 {
+		if err := box.Ping(now(t)); !errors.Is(err, ErrSilent) {
+			t.Fatal(err)
+		}
+	}
+	p.frozen(false)
+	done := make(chan error, 1)
+	go func() { done <- box.Freeze(true) }()
+	p.say(&isolation.BoxReply{Frozen: true})
+	p.frozen(true) // and no second ping before that
+	p.say(&isolation.BoxReply{Frozen: true})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := box.Ping(now(t)); err != nil {
+		t.Errorf("a frozen box is asked: %v", err)
+	}
+	go func() { done <- box.Freeze(false) }()
+	p.frozen(false)
+	p.say(&isolation.BoxReply{Frozen: true})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := box.Ping(now(t)); !errors.Is(err, ErrSilent) {
+		t.Errorf("a thawed box is not asked: %v", err)
+	}
+}
+
+func TestAnAnswerNobodyAskedForEndsTheBox(t *testing.T) {
+	t.Parallel()
+	box, p := standin(t)
+	p.say(&isolation.BoxReply{Frozen: true})
+	<-box.Done()
+	if err := box.Ping(t.Context()); !errors.Is(err, ErrBoxLost) {
+		t.Error(err)
+	}
+}

@@ -32,6 +32,8 @@ func mayImport() map[string]string {
 		"internal/durable":  "",
 		"internal/quantity": "",
 		"internal/tty":      "",
+		"internal/trace":    "",
+		"internal/chain":    "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
 		"cgroup":       "",
 		"cgroup/tree":  "cgroup",
@@ -56,11 +58,15 @@ func mayImport() map[string]string {
 		"isolation/inside":      "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
 		"isolation/client":      "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
-		"systemd": "",
+		"systemd":         "",
+		"systemd/journal": "internal/trace",
 		// who is calling
 		"access": "",
 		// what exists and who may
 		"supervisor/machine":   "internal/quantity",
+		"supervisor/events":    "internal/fault internal/trace",
+		"supervisor/recent":    "internal/trace",
+		"supervisor/audit":     "internal/chain internal/fault internal/quantity",
 		"supervisor/admission": "internal/fault",
 		"supervisor/ended":     "",
 		"supervisor/policy":    "supervisor/machine cgroup cgroup/usage isolation internal/fault internal/quantity",

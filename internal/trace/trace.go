@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package trace says for which request something is done: the request's id, and the W3C trace it belongs to.
+// Both travel in the context, from the way in to every log line, event and audit record.
+package trace
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+)
+
+// MaxID is the longest id of a request that is taken from its caller, in bytes.
+const MaxID = 128
+
+// parentLen is the length of a traceparent of version 00.
+const parentLen = 55
+
+// Request names one request. The zero Request is none: something boxd does by itself.
+type Request struct {
+	ID     string // of MaxID bytes at most, of letters, digits and -._:/+=@
+	Parent string // its traceparent, "" if it has none
+}
+
+// New takes the id and the traceparent of a caller where they are legal. It makes an id where that is not, and
+// leaves out a trace that nobody could have begun.
+func New(id, parent string) Request {
+	if !LegalID(id) {
+		id = strings.ToLower(rand.Text())
+	}
+	parent, _ = ParseParent(parent)
+	return Request{id, parent}
+}
+
+// LegalID reports whether a caller's id of a request may be repeated in answers, logs and records.
+func LegalID(id string) bool {
+	if id == "" || len(id) > MaxID {
+		return false
+	}
+	for _, c := range []byte(id) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._:/+=@", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// ParseParent reads a traceparent as W3C Trace Context describes it, and returns it as version 00 has it. Of a
+// later version only what version 00 knows is kept.
+func ParseParent(s string) (parent string, ok bool) {
+	if len(s) < parentLen || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return "", false
+	}
+	version, id, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
+	switch {
+	case !isHex(version) || version == "ff", !isHex(flags):
+		return "", false
+	case version == "00" && len(s) != parentLen, len(s) > parentLen && s[parentLen] != '-':
+		return "", false
+	case !isHex(id) || strings.Trim(id, "0") == "", !isHex(span) || strings.Trim(span, "0") == "":
+		return "", false
+	}
+	known := "0" + string("0123"[strings.IndexByte("0123456789abcdef", flags[1])&3]) // sampled and random: others must be sent as 0
+	return "00-" + id + "-" + span + "-" + known, true
+}
+
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+
+// key is the context key of a Request.
+type key struct{}
+
+// With returns a context of a request.
+func With(ctx context.Context, r Request) context.Context { return context.WithValue(ctx, key{}, r) }
+
+// Of returns the request of a context, the zero Request if it has none.
+func Of(ctx context.Context) Request {
+	r, _ := ctx.Value(key{}).(Request)
+	return r
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit writes who has changed what: a record for each call that changes something, each with the hash of
+// the one before. A record is with the kernel before its call is answered, so that it survives the death of boxd;
+// once a second it is on the disk. Nothing is written twice, and what cannot be written is counted and said.
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// DirName is the name of the directory in the state directory.
+const DirName = "audit"
+
+// Log is the audit log of one boxd. A nil Log takes everything and writes nothing.
+type Log struct {
+	cfg  Config
+	dir  *os.Root
+	log  *slog.Logger
+	tell func(failed bool, detail string)
+	// write is what writes; tests have one for which the disk is full.
+	write func(f *os.File, p []byte, at int64) (int, error)
+
+	mu      sync.Mutex // guards the fields below
+	file    *os.File   // the last, nil until something can be written
+	size    int64
+	files   []string // all of them, the last is file
+	head    chain.Link
+	dirty   bool     // something is not on the disk yet
+	pending [][]byte // records that could not be written yet
+	held    int      // bytes of them
+	lost    uint64   // records that could not be kept either
+	broken  error    // why nothing can be written
+	written uint64
+	failed  uint64 // times that a record could not be written at once
+}
+
+// How much is kept in memory while nothing can be written.
+const (
+	maxPending = 4096
+	maxHeld    = 16 << 20 // bytes
+)
+
+// Open returns the log in a state directory. A disk that takes nothing is no error of Open: see Admit. The function
+// tell hears when records cannot be written, and when they can be again.
+func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, detail string)) (*Log, error) {
+	path := filepath.Join(stateDir, DirName)
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	l := &Log{cfg: cfg, dir: dir, log: log, tell: tell, write: (*os.File).WriteAt}
+	l.Append(&Record{Kind: KindStarted, PID: int32(os.Getpid())}) //nolint:gosec // pids are below 2²²
+	return l, nil
+}
+
+// Append writes a record, and waits until the kernel has it. One that cannot be written is kept for later.
+func (l *Log) Append(r *Record) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	before := l.broken
+	if r.Time.IsZero() {
+		r.Time = time.Now()
+	}
+	data, err := json.Marshal(l.cfg.shaped(r))
+	if err != nil { // not of plain data
+		l.lost++
+		l.log.Error("audit record not encoded", "error", err)
+	} else if len(l.pending) < maxPending && l.held+len(data) < maxHeld {
+		l.pending = append(l.pending, data)
+		l.held += len(data)
+	} else {
+		l.lost++
+	}
+	err = l.flushLocked()
+	if err != nil {
+		l.failed++
+	}
+	waiting, lost := len(l.pending), l.lost
+	l.mu.Unlock()
+	l.report(before, err, waiting, lost)
+}
+
+// report says it once when writing begins to fail, and once when it works again.
+func (l *Log) report(before, now error, waiting int, lost uint64) {
+	switch {
+	case before == nil && now != nil:
+		l.tell(true, fmt.Sprintf("%v; %d records wait in memory, %d are lost", now, waiting, lost))
+	case before != nil && now == nil:
+		l.tell(false, "what had waited in memory is written")
+	}
+}
+
+// Admit refuses a call that must not happen without a record, while none can be written. A call that only ends
+// things is always admitted: it may be what makes room on the disk.
+func (l *Log) Admit(ends bool) error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	before := l.broken
+	if before == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	err := l.flushLocked() // it may work again
+	waiting, lost := len(l.pending), l.lost
+	l.mu.Unlock()
+	l.report(before, err, waiting, lost)
+	if err == nil || ends || l.cfg.OnError == OnErrorContinue {
+		return nil
+	}
+	return fault.Errorf(fault.Unavailable, "the audit log cannot be written, and nothing may happen without a record (audit.on_error): %w", err).
+		WithHint("make room on the disk of the state directory; boxctl rm works meanwhile")
+}
+
+// flushLocked writes what waits, in its order.
+func (l *Log) flushLocked() (err error) {
+	defer func() { l.broken = err }()
+	if l.file == nil {
+		if err := l.prepareLocked(); err != nil {
+			return err
+		}
+	}
+	for len(l.pending) > 0 {
+		if err := l.rotateLocked(len(l.pending[0])); err != nil {
+			return err
+		}
+		if err := l.writeLocked(l.pending[0]); err != nil {
+			return err
+		}
+		l.held -= len(l.pending[0])
+		if l.pending = l.pending[1:]; len(l.pending) == 0 {
+			l.pending = nil
+		}
+	}
+	if l.lost == 0 {
+		return nil
+	}
+	err = l.noteLocked(&Record{Kind: chain.NoteLost, Records: l.lost, Detail: "records could not be written, nor kept in memory"})
+	if err == nil {
+		l.lost = 0
+	}
+	return err
+}
+
+// writeLocked adds one record to the last file, or leaves the file as it was.
+func (l *Log) writeLocked(record []byte) error {
+	line, link, err := chain.Seal(l.head, record)
+	if err != nil { // shaped has seen to it that it fits
+		l.lost++
+		l.log.Error("audit record dropped", "error", err)
+		return nil
+	}
+	if _, err := l.write(l.file, line, l.size); err != nil {
+		if terr := l.file.Truncate(l.size); terr != nil { // half a line may be there: look at the file anew
+			l.file.Close()
+			l.file = nil
+		}
+		return err
+	}
+	l.size += int64(len(line))
+	l.head, l.dirty = link, true
+	l.written++
+	return nil
+}
+
+// noteLocked writes a record of the log itself.
+func (l *Log) noteLocked(r *Record) error {
+	r.Time = time.Now()
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return l.writeLocked(data)
+}
+
+// rotateLocked begins another file if a record does not fit, and removes the oldest if there are too many. What is
+// removed is said in the log before.
+func (l *Log) rotateLocked(more int) error {
+	if l.size > 0 && l.size+int64(more) > int64(l.cfg.MaxSize) {
+		if err := l.syncLocked(); err != nil {
+			return err
+		}
+		if err := l.beginLocked(); err != nil {
+			return err
+		}
+	}
+	for len(l.files) > l.cfg.MaxFiles {
+		if err := l.dropLocked(l.files[0], l.files[1]); err != nil {
+			return err
+		}
+		l.files = l.files[1:]
+	}
+	return nil
+}
+
+// beginLocked makes the next file.
+func (l *Log) beginLocked() error {
+	name := chain.FileName(l.head.Seq + 1)
+	f, err := l.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if l.file != nil {
+		l.file.Close()
+	}
+	l.file, l.size, l.files = f, 0, append(l.files, name)
+	l.log.Info("audit log goes on in another file", "file", name, "head", l.head.String())
+	return nil
+}
+
+// dropLocked removes a file; the next begins with the hash of its last record.
+func (l *Log) dropLocked(name, next string) error {
+	last := chain.FirstOf(next) - 1
+	hash := ""
+	f, err := l.dir.Open(next)
+	if err == nil {
+		err = chain.Lines(f, func(line *chain.Line) error {
+			if line.Err == nil && line.Link.Seq == last+1 {
+				hash = line.Link.Prev.String()
+			}
+			return io.EOF // the first is enough
+		})
+		f.Close()
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	note := &Record{Kind: chain.NoteDropped, Last: last, LastAt: hash, Detail: name + " was removed: there were more than audit.max_files"}
+	if hash == "" { // as the next file was edited
+		note.LastAt = "unknown"
+	}
+	if err := l.noteLocked(note); err != nil {
+		return err
+	}
+	return l.dir.Remove(name)
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+type said struct {
+	failed bool
+	detail string
+}
+
+// open opens the log of a directory, and returns what it says.
+func open(t testing.TB, dir string, cfg Config) (*Log, *[]said, *bytes.Buffer) {
+	t.Helper()
+	var told []said
+	var text bytes.Buffer
+	l, err := Open(dir, cfg, slog.New(slog.NewTextHandler(&text, nil)), func(failed bool, detail string) { told = append(told, said{failed, detail}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, &told, &text
+}
+
+func inOrder(t testing.TB, dir string, expect *chain.Link) *chain.Report {
+	t.Helper()
+	r, err := chain.Verify(os.DirFS(filepath.Join(dir, DirName)), expect)
+	if err != nil || len(r.Problems) > 0 {
+		t.Fatalf("the log is not in order: %v, %+v", err, r)
+	}
+	return r
+}
+
+func last(t testing.TB, l *Log, n int) []*Record {
+	t.Helper()
+	list, err := l.Last(t.Context(), n, func(*Record) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestTheChainGoesOnOverRestarts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var head chain.Link
+	for range 3 {
+		l, _, text := open(t, dir, DefaultConfig())
+		l.Append(&Record{Kind: KindCall, Route: "POST /v1/sessions", What: &What{Argv: []string{"ls", "-l"}, Env: []string{"SECRET"}}})
+		head = l.Head()
+		l.Close()
+		if !strings.Contains(text.String(), "head="+head.String()) {
+			t.Errorf("the log does not say the end: %s", text)
+		}
+	}
+	if r := inOrder(t, dir, &head); r.Records != 6 {
+		t.Errorf("%+v", r)
+	}
+	l, _, _ := open(t, dir, DefaultConfig())
+	defer l.Close()
+	list := last(t, l, 2)
+	if len(list) != 2 || list[0].Seq != 6 || list[1].Kind != KindStarted || !slices.Equal(list[0].What.Argv, []string{"ls", "-l"}) || list[0].What.Argc != 2 {
+		t.Errorf("the last are %+v", list)
+	}
+	if st, err := os.Stat(filepath.Join(dir, DirName, chain.FileName(1))); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v", st, err)
+	}
+}
+
+func TestRotationKeepsTheChain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := DefaultConfig()
+	cfg.MaxSize, cfg.MaxFiles = 4*quantity.KiB, 3
+	l, _, _ := open(t, dir, cfg)
+	for i := range 500 {
+		l.Append(&Record{Kind: KindCall, Session: fmt.Sprint("s", i)})
+	}
+	head := l.Head()
+	l.Close()
+	r := inOrder(t, dir, &head)
+	if r.Files != 3 || r.First == 1 {
+		t.Errorf("%+v", r)
+	}
+	l, _, _ = open(t, dir, cfg)
+	defer l.Close()
+	dropped, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == chain.NoteDropped })
+	if err != nil || len(dropped) == 0 || dropped[len(dropped)-1].Last != r.First-1 {
+		t.Errorf("of what was removed the log says %+v, %v", dropped, err)
+	}
+	for _, name := range l.files {
+		if st, err := os.Stat(filepath.Join(dir, DirName, name)); err != nil || st.Size() > int64(cfg.MaxSize)+1024 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+}
+
+// What boxd has died in is cut off, wherever that was, and said.
+func TestATornEndIsRepairedAndSaid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, _, _ := open(t, dir, DefaultConfig())
+	l.Append(&Record{Kind: KindCall, Session: "a"})
+	before := l.size
+	l.Append(&Record{Kind: KindCall, Session: "b"})
+	l.Close()
+	path := filepath.Join(dir, DirName, chain.FileName(1))
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := before + 1; n < int64(len(whole)); n += 7 {
+		if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, _, text := open(t, dir, DefaultConfig())
+		list := last(t, l, 2)
+		l.Close()
+		if r := inOrder(t, dir, nil); r.Repairs != 1 || r.Records != 4 {
+			t.Fatalf("cut at %d: %+v", n, r)
+		}
+		if list[0].Kind != chain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "cut off") {
+			t.Fatalf("cut at %d: %+v, %s", n, list[0], text)
+		}
+	}
+}
+
+// An end that was edited is not taken for one's own, and what is wrong stays to be found.
+func TestAnEditedEndIsSaidAndStays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, _, _ := open(t, dir, DefaultConfig())
+	l.Append(&Record{Kind: KindCall, Session: "a"})
+	l.Append(&Record{Kind: KindCall, Session: "guilty"})
+	l.Close()
+	path := filepath.Join(dir, DirName, chain.FileName(1))
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(data, []byte("guilty"), []byte("nobody"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, _, text := open(t, dir, DefaultConfig())
+	l.Append(&Record{Kind: KindCall})
+	l.Close()
+	r, err := chain.Verify(os.DirFS(filepath.Join(dir, DirName)), nil)
+	if err != nil || len(r.Problems) != 1 || r.Problems[0].Kind != chain.Edited || r.Problems[0].Seq != 3 || r.Records != 4 {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if !strings.Contains(text.String(), "was edited") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// fill fills the disk, and returns what makes room. Of each record some bytes still fit.
+func fill(l *Log) (mend func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.write = func(f *os.File, p []byte, at int64) (int, error) {
+		n, _ := f.WriteAt(p[:len(p)/2], at)
+		return n, unix.ENOSPC
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.write = (*os.File).WriteAt
+	}
+}
+
+func TestADiskThatIsFull(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{OnErrorRefuse, OnErrorContinue} {
+		dir := t.TempDir()
+		cfg := DefaultConfig()
+		cfg.OnError = policy
+		l, told, _ := open(t, dir, cfg)
+		if err := l.Admit(false); err != nil {
+			t.Fatal(err)
+		}
+		mend := fill(l)
+		l.Append(&Record{Kind: KindCall, Session: "a"})
+		err := l.Admit(false)
+		if refused := err != nil; refused != (policy == OnErrorRefuse) || refused && fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("%s: admitted with %v", policy, err)
+		}
+		if err := l.Admit(true); err != nil {
+			t.Errorf("%s: an end was refused: %v", policy, err)
+		}
+		for range maxPending + 10 {
+			l.Append(&Record{Kind: KindCall, Session: "b"})
+		}
+		if st := l.State(); st.Waiting != maxPending || st.Lost != 11 || st.Trouble == nil || st.Failed == 0 {
+			t.Errorf("%s: %+v", policy, st)
+		}
+		inOrder(t, dir, nil) // half a record is not left behind
+		mend()
+		l.again()
+		if st := l.State(); st.Waiting != 0 || st.Lost != 0 || st.Trouble != nil {
+			t.Errorf("%s, mended: %+v", policy, st)
+		}
+		if err := l.Admit(false); err != nil {
+			t.Errorf("%s, mended: %v", policy, err)
+		}
+		if len(*told) != 2 || !(*told)[0].failed || (*told)[1].failed {
+			t.Errorf("%s: it said %+v", policy, *told)
+		}
+		l.Close()
+		if r := inOrder(t, dir, nil); r.Lost != 11 || r.Records != maxPending+2 {
+			t.Errorf("%s: %+v", policy, r)
+		}
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := DefaultConfig()
+	cfg.MaxSize = leastSize
+	l, _, _ := open(t, dir, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy, syncing sync.WaitGroup
+	syncing.Go(func() { l.Run(ctx) })
+	for range 16 {
+		busy.Go(func() {
+			for range 100 {
+				l.Append(&Record{Kind: KindCall})
+			}
+		})
+	}
+	busy.Wait()
+	cancel()
+	syncing.Wait()
+	head := l.Head()
+	l.Close()
+	if r := inOrder(t, dir, &head); r.Records != 1601 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestArgvIsWhatTheConfigurationSays(t *testing.T) {
+	t.Parallel()
+	long := slices.Repeat([]string{strings.Repeat("\x00", 200)}, 2000)
+	for _, test := range []struct {
+		argv   string
+		in     []string
+		full   bool
+		digest string
+	}{
+		{ArgvFull, []string{"a", "b"}, true, ""},
+		{ArgvDigest, []string{"a", "b"}, false, Digest([]string{"a", "b"})},
+		{ArgvNone, []string{"a", "b"}, false, ""},
+		{ArgvFull, long, false, Digest(long)},
+	} {
+		cfg := DefaultConfig()
+		cfg.Argv = test.argv
+		r := &Record{What: &What{Argv: test.in, Env: slices.Repeat([]string{strings.Repeat("é", 1000)}, 1000)}}
+		w := cfg.shaped(r).What
+		if (len(w.Argv) > 0) != test.full || w.SHA256 != test.digest || w.Argc != len(test.in) || len(w.Env) != mostNames {
+			t.Errorf("%s: %+v", test.argv, w)
+		}
+		if len(r.What.Argv) != len(test.in) || len(r.What.Env) != 1000 {
+			t.Error("the caller's record was changed")
+		}
+	}
+	if Digest([]string{"a", "b"}) == Digest([]string{"ab"}) || Digest([]string{"a b"}) == Digest([]string{"a", "b"}) {
+		t.Error("different commands have one digest")
+	}
+}
+
+func TestConfigIsHeldToItsBounds(t *testing.T) {
+	t.Parallel()
+	good := DefaultConfig()
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Argv = "some" }, func(c *Config) { c.OnError = "" }, func(c *Config) { c.MaxSize = 1 },
+		func(c *Config) { c.MaxSize = 2 * quantity.GiB }, func(c *Config) { c.MaxFiles = 1 }, func(c *Config) { c.MaxFiles = 10001 },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "allowed") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// What a record costs, with the disk being waited for beside it as boxd does.
+func BenchmarkAppend(b *testing.B) {
+	l, _, _ := open(b, b.TempDir(), DefaultConfig())
+	ctx, cancel := context.WithCancel(b.Context())
+	var syncing sync.WaitGroup
+	syncing.Go(func() { l.Run(ctx) })
+	uid := uint32(1000)
+	r := &Record{
+		Kind: KindCall, Request: "3f2a", Principal: "uid:1000", UID: &uid, PID: 12, Via: "socket", Route: "POST /v1/sessions/{id}/exec", Session: "work",
+		What: &What{Argv: []string{"python3", "-c", "print(6*7)"}, Env: []string{"A", "B"}}, Status: 200, Outcome: "exited", TookMS: 3.2,
+	}
+	for b.Loop() {
+		l.Append(r)
+	}
+	cancel()
+	syncing.Wait()
+	l.Close()
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Config is the table [audit].
+type Config struct {
+	Argv     string        `toml:"argv"`
+	OnError  string        `toml:"on_error"`
+	MaxSize  quantity.Size `toml:"max_size"`
+	MaxFiles int           `toml:"max_files"`
+}
+
+// How much of a command is recorded.
+const (
+	ArgvFull   = "full"
+	ArgvDigest = "digest" // its SHA-256: who knows the command can prove that it was this one
+	ArgvNone   = "none"
+)
+
+// What becomes of calls while no record can be written.
+const (
+	OnErrorRefuse   = "refuse"   // they are refused, but for what only ends things
+	OnErrorContinue = "continue" // they are served, and records that do not fit into memory are lost
+)
+
+// Bounds of the files.
+const (
+	leastSize = 64 * quantity.KiB
+	mostSize  = quantity.GiB
+	mostFiles = 10000
+)
+
+// DefaultConfig is what holds where nothing is said.
+func DefaultConfig() Config {
+	return Config{Argv: ArgvFull, OnError: OnErrorRefuse, MaxSize: 16 * quantity.MiB, MaxFiles: 16}
+}
+
+// Validate names the key that is wrong, and what is allowed.
+func (c *Config) Validate() error {
+	switch {
+	case !slices.Contains([]string{ArgvFull, ArgvDigest, ArgvNone}, c.Argv):
+		return fmt.Errorf("audit.argv = %q: allowed are %q, %q and %q", c.Argv, ArgvFull, ArgvDigest, ArgvNone)
+	case c.OnError != OnErrorRefuse && c.OnError != OnErrorContinue:
+		return fmt.Errorf("audit.on_error = %q: allowed are %q and %q", c.OnError, OnErrorRefuse, OnErrorContinue)
+	case c.MaxSize < leastSize || c.MaxSize > mostSize:
+		return fmt.Errorf("audit.max_size = %v: allowed is %v to %v", c.MaxSize, leastSize, mostSize)
+	case c.MaxFiles < 2 || c.MaxFiles > mostFiles:
+		return fmt.Errorf("audit.max_files = %d: allowed is 2 to %d", c.MaxFiles, mostFiles)
+	}
+	return nil
+}
+
+// The kinds of records, but for those that package chain has of the log itself.
+const (
+	KindCall    = "call"    // a request that has been answered
+	KindUnder   = "running" // one that has not, and takes long; its call follows under the same request
+	KindStarted = "started" // a boxd that has begun to write
+)
+
+// Record is one of them. What is empty does not apply. Values of environment variables are in none.
+type Record struct {
+	Seq       uint64    `json:"seq,omitempty"` // set where it is read
+	Kind      string    `json:"kind"`
+	Time      time.Time `json:"time"`
+	Request   string    `json:"request,omitempty"`
+	Parent    string    `json:"traceparent,omitempty"`
+	Principal string    `json:"principal,omitempty"`
+	UID       *uint32   `json:"uid,omitempty"`
+	PID       int32     `json:"pid,omitempty"`
+	Via       string    `json:"via,omitempty"` // "socket", or "token:" and its name
+	Route     string    `json:"route,omitempty"`
+	Session   string    `json:"session,omitempty"`
+	Owner     string    `json:"owner,omitempty"` // of the session, where that is another
+	Process   string    `json:"process,omitempty"`
+	What      *What     `json:"what,omitempty"`
+	Status    int       `json:"status,omitempty"`  // of the answer
+	Outcome   string    `json:"outcome,omitempty"` // "done", "failed", or the status of what was run
+	Error     string    `json:"error,omitempty"`   // the end of the problem's type
+	Detail    string    `json:"detail,omitempty"`
+	TookMS    float64   `json:"took_ms,omitempty"`
+	Last      uint64    `json:"last,omitempty"`    // see chain.Note
+	LastAt    string    `json:"last_at,omitempty"` // see chain.Note
+	Records   uint64    `json:"records,omitempty"` // see chain.Note
+}
+
+// What is what was asked for.
+type What struct {
+	Argv    []string `json:"argv,omitempty"`
+	SHA256  string   `json:"argv_sha256,omitempty"`
+	Argc    int      `json:"argc,omitempty"`
+	Env     []string `json:"env,omitempty"` // names
+	Mounts  []string `json:"mounts,omitempty"`
+	Profile string   `json:"profile,omitempty"`
+	Changes []string `json:"changes,omitempty"` // names of the fields given
+}
+
+// mostNames and mostArgv bound a record, which must fit into a line however it is escaped.
+const (
+	mostNames = 256
+	mostName  = 256
+	mostArgv  = 64 << 10
+)
+
+// shaped is the record as the configuration wants it, within its bounds.
+func (c *Config) shaped(r *Record) *Record {
+	copied := *r
+	copied.Detail = cut(r.Detail)
+	if r.What == nil {
+		return &copied
+	}
+	w := *r.What
+	w.Env, w.Mounts, w.Changes = names(w.Env), names(w.Mounts), names(w.Changes)
+	if w.Argc = len(w.Argv); w.Argc > 0 {
+		total := 0
+		for _, a := range w.Argv {
+			total += len(a) + 1
+		}
+		switch {
+		case c.Argv == ArgvNone:
+			w.Argv = nil
+		case c.Argv == ArgvDigest || total > mostArgv || w.Argc > mostArgv/64:
+			w.SHA256, w.Argv = Digest(w.Argv), nil
+		}
+	}
+	copied.What = &w
+	return &copied
+}
+
+// Digest is the SHA-256 of a command: of its arguments, each with a zero byte behind it.
+func Digest(argv []string) string {
+	h := sha256.New()
+	for _, a := range argv {
+		_, _ = h.Write(append([]byte(a), 0)) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func names(list []string) []string {
+	list = slices.Clone(list[:min(len(list), mostNames)])
+	for i := range list {
+		list[i] = cut(list[i])
+	}
+	return list
+}
+
+func cut(s string) string {
+	if len(s) > mostName {
+		return strings.ToValidUTF8(s[:mostName], "") + "…"
+	}
+	return s
+}
+
+// parse reads the record of a line.
+func parse(line *chain.Line) (*Record, error) {
+	var r Record
+	if err := json.Unmarshal(line.Text, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}

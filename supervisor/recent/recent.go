@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package recent keeps the last errors, of requests and of boxd itself, where people look for them first. What
+// one principal does wrong, however often, pushes out none of what others did.
+package recent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+)
+
+// Error is one of them. What is empty does not apply.
+type Error struct {
+	Time      time.Time
+	Principal string // who asked; "": boxd itself
+	Route     string // "POST /v1/sessions/{id}/exec"
+	Session   string
+	Status    int    // of the answer
+	Kind      string // the name of the fault, as the end of a problem's type
+	Detail    string
+	Request   trace.Request
+}
+
+// Bounds of what is kept.
+const (
+	maxEach       = 64 // of each principal, and of boxd itself
+	maxPrincipals = 64
+	maxText       = 1024 // bytes of a detail
+)
+
+// List is the last errors. A nil List takes them and keeps none.
+type List struct {
+	mu   sync.Mutex
+	rows map[string][]Error // by principal, oldest first
+}
+
+// New returns an empty List.
+func New() *List { return &List{rows: map[string][]Error{}} }
+
+// Add keeps an error, of the context's request; it happened now.
+func (l *List) Add(ctx context.Context, e Error) {
+	if l == nil {
+		return
+	}
+	e.Time, e.Request = time.Now(), trace.Of(ctx)
+	if len(e.Detail) > maxText {
+		e.Detail = strings.ToValidUTF8(e.Detail[:maxText], "") + "…"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row, known := l.rows[e.Principal]
+	if !known && len(l.rows) >= maxPrincipals {
+		l.forgetLocked()
+	}
+	if len(row) >= maxEach {
+		row = row[:copy(row, row[1:])]
+	}
+	l.rows[e.Principal] = append(row, e)
+}
+
+// forgetLocked drops whose last error is the longest ago.
+func (l *List) forgetLocked() {
+	var oldest string
+	var at time.Time
+	for who, row := range l.rows {
+		if last := row[len(row)-1].Time; who != "" && (at.IsZero() || last.Before(at)) {
+			oldest, at = who, last
+		}
+	}
+	delete(l.rows, oldest)
+}
+
+// Of returns the errors of a principal, oldest first, or everybody's and boxd's own.
+func (l *List) Of(principal string, everybody bool) []Error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !everybody {
+		if principal == "" {
+			return nil
+		}
+		return slices.Clone(l.rows[principal])
+	}
+	var all []Error
+	for _, row := range l.rows {
+		all = append(all, row...)
+	}
+	slices.SortStableFunc(all, func(a, b Error) int { return a.Time.Compare(b.Time) })
+	return all
+}
+
+// Watch returns a handler that keeps what boxd itself logs as an error or a warning, and passes all on to next.
+func (l *List) Watch(next slog.Handler) slog.Handler { return &handler{Handler: next, list: l} }
+
+type handler struct {
+	slog.Handler
+	list    *List
+	session string // from WithAttrs
+}
+
+// Handle keeps what was not on behalf of a request: the answer of a request tells its errors.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn && trace.Of(ctx).ID == "" {
+		e := Error{Session: h.session, Kind: strings.ToLower(r.Level.String())}
+		detail := []string{r.Message}
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "session" {
+				e.Session = a.Value.String()
+			}
+			detail = append(detail, a.Key+"="+a.Value.String())
+			return true
+		})
+		e.Detail = strings.ToValidUTF8(strings.Join(detail, " "), "�")
+		h.list.Add(ctx, e)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs is that of next.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	copied := *h
+	copied.Handler = h.Handler.WithAttrs(attrs)
+	for _, a := range attrs {
+		if a.Key == "session" {
+			copied.session = a.Value.String()
+		}
+	}
+	return &copied
+}
+
+// WithGroup is that of next.
+func (h *handler) WithGroup(name string) slog.Handler {
+	copied := *h
+	copied.Handler = h.Handler.WithGroup(name)
+	return &copied
+}

@@ -15,14 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/records"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
-		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.settings(), Enforced: s.enforced,
+		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
 	})
 }
 
@@ -34,11 +33,11 @@ func (v *Supervisor) removeRecord(s *Session) {
 
 // bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
-func (v *Supervisor) bequeath(s *Session, box *client.Box) error {
+func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string) error {
 	if v.grace == 0 && !v.keep {
 		return nil // it ends with this boxd, as nothing has told it otherwise
 	}
-	file, err := records.EnvironmentFile(s.env)
+	file, err := records.EnvironmentFile(env)
 	if err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ func (v *Supervisor) bequeath(s *Session, box *client.Box) error {
 
 // times are how long the box of a session lives without a boxd.
 func (v *Supervisor) times(s *Session, now time.Time) isolation.Times {
-	settings := s.settings()
+	settings := s.Current()
 	t := isolation.Times{Grace: v.grace, Idle: time.Duration(settings.TTL)}
 	if life := time.Duration(settings.MaxLifetime); life > 0 {
 		t.End = max(s.Created.Add(life).Sub(now), time.Millisecond)
@@ -61,27 +60,18 @@ func (v *Supervisor) times(s *Session, now time.Time) isolation.Times {
 
 // park leaves a session to the next boxd.
 func (v *Supervisor) park(s *Session) {
-	<-s.started
-	s.mu.Lock()
-	ready := s.state == StateReady
-	if ready {
-		_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
-		s.reason = EndShutdown
-	}
-	s.mu.Unlock()
-	if !ready {
-		<-s.ended // or it does not end, and this boxd is given up
+	<-s.Started()
+	if !s.BeginEnd(EndShutdown) {
+		<-s.Ended() // or it does not end, and this boxd is given up
 		return
 	}
 	times := v.times(s, time.Now())
 	times.Parked = true
-	_ = s.box.SetTimes(times) // a box that is lost is found to be by the next boxd
-	s.box.Close()
-	v.dropProcesses(s)
-	s.mu.Lock()
-	_ = s.advanceLocked(StateEnded) // legal from ending
-	s.mu.Unlock()
-	close(s.ended)
+	box := s.Box()
+	_ = box.SetTimes(times) // a box that is lost is found to be by the next boxd
+	box.Close()
+	s.DropProcesses()
+	s.FinishEnd()
 }
 
 // adoptAtOnce is how many boxes are taken over at a time.
@@ -131,7 +121,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, livi
 	if recorded && living {
 		s, err := v.adopt(ctx, key)
 		if err == nil {
-			v.log.Info("session taken over", "session", s.ID, "owner", s.Owner.Name, "processes", len(s.slots()))
+			v.log.Info("session taken over", "session", s.ID, "owner", s.Owner.Name, "processes", len(s.Processes()))
 			return nil
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
@@ -169,96 +159,33 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{
-		ID: r.ID, Key: key, Owner: principalOf(r.Owner), Hostname: policy.Hostname(r.ID), Settings: r.Settings, Created: r.Created,
-		profile: *profile, made: cfg, enforced: r.Enforced, started: make(chan struct{}), ended: make(chan struct{}), state: StateReady, lastUsed: time.Now(),
-	}
-	box, found, err := v.boxes.Adopt(ctx, s.spec())
+	s := session.New(&v.sessionHost, &session.Params{
+		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced,
+	})
+	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
 	}
-	s.box, s.frozen = box, found.Frozen
-	if s.env, err = records.ReadEnvironment(found.Private); err == nil && s.grouped() != (box.Group != "") {
+	env, err := records.ReadEnvironment(found.Private)
+	if err == nil && s.Grouped() != (box.Group != "") {
 		err = errors.New("the record is wrong about control groups")
 	}
 	if err == nil {
-		err = v.bequeath(s, box)
+		err = v.bequeath(s, box, env)
 	}
 	if err != nil {
 		for _, p := range found.Programs {
-			v.endUnnamed(s, p)
+			s.EndUnnamed(p)
 		}
 		box.Close()
 		return nil, err
 	}
-	close(s.started)
-	for _, p := range found.Programs {
-		v.adoptProgram(s, p) //nolint:contextcheck // it goes on when New has returned
-	}
+	s.Adopted(box, found.Frozen, env)
+	s.Programs(found.Programs, v.log) //nolint:contextcheck // they go on when New has returned
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()
-	v.work.Go(func() { v.watch(s) })
 	return s, nil
-}
-
-// adoptProgram makes a process of a program again. What is no process was for somebody who is gone.
-func (v *Supervisor) adoptProgram(s *Session, program *client.Program) {
-	p, err := process.Adopt(v.home(s), program)
-	if err == nil && !s.enter(p) {
-		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
-		p.Release()
-	}
-	if err != nil {
-		if !errors.Is(err, process.ErrNotProcess) {
-			v.log.Warn("program of an earlier boxd is ended", "session", s.ID, "error", err)
-		}
-		v.endUnnamed(s, program)
-		return
-	}
-	s.mu.Lock()
-	entry := s.processes[p.Spec().ID]
-	s.mu.Unlock()
-	v.drive(s, entry)
-}
-
-// enter gives a process its place in the session, if no other has that.
-func (s *Session) enter(p *process.Process) bool {
-	spec := p.Spec()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.processes[spec.ID] != nil {
-		return false
-	}
-	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
-	close(entry.known)
-	s.execs++
-	if entry.past = p.Past(); !entry.past {
-		s.running++
-		if entry.managed {
-			s.lives++
-		}
-	}
-	if s.processes == nil {
-		s.processes = map[string]*slot{}
-	}
-	s.processes[spec.ID] = entry
-	return true
-}
-
-// endUnnamed ends a program nobody can ask for.
-func (v *Supervisor) endUnnamed(s *Session, program *client.Program) {
-	v.work.Go(func() {
-		late := time.AfterFunc(process.KillPatience, v.home(s).Lose)
-		defer late.Stop()
-		_ = program.Kill() // without a box it has ended
-		<-program.Exited()
-		_ = program.Forget()
-		program.Close()
-		if f := program.Private(); f != nil {
-			f.Close()
-		}
-	})
 }
 
 // ownerOf is what a record has of a principal.

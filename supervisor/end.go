@@ -14,22 +14,15 @@ import (
 // Ending one that is ending already only waits.
 func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) error {
 	select {
-	case <-s.started:
+	case <-s.Started():
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.mu.Lock()
-	first := s.state == StateReady
-	if first {
-		_ = s.advanceLocked(StateEnding) // legal from ready
-		s.reason = reason
-	}
-	s.mu.Unlock()
-	if first {
+	if s.BeginEnd(reason) {
 		v.work.Go(func() { v.release(s) }) //nolint:contextcheck // goes on when its first caller has gone
 	}
 	select {
-	case <-s.ended:
+	case <-s.Ended():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -38,8 +31,9 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(s *Session) {
-	if s.endReason() == EndLost {
-		s.box.Close() // whoever waits for a program of it need not wait for the kernel too
+	box, reason := s.Box(), s.Reason()
+	if reason == EndLost {
+		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})
 	go func() { // waited for below; without a record the workspace itself tells the next boxd
@@ -61,17 +55,13 @@ func (v *Supervisor) release(s *Session) {
 		}
 		break
 	}
-	s.box.Close()
-	v.dropProcesses(s)
+	box.Close()
+	s.DropProcesses()
 	<-forgotten
 	v.mu.Lock()
 	delete(v.sessions, s.Key)
 	v.mu.Unlock()
-	s.mu.Lock()
-	_ = s.advanceLocked(StateEnded) // legal from ending
-	reason := s.reason
-	s.mu.Unlock()
-	close(s.ended)
+	s.FinishEnd()
 	v.log.Info("session ended", "session", s.ID, "owner", s.Owner.Name, "reason", string(reason), "executions", s.Info().Executions)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/doctor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Doctor examines the host, see the room of that name.
@@ -29,16 +30,18 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 
 // example is a box as a session of the default profile would have it.
 func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
-	s := &Session{ID: "doctor", Key: policy.Key("", rand.Text()), Hostname: "doctor"}
 	cfg := v.cfg.Load()
-	var err error
-	if s.Settings, _, err = cfg.Merge(&policy.Request{}); err != nil {
+	settings, profile, err := cfg.Merge(&policy.Request{})
+	if err != nil {
 		return nil, err
 	}
-	if s.enforced, err = v.enforcement(ctx, cfg, &s.Settings); err != nil {
-		s.enforced = nil // doctor says so elsewhere; this is about the box
+	by, err := v.enforcement(ctx, cfg, &settings)
+	if err != nil {
+		by = nil // doctor says so elsewhere; this is about the box
 	}
-	return s.spec(), nil
+	s := session.New(&v.sessionHost, &session.Params{ID: "doctor", Settings: settings, Profile: profile, Made: cfg, Enforced: by})
+	s.Key = policy.Key("", rand.Text())
+	return s.Spec(), nil
 }
 
 // Overview is the daemon in figures.
@@ -61,7 +64,7 @@ func (v *Supervisor) Overview() Overview {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
 	host := v.host
-	o := Overview{Sessions: len(v.sessions), Executed: v.executed}
+	o := Overview{Sessions: len(v.sessions), Executed: v.executed.Load()}
 	all := slices.Collect(maps.Values(v.sessions))
 	v.mu.Unlock()
 	o.MaxSessions, o.MaxProcesses, o.BestEffort = cfg.Sessions.Max, cfg.Processes.Max, cfg.Limits.BestEffort

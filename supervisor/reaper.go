@@ -40,12 +40,9 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 	v.mu.Unlock()
 	wait := reapAtLeast
 	for _, s := range all {
-		s.mu.Lock()
-		at, why := s.expiryLocked()
-		ready := s.state == StateReady
-		s.mu.Unlock()
+		at, why := s.Expiry()
 		switch {
-		case !ready || at.IsZero():
+		case at.IsZero():
 		case at.After(now):
 			wait = min(wait, at.Sub(now))
 		default:
@@ -63,5 +60,15 @@ func (v *Supervisor) wakeReaper() {
 	select {
 	case v.poke <- struct{}{}:
 	default: // it has been told
+	}
+}
+
+// due tells the reaper of an end, if it does not know of one that is earlier; a zero time is now.
+func (v *Supervisor) due(at time.Time) {
+	v.mu.Lock()
+	early := at.Before(v.nextLook)
+	v.mu.Unlock()
+	if early || at.IsZero() {
+		v.wakeReaper()
 	}
 }

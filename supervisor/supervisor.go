@@ -23,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/records"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
@@ -38,26 +39,27 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	cfg     atomic.Pointer[policy.Config] // what it points to does not change
-	boxes   *driver.Driver
-	state   string
-	log     *slog.Logger
-	records *records.Dir
-	layout  usage.Layout
-	machine machine.Size
-	grace   time.Duration
-	keep    bool
-	serving context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
-	poke    chan struct{}   // tells the reaper of a new deadline
-	exams   chan struct{}   // has room for one examination
-	work    sync.WaitGroup
-	stop    context.CancelFunc
-	life    context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
+	cfg         atomic.Pointer[policy.Config] // what it points to does not change
+	boxes       *driver.Driver
+	state       string
+	log         *slog.Logger
+	records     *records.Dir
+	layout      usage.Layout
+	machine     machine.Size
+	grace       time.Duration
+	keep        bool
+	serving     context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
+	poke        chan struct{}   // tells the reaper of a new deadline
+	exams       chan struct{}   // has room for one examination
+	work        sync.WaitGroup
+	stop        context.CancelFunc
+	executed    atomic.Uint64 // programs ever started
+	sessionHost session.Host
+	life        context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[string]*Session
 	closed   bool
-	executed uint64
 	nextLook time.Time // when the reaper looks again
 	host     policy.Host
 }
@@ -80,6 +82,11 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
+	v.sessionHost = session.Host{
+		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
+		End:     func(s *Session, why EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
+		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
+	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)
 	if err == nil {
@@ -183,12 +190,9 @@ func (v *Supervisor) claim(who Principal, req *policy.Request, cfg *policy.Confi
 		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, cfg.Sessions.MaxPerOwner).
 			WithHint("remove one with boxctl rm, or wait for an idle one to end")
 	}
-	now := time.Now()
-	s := &Session{
-		ID: req.ID, Key: key, Owner: who, Hostname: policy.Hostname(req.ID), Settings: settings, Created: now,
-		profile: *profile, made: cfg, env: command.Environment(cfg, req.Env), enforced: enforced,
-		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: now,
-	}
+	s := session.New(&v.sessionHost, &session.Params{
+		ID: req.ID, Owner: who, Created: time.Now(), Settings: settings, Profile: profile, Made: cfg, Env: command.Environment(cfg, req.Env), Enforced: enforced,
+	})
 	v.sessions[key] = s
 	return s, true, nil
 }
@@ -212,25 +216,22 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 		return true, err
 	}
 	select {
-	case <-s.started:
+	case <-s.Started():
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
-	s.mu.Lock()
-	state, err := s.state, s.err
-	lost := state == StateReady && s.box.Gone()
-	s.mu.Unlock()
+	state, lost, err := s.State()
 	switch {
 	case err != nil:
 		return true, err
 	case lost: // and nobody has seen to it yet
 		return false, v.End(ctx, s, EndLost)
 	case state == StateReady:
-		s.touch(time.Now())
+		s.Touch(time.Now())
 		return true, nil
 	}
 	select {
-	case <-s.ended:
+	case <-s.Ended():
 		return false, nil
 	case <-ctx.Done():
 		return true, ctx.Err()
@@ -239,9 +240,9 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 
 // differences names the fields that were asked for and that the session has otherwise.
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
-	settings := s.settings()
+	settings := s.Current()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.env, command.Environment(s.made, req.Env)) {
+	if req.Env != nil && !slices.Equal(s.Environment(), command.Environment(s.Made(), req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names
@@ -254,11 +255,11 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	begin := time.Now()
 	written := make(chan error, 1)
 	go func() { written <- v.writeRecord(s) }() // waited for below
-	box, err := v.boxes.Launch(ctx, s.spec())
+	box, err := v.boxes.Launch(ctx, s.Spec())
 	werr := <-written
 	if err == nil {
 		if err = werr; err == nil {
-			err = v.bequeath(s, box)
+			err = v.bequeath(s, box, s.Environment())
 		}
 		if err != nil {
 			err = errors.Join(err, v.boxes.End(ctx, s.Key, true))
@@ -273,40 +274,12 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		delete(v.sessions, s.Key)
 		v.mu.Unlock()
 	}
-	s.mu.Lock()
-	s.box, s.err, s.lastUsed = box, err, time.Now()
-	next := StateReady
-	if err != nil {
-		next = StateEnded
-	}
-	move := s.advanceLocked(next)
-	s.mu.Unlock()
-	if err == nil {
-		v.work.Go(func() { v.watch(s) })
-	}
-	close(s.started)
-	if err != nil {
-		close(s.ended)
-		return err
+	if move := s.Launched(box, err); err != nil || move != nil {
+		return cmp.Or(err, move)
 	}
 	v.wakeReaper()
-	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.settings().Profile, "took", time.Since(begin))
-	return move
-}
-
-// watch ends a session whose box has gone by itself.
-func (v *Supervisor) watch(s *Session) {
-	for {
-		select {
-		case <-s.box.Quiet():
-			v.wakeReaper() // it may be idle now
-		case <-s.box.Done():
-			_ = v.End(v.life, s, EndLost) // logged where it fails
-			return
-		case <-s.ended:
-			return
-		}
-	}
+	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.Current().Profile, "took", time.Since(begin))
+	return nil
 }
 
 // Session returns the principal's session of an id.
@@ -318,7 +291,7 @@ func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
 	s := v.sessions[policy.Key(who.Name, id)]
 	v.mu.Unlock()
 	if s == nil {
-		return nil, gone(id)
+		return nil, session.Gone(id)
 	}
 	return s, nil
 }

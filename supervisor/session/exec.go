@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,7 +23,6 @@ type ExecRequest = command.Exec
 
 // Execution is a program under way.
 type Execution struct {
-	v       *Supervisor
 	session *Session
 	program *client.Program
 	timeout time.Duration
@@ -40,30 +38,14 @@ type Execution struct {
 	hurry   sync.Once
 }
 
-// CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
-// Create judges.
-func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
-	cfg := v.cfg.Load()
-	if err := req.Validate(cfg); err != nil {
-		return err
-	}
-	profile = cmp.Or(profile, cfg.Sessions.DefaultProfile)
-	p, ok := cfg.Profiles[profile]
-	if !ok {
-		return nil
-	}
-	_, _, err := p.ExecTimeout(profile, req.Timeout)
-	return err
-}
-
 // context is what a session gives to its programs.
-func (v *Supervisor) context(s *Session) *command.Context {
-	return &command.Context{Config: v.cfg.Load(), Profile: &s.profile, Settings: s.settings(), Enforced: s.enforced, Env: s.env}
+func (s *Session) context() *command.Context {
+	return &command.Context{Config: s.host.Config(), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: s.env}
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
-func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*Result, error) {
-	e, err := v.Start(ctx, s, req)
+func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
+	e, err := s.Start(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +55,8 @@ func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*R
 
 // Start starts a program in a session, once that has started itself. The caller must call Close, which
 // ends the program if it still runs.
-func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*Execution, error) {
-	order, err := v.context(s).Order(req, false)
+func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, error) {
+	order, err := s.context().Order(req, false)
 	if err != nil {
 		return nil, err
 	}
@@ -89,22 +71,20 @@ func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	box, err := s.begin(v.cfg.Load().Exec.MaxPerSession, time.Now())
+	box, err := s.begin(s.host.Config().Exec.MaxPerSession, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	p, err := box.Start(cmd, files)
 	if err != nil {
-		v.finish(s)
+		s.done()
 		if errors.Is(err, client.ErrBoxLost) {
-			return nil, gone(s.ID)
+			return nil, Gone(s.ID)
 		}
 		return nil, err
 	}
-	v.mu.Lock()
-	v.executed++
-	v.mu.Unlock()
-	e := &Execution{v: v, session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	s.host.Executed.Add(1)
+	e := &Execution{session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
@@ -117,7 +97,7 @@ func (e *Execution) lose() {
 	select {
 	case <-e.program.Exited(): // its output may not have been taken yet
 	default:
-		e.v.work.Go(func() { _ = e.v.End(e.v.life, e.session, EndLost) }) // logged where it fails
+		e.session.lose()
 	}
 }
 
@@ -210,17 +190,13 @@ func (e *Execution) Close() {
 			_ = e.program.Forget() // without a box there is nothing to forget
 		}
 		e.program.Close()
-		e.v.finish(e.session)
+		e.session.done()
 	})
 }
 
-// finish ends an execution, and tells the reaper if it does not know when the session ends now.
-func (v *Supervisor) finish(s *Session) {
-	at := s.finish(time.Now())
-	v.mu.Lock()
-	early := !at.IsZero() && at.Before(v.nextLook)
-	v.mu.Unlock()
-	if early {
-		v.wakeReaper()
+// done ends an execution, and tells the reaper if it may not know when the session ends now.
+func (s *Session) done() {
+	if at := s.finish(time.Now()); !at.IsZero() {
+		s.host.Due(at)
 	}
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package session
 
 import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// spec is what the keeper is asked for.
-func (s *Session) spec() *isolation.Spec {
+// Spec is what the keeper is asked for.
+func (s *Session) Spec() *isolation.Spec {
 	spec := &isolation.Spec{
 		Key: s.Key, Hostname: s.Hostname,
 		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
@@ -16,7 +16,7 @@ func (s *Session) spec() *isolation.Spec {
 		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),
 		ManagedWork: true,
 	}
-	if s.grouped() {
+	if s.Grouped() {
 		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
 	}
 	spec.Work = policy.Work(&s.Settings, s.enforced)

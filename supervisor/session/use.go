@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package session
 
 import (
 	"path/filepath"
@@ -24,23 +24,20 @@ func IsFull(d isolation.Disk) bool { return result.IsFull(d) }
 
 // outcome is what a Result of a program is made of; group is the name of its control group.
 func (s *Session) outcome(exit *isolation.Exit, err error, group string) *result.Outcome {
-	o := &result.Outcome{ID: s.ID, Exit: exit, Err: err, Settings: s.settings(), Enforced: s.enforced}
+	o := &result.Outcome{ID: s.ID, Exit: exit, Err: err, Settings: s.Current(), Enforced: s.enforced}
 	if info := s.Info(); info.Group != "" {
 		o.Group = filepath.Join(info.Group, "work", group)
 	}
-	reason := s.endReason()
+	reason := s.Reason()
 	o.Canceled = reason != "" && reason != EndLost
 	return o
 }
 
-// Work is how full a session's workspace is, nil if it has no quota.
-func (v *Supervisor) Work(s *Session) *isolation.Disk {
+// Work is how full a session's workspace is, nil if it has no quota; dir is where all workspaces are.
+func (s *Session) Work(dir string) *isolation.Disk {
 	if policy.Work(&policy.Settings{WorkspaceQuota: 1}, s.enforced).Bytes == 0 {
 		return nil
 	}
-	v.mu.Lock()
-	dir := v.host.Workspaces
-	v.mu.Unlock()
 	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
 	var fs unix.Statfs_t
 	if unix.Statfs(filepath.Join(dir, s.Key), &fs) != nil {

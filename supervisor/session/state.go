@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package session
 
 // State is where a session is in its life.
 type State string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+package session
 
 import (
 	"cmp"
@@ -32,20 +32,20 @@ type slot struct {
 // StartProcess returns the process of a session with the requested id, and starts it if there is none; the
 // second result tells which. It waits until the program runs, or has failed to: the process tells. One that
 // exists must have been asked for in the same words, and may have ended.
-func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessRequest) (p *process.Process, isNew bool, err error) {
-	if err := s.await(ctx); err != nil {
+func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *process.Process, isNew bool, err error) {
+	if err := s.Await(ctx); err != nil {
 		return nil, false, err
 	}
-	spec, err := v.context(s).Process(req)
+	spec, err := s.context().Process(req)
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := v.reserveProcess(s, spec)
+	entry, mine, err := s.reserveProcess(spec)
 	if err != nil {
 		return nil, false, err
 	}
 	if mine {
-		v.launchProcess(s, entry, spec) //nolint:contextcheck // it goes on when its first caller has gone
+		s.launchProcess(entry, spec) //nolint:contextcheck // it goes on when its first caller has gone
 	}
 	select {
 	case <-entry.known:
@@ -61,7 +61,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok && mine {
 		if err := s.limitHit(step); err != nil {
-			v.dropProcess(s, entry)
+			s.dropProcess(entry)
 			return nil, false, err
 		}
 	}
@@ -70,7 +70,7 @@ func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessR
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot, mine bool, err error) {
+func (s *Session) reserveProcess(spec *process.Spec) (entry *slot, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -83,10 +83,10 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 		return entry, false, nil
 	}
 	if !spec.Managed {
-		if err := s.roomLocked(v.cfg.Load().Exec.MaxPerSession); err != nil {
+		if err := s.roomLocked(s.host.Config().Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if s.lives >= v.cfg.Load().Processes.Max {
+	} else if s.lives >= s.host.Config().Processes.Max {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them")
 	}
@@ -105,67 +105,65 @@ func (v *Supervisor) reserveProcess(s *Session, spec *process.Spec) (entry *slot
 }
 
 // launchProcess starts the process of a place, outside any lock.
-func (v *Supervisor) launchProcess(s *Session, entry *slot, spec *process.Spec) {
+func (s *Session) launchProcess(entry *slot, spec *process.Spec) {
 	defer close(entry.known)
-	p, err := process.Start(v.home(s), spec)
+	p, err := process.Start(s.home(), spec)
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
-			entry.err = gone(s.ID)
+			entry.err = Gone(s.ID)
 		}
-		v.processEnded(s, entry)
-		v.dropProcess(s, entry)
+		s.processEnded(entry)
+		s.dropProcess(entry)
 		return
 	}
-	v.mu.Lock()
-	v.executed++
-	v.mu.Unlock()
+	s.host.Executed.Add(1)
 	entry.process = p
-	v.drive(s, entry)
+	s.drive(entry)
 }
 
 // home is what processes get from their session.
-func (v *Supervisor) home(s *Session) process.Home {
+func (s *Session) home() process.Home {
 	return process.Home{
 		Box:     s.box,
-		Lose:    func() { v.work.Go(func() { _ = v.End(v.life, s, EndLost) }) }, // logged where it fails
-		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
+		Lose:    s.lose,
+		Leaving: s.host.Leaving,
 	}
 }
 
 // drive sees a process through, and keeps it for a while when it has ended.
-func (v *Supervisor) drive(s *Session, entry *slot) {
-	v.work.Go(func() {
+func (s *Session) drive(entry *slot) {
+	s.host.Work.Go(func() {
 		entry.process.Drive()
 		if !entry.past {
-			v.processEnded(s, entry)
+			s.processEnded(entry)
 		}
-		v.retire(s, entry)
+		s.retire(entry)
 	})
 }
 
 // processEnded lets go of a session.
-func (v *Supervisor) processEnded(s *Session, entry *slot) {
+func (s *Session) processEnded(entry *slot) {
 	s.mu.Lock()
 	if entry.managed {
 		s.lives--
 	}
 	s.mu.Unlock()
-	v.finish(s)
+	s.done()
 }
 
 // maxEnded is how many ended processes a session keeps.
 const maxEnded = 64
 
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
-func (v *Supervisor) retire(s *Session, entry *slot) {
+func (s *Session) retire(entry *slot) {
 	info := entry.process.Info()
-	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(v.cfg.Load().Processes.Keep)))), 0)
+	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.host.Config().Processes.Keep)))), 0)
 	s.mu.Lock()
 	if s.processes[info.ID] != entry || s.state != StateReady {
 		s.mu.Unlock()
 		return
 	}
-	entry.timer = time.AfterFunc(keep, func() { v.dropProcess(s, entry) })
+	entry.timer = time.AfterFunc(keep, func() { s.dropProcess(entry) })
 	var ended []*slot
 	for _, other := range s.processes {
 		if other.timer != nil {
@@ -175,12 +173,12 @@ func (v *Supervisor) retire(s *Session, entry *slot) {
 	s.mu.Unlock()
 	slices.SortFunc(ended, func(a, b *slot) int { return b.process.Info().EndedAt.Compare(a.process.Info().EndedAt) })
 	for _, old := range ended[min(len(ended), maxEnded):] {
-		v.dropProcess(s, old)
+		s.dropProcess(old)
 	}
 }
 
 // dropProcess forgets a process that has ended, or has never been.
-func (v *Supervisor) dropProcess(s *Session, entry *slot) {
+func (s *Session) dropProcess(entry *slot) {
 	s.mu.Lock()
 	for id, other := range s.processes {
 		if other == entry {
@@ -196,14 +194,14 @@ func (v *Supervisor) dropProcess(s *Session, entry *slot) {
 	}
 }
 
-// dropProcesses forgets all processes of a session whose box is gone.
-func (v *Supervisor) dropProcesses(s *Session) {
+// DropProcesses forgets all processes of a session whose box is gone.
+func (s *Session) DropProcesses() {
 	for _, entry := range s.slots() {
 		<-entry.known
 		if entry.process != nil {
 			<-entry.process.Done() // soon, without a box
 		}
-		v.dropProcess(s, entry)
+		s.dropProcess(entry)
 	}
 }
 
@@ -218,7 +216,7 @@ func (s *Session) slots() []*slot {
 }
 
 // Process returns the process of an id.
-func (v *Supervisor) Process(s *Session, id string) (*process.Process, error) {
+func (s *Session) Process(id string) (*process.Process, error) {
 	if err := policy.ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -239,7 +237,7 @@ func (v *Supervisor) Process(s *Session, id string) (*process.Process, error) {
 }
 
 // Processes returns the processes of a session, oldest first.
-func (v *Supervisor) Processes(s *Session) []*process.Process {
+func (s *Session) Processes() []*process.Process {
 	var list []*process.Process
 	for _, entry := range s.slots() {
 		select {
@@ -258,7 +256,7 @@ func (v *Supervisor) Processes(s *Session) []*process.Process {
 }
 
 // RemoveProcess stops a process and forgets it.
-func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.Process) error {
+func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	if err := p.Stop(ctx); err != nil {
 		return err
 	}
@@ -266,7 +264,7 @@ func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.P
 		select {
 		case <-entry.known:
 			if entry.process == p {
-				v.dropProcess(s, entry)
+				s.dropProcess(entry)
 			}
 		default:
 		}
@@ -275,16 +273,16 @@ func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.P
 }
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
-func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
-	return v.processOutcome(ctx, s, p, p.Kept)
+func (s *Session) ProcessResult(ctx context.Context, p *process.Process) (*Result, error) {
+	return s.processOutcome(ctx, p, p.Kept)
 }
 
 // ProcessEnd does the same without the output.
-func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
-	return v.processOutcome(ctx, s, p, nil)
+func (s *Session) ProcessEnd(ctx context.Context, p *process.Process) (*Result, error) {
+	return s.processOutcome(ctx, p, nil)
 }
 
-func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.Process, kept func(stream int) (head, tail []byte, err error)) (*Result, error) {
+func (s *Session) processOutcome(ctx context.Context, p *process.Process, kept func(stream int) (head, tail []byte, err error)) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
@@ -292,7 +290,7 @@ func (v *Supervisor) processOutcome(ctx context.Context, s *Session, p *process.
 	spec := p.Spec()
 	o := s.outcome(exit, err, p.Group())
 	o.Timeout, o.Clamped, o.Limits = spec.Command.Timeout, spec.Clamped, &spec.Command.Limits
-	o.Kept, o.Most = kept, int(v.cfg.Load().Exec.OutputLimit)
+	o.Kept, o.Most = kept, int(s.host.Config().Exec.OutputLimit)
 	return o.Result()
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervisor
+// Package session is one box and the programs in it: its states, its executions and processes.
+package session
 
 import (
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd-dev/boxd/access"
@@ -17,17 +19,46 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Principal is who is calling.
-type Principal = access.Principal
+// Host is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
+type Host struct {
+	Config   func() *policy.Config // that is in force; what it points to does not change
+	Executed *atomic.Uint64        // programs ever started
+	Work     *sync.WaitGroup       // owns what goes on in the background
+	End      func(*Session, EndReason)
+	Due      func(time.Time) // the session has an end that may be earlier than any other
+	Leaving  func() bool     // the boxes are about to be left to the next boxd
+}
+
+// Params are what a session is made of.
+type Params struct {
+	ID       string
+	Owner    access.Principal
+	Created  time.Time
+	Settings policy.Settings
+	Profile  *policy.Profile
+	Made     *policy.Config // the configuration it is made or taken over under
+	Env      []string       // NAME=value of every program that adds nothing
+	Enforced map[string]policy.Mechanism
+}
+
+// New returns a session that is starting; Launched tells it what has come of that.
+func New(host *Host, p *Params) *Session {
+	return &Session{
+		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
+		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced,
+		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
+	}
+}
 
 // Session is one box and what is known of it.
 type Session struct {
 	ID       string
 	Key      string
-	Owner    Principal
+	Owner    access.Principal
 	Hostname string
 	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
+	host     *Host
 	profile  policy.Profile
 	made     *policy.Config // the configuration it was made or taken over under
 	env      []string       // NAME=value of every program that adds nothing
@@ -145,7 +176,7 @@ func (s *Session) roomLocked(limit int) error {
 // beginLocked is begin for whoever counts for himself.
 func (s *Session) beginLocked(now time.Time) error {
 	if s.state != StateReady {
-		return gone(s.ID)
+		return Gone(s.ID)
 	}
 	if s.frozen {
 		return failure.Frozen(s.ID)
@@ -156,21 +187,21 @@ func (s *Session) beginLocked(now time.Time) error {
 	return nil
 }
 
-// settings are what the session has now.
-func (s *Session) settings() policy.Settings {
+// Current returns the settings that the session has now.
+func (s *Session) Current() policy.Settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Settings
 }
 
-// grouped reports whether the box has control groups.
-func (s *Session) grouped() bool { return policy.Grouped(s.enforced) }
+// Grouped reports whether the box has control groups.
+func (s *Session) Grouped() bool { return policy.Grouped(s.enforced) }
 
 // limitHit is the refusal of a program for which there was no room in the session.
 func (s *Session) limitHit(step *isolation.StepError) error {
 	pids := 0
-	if s.grouped() {
-		pids = s.settings().Pids
+	if s.Grouped() {
+		pids = s.Current().Pids
 	}
 	return failure.Limit(s.ID, pids, step)
 }
@@ -185,21 +216,22 @@ func (s *Session) finish(now time.Time) time.Time {
 	return at
 }
 
-// touch notes a use, so that the idle time begins anew.
-func (s *Session) touch(now time.Time) {
+// Touch notes a use, so that the idle time begins anew.
+func (s *Session) Touch(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastUsed = now
 }
 
-// endReason is why the session is ending or has ended; empty if it is not.
-func (s *Session) endReason() EndReason {
+// Reason is why the session is ending or has ended; empty if it is not.
+func (s *Session) Reason() EndReason {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reason
 }
 
-func gone(id string) error {
+// Gone is the answer where there is no session of an id.
+func Gone(id string) error {
 	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
 		WithHint("boxctl ls shows the sessions you have, boxctl create makes one")
 }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Adopted makes a session whole that an earlier boxd has left: its box, whether that is frozen, and the
+// environment that was found in it. Programs tells of what runs in it.
+func (s *Session) Adopted(box *client.Box, frozen bool, env []string) {
+	s.mu.Lock()
+	s.box, s.frozen, s.env, s.state = box, frozen, env, StateReady
+	s.mu.Unlock()
+	s.host.Work.Go(s.watch)
+	close(s.started)
+}
+
+// Programs makes processes of what an earlier boxd has left running. What is no process was for somebody who
+// is gone, and ends.
+func (s *Session) Programs(found []*client.Program, log *slog.Logger) {
+	for _, p := range found {
+		s.adoptProgram(p, log)
+	}
+}
+
+func (s *Session) adoptProgram(program *client.Program, log *slog.Logger) {
+	p, err := process.Adopt(s.home(), program)
+	if err == nil && !s.enter(p) {
+		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
+		p.Release()
+	}
+	if err != nil {
+		if !errors.Is(err, process.ErrNotProcess) {
+			log.Warn("program of an earlier boxd is ended", "session", s.ID, "error", err)
+		}
+		s.EndUnnamed(program)
+		return
+	}
+	s.mu.Lock()
+	entry := s.processes[p.Spec().ID]
+	s.mu.Unlock()
+	s.drive(entry)
+}
+
+// enter gives a process its place in the session, if no other has that.
+func (s *Session) enter(p *process.Process) bool {
+	spec := p.Spec()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.processes[spec.ID] != nil {
+		return false
+	}
+	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), process: p}
+	close(entry.known)
+	s.execs++
+	if entry.past = p.Past(); !entry.past {
+		s.running++
+		if entry.managed {
+			s.lives++
+		}
+	}
+	if s.processes == nil {
+		s.processes = map[string]*slot{}
+	}
+	s.processes[spec.ID] = entry
+	return true
+}
+
+// EndUnnamed ends a program nobody can ask for.
+func (s *Session) EndUnnamed(program *client.Program) {
+	s.host.Work.Go(func() {
+		late := time.AfterFunc(process.KillPatience, s.lose)
+		defer late.Stop()
+		_ = program.Kill() // without a box it has ended
+		<-program.Exited()
+		_ = program.Forget()
+		program.Close()
+		if f := program.Private(); f != nil {
+			f.Close()
+		}
+	})
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Launched tells a session what its start has come to, and everybody who waits for that.
+func (s *Session) Launched(box *client.Box, err error) error {
+	s.mu.Lock()
+	s.box, s.err, s.lastUsed = box, err, time.Now()
+	next := StateReady
+	if err != nil {
+		next = StateEnded
+	}
+	move := s.advanceLocked(next)
+	s.mu.Unlock()
+	if err == nil {
+		s.host.Work.Go(s.watch)
+	}
+	close(s.started)
+	if err != nil {
+		close(s.ended)
+	}
+	return move
+}
+
+// Started is closed when the start is over, well or not.
+func (s *Session) Started() <-chan struct{} { return s.started }
+
+// Ended is closed when nothing is left of the session.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// Box is the box of a session that has started well.
+func (s *Session) Box() *client.Box {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.box
+}
+
+// State is where the session is in its life, and why its start failed. One that is ready and whose box is gone,
+// which nobody has seen to yet, is lost.
+func (s *Session) State() (state State, lost bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state, s.state == StateReady && s.box.Gone(), s.err
+}
+
+// BeginEnd takes a session that is ready to its end, and reports whether that was for the caller to do.
+func (s *Session) BeginEnd(reason EndReason) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady {
+		return false
+	}
+	_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
+	s.reason = reason
+	return true
+}
+
+// FinishEnd says that nothing is left of a session whose end has begun.
+func (s *Session) FinishEnd() {
+	s.mu.Lock()
+	_ = s.advanceLocked(StateEnded) // legal from ending
+	s.mu.Unlock()
+	close(s.ended)
+}
+
+// watch ends the session when its box goes by itself, and returns when it ends.
+func (s *Session) watch() {
+	for {
+		select {
+		case <-s.box.Quiet():
+			s.host.Due(time.Time{}) // it may be idle now
+		case <-s.box.Done():
+			s.host.End(s, EndLost)
+			return
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+// lose ends a session whose PID 1 does not do what it must.
+func (s *Session) lose() {
+	s.host.Work.Go(func() { s.host.End(s, EndLost) })
+}
+
+// Expiry returns when the session ends by itself and why, if it is ready; a zero time is never.
+func (s *Session) Expiry() (at time.Time, why EndReason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady {
+		return at, why
+	}
+	return s.expiryLocked()
+}
+
+// Enforced says what keeps each of the limits.
+func (s *Session) Enforced() map[string]policy.Mechanism { return s.enforced }
+
+// Environment is NAME=value of every program that adds nothing.
+func (s *Session) Environment() []string { return s.env }
+
+// Made is the configuration the session was made, or taken over, under.
+func (s *Session) Made() *policy.Config { return s.made }
+
+// Profile is what the session was made by.
+func (s *Session) Profile() *policy.Profile { return &s.profile }
+
+// Exclusive calls f while nobody else changes the session or freezes it.
+func (s *Session) Exclusive(f func() error) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return f()
+}
+
+// Set gives the session other settings.
+func (s *Session) Set(settings policy.Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Settings = settings
+}
+
+// Await waits until a session has started, and refuses one that is ending.
+func (s *Session) Await(ctx context.Context) error {
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady {
+		return Gone(s.ID)
+	}
+	return nil
+}
+
+// Freeze stops all programs of a session where they are, or lets them go on, and returns when that is
+// true. Nothing can be started in a frozen session; timeouts and the session's own times go on.
+func (s *Session) Freeze(ctx context.Context, on bool) error {
+	if err := s.Await(ctx); err != nil {
+		return err
+	}
+	if !s.Grouped() {
+		return fault.Errorf(fault.Unsupported, "session %s cannot be frozen: it has no control groups", fault.Show(s.ID)).
+			WithHint("boxctl doctor says why")
+	}
+	return s.Exclusive(func() error { return s.freeze(on) })
+}
+
+func (s *Session) freeze(on bool) error {
+	s.mu.Lock()
+	before := s.frozen
+	s.frozen = true // until it is known that nothing is: no program may be started meanwhile
+	s.mu.Unlock()
+	err := s.box.Freeze(on)
+	s.mu.Lock()
+	s.frozen = on && err == nil || !on && err != nil && before
+	s.lastUsed = time.Now()
+	s.mu.Unlock()
+	switch {
+	case errors.Is(err, client.ErrBoxLost):
+		return Gone(s.ID)
+	case errors.Is(err, unix.ETIMEDOUT):
+		return fault.Errorf(fault.Unavailable, "session %s: some process does not stop; it runs on", fault.Show(s.ID)).
+			WithHint("a process that waits for a disk stops when that answers; try again")
+	case err != nil:
+		return fmt.Errorf("session %q: %w", s.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func states() []State { return []State{StateStarting, StateReady, StateEnding, StateEnded} }
+
+// The diagram above moves in state.go is this one.
+func Example_states() {
+	for _, from := range states() {
+		to := moves()[from]
+		words := make([]string, len(to))
+		for i, s := range to {
+			words[i] = string(s)
+		}
+		fmt.Printf("%-8s → %s\n", from, strings.Join(words, ", "))
+	}
+	// Output:
+	// starting → ready, ended
+	// ready    → ending
+	// ending   → ended
+	// ended    →
+}
+
+func TestEveryMoveIsLegalOrRefused(t *testing.T) {
+	t.Parallel()
+	for _, from := range states() {
+		for _, to := range states() {
+			s := &Session{ID: "s", state: from}
+			err := s.advanceLocked(to)
+			legal := slices.Contains(moves()[from], to)
+			if (err == nil) != legal || legal && s.state != to || !legal && s.state != from {
+				t.Errorf("%s → %s: %v, now %s", from, to, err, s.state)
+			}
+		}
+	}
+	// From everywhere a session can end, and nothing comes after that.
+	for _, from := range states() {
+		reached := map[State]bool{from: true}
+		for range states() {
+			for s := range maps.Clone(reached) {
+				for _, to := range moves()[s] {
+					reached[to] = true
+				}
+			}
+		}
+		if !reached[StateEnded] {
+			t.Errorf("no way from %s to the end", from)
+		}
+	}
+	if len(moves()[StateEnded]) > 0 {
+		t.Error("something comes after the end")
+	}
+}
+
+func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
+	t.Parallel()
+	born := time.Now()
+	const minute, hour = quantity.Duration(time.Minute), quantity.Duration(time.Hour)
+	for _, tc := range []struct {
+		name      string
+		ttl, life quantity.Duration
+		used      time.Duration // after the birth
+		running   int
+		at        time.Duration // after the birth; 0 is never
+		why       EndReason
+	}{
+		{"neither", 0, 0, time.Second, 0, 0, ""},
+		{"unused", minute, 0, 0, 0, time.Minute, EndIdle},
+		{"used", minute, 0, time.Second, 0, time.Minute + time.Second, EndIdle},
+		{"a running program holds it", minute, 0, time.Second, 1, 0, ""},
+		{"but not for ever", minute, hour, time.Second, 1, time.Hour, EndLifetime},
+		{"idle before old", minute, hour, time.Second, 0, time.Minute + time.Second, EndIdle},
+		{"old before idle", minute, hour, time.Hour - time.Second, 0, time.Hour, EndLifetime},
+		{"old alone", 0, hour, time.Second, 0, time.Hour, EndLifetime},
+	} {
+		s := &Session{
+			Created: born, lastUsed: born.Add(tc.used), running: tc.running, Settings: policy.Settings{TTL: tc.ttl, MaxLifetime: tc.life},
+		}
+		at, why := s.expiryLocked()
+		want := time.Time{}
+		if tc.at > 0 {
+			want = born.Add(tc.at)
+		}
+		if !at.Equal(want) || why != tc.why {
+			t.Errorf("%s: at %v because %q, want %v because %q", tc.name, at.Sub(born), why, tc.at, tc.why)
+		}
+		if info := s.Info(); !info.Expires.Equal(want) {
+			t.Errorf("%s: the session says it expires at %v", tc.name, info.Expires)
+		}
+	}
+}
+
+func TestOneSessionRunsOnlySoManyExecutions(t *testing.T) {
+	t.Parallel()
+	s := &Session{ID: "s", state: StateReady}
+	now := time.Now()
+	for range 2 {
+		if _, err := s.begin(2, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.begin(2, now); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("a third: %v", err)
+	}
+	s.finish(now.Add(time.Second))
+	if _, err := s.begin(2, now.Add(2*time.Second)); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	if info := s.Info(); info.Running != 2 || info.Executions != 3 || !info.LastUsed.Equal(now.Add(2*time.Second)) {
+		t.Errorf("%+v", info)
+	}
+	for _, state := range []State{StateStarting, StateEnding, StateEnded} {
+		if _, err := (&Session{state: state}).begin(9, now); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("in a session that is %s: %v", state, err)
+		}
+	}
+}
+
+// A session that was held by a program had no deadline when the reaper looked.
+func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var told []time.Time
+	host := &Host{Due: func(at time.Time) { told = append(told, at) }}
+	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Minute)}}
+	for range 2 {
+		if _, err := s.begin(2, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.done(); len(told) != 0 {
+		t.Errorf("told of %v while a program runs", told)
+	}
+	if s.done(); len(told) != 1 || told[0].Before(now.Add(time.Minute)) {
+		t.Errorf("told of %v", told)
+	}
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bare is a supervisor without a keeper: nothing can start or end in it.
+func bare() *Supervisor {
+	v := &Supervisor{log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+	v.cfg.Store(new(policy.DefaultConfig()))
+	v.sessionHost = session.Host{Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }}
+	return v
+}
+
+// ready is a session of a bare supervisor that has started; its box does nothing.
+func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.Time) *Session {
+	t.Helper()
+	cfg := v.cfg.Load()
+	s := session.New(&v.sessionHost, &session.Params{
+		ID: id, Created: now, Settings: policy.Settings{TTL: quantity.Duration(ttl)}, Profile: new(policy.DefaultProfile()), Made: cfg,
+	})
+	v.sessions[s.Key] = s
+	if err := s.Launched(new(client.Box), nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Touch(now)
+	t.Cleanup(func() {
+		s.BeginEnd(EndDeleted)
+		s.FinishEnd()
+	})
+	return s
+}
+
+func poked(v *Supervisor) bool {
+	select {
+	case <-v.poke:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	v := bare()
+	if got := v.endDue(now); got != reapAtLeast {
+		t.Errorf("without sessions it sleeps %v", got)
+	}
+	ready(t, v, "a", time.Hour, now)
+	ready(t, v, "b", 7*time.Second, now)
+	ready(t, v, "c", 9*time.Second, now)
+	ready(t, v, "e", time.Second, now).BeginEnd(EndDeleted)
+	starting := session.New(&v.sessionHost, &session.Params{ID: "d", Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Second)}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
+	v.sessions["d"] = starting
+	if got := v.endDue(now); got != 7*time.Second {
+		t.Errorf("it sleeps %v, want 7s", got)
+	}
+	v.due(now.Add(2 * time.Second))
+	if !poked(v) {
+		t.Error("a session has a deadline of which the reaper does not hear")
+	}
+	v.due(now.Add(time.Hour))
+	if poked(v) {
+		t.Error("the reaper is woken for a deadline it knows of")
+	}
+	v.due(time.Time{})
+	if !poked(v) {
+		t.Error("the reaper does not hear of a session that may be idle")
+	}
+}
+
+func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
+	t.Parallel()
+	v, cfg := bare(), policy.DefaultConfig()
+	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
+	claim := func(who Principal, id string) error {
+		_, _, err := v.claim(who, &policy.Request{ID: id}, &cfg, policy.Settings{}, &policy.Profile{}, nil)
+		return err
+	}
+	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Role: access.Admin}
+	for i := range 3 {
+		if err := claim(one, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := claim(one, "more")
+	if fault.KindOf(err) != fault.Exhausted || err.Error() != "you have 3 sessions, the limit is 3 (sessions.max_per_owner)" {
+		t.Errorf("%v", err)
+	}
+	if err := claim(one, "0"); err != nil {
+		t.Errorf("one that exists: %v", err)
+	}
+	if err := claim(other, "0"); err != nil {
+		t.Errorf("another owner: %v", err)
+	}
+	for i := range 4 { // more than one owner may have
+		if err := claim(root, fmt.Sprint(i)); err != nil {
+			t.Errorf("root's number %d: %v", i, err)
+		}
+	}
+	for _, who := range []Principal{other, root} {
+		if err := claim(who, "more"); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "(sessions.max)") {
+			t.Errorf("%s: %v", who.Name, err)
+		}
+	}
+	delete(v.sessions, policy.Key(one.Name, "0"))
+	if err := claim(one, "more"); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
+	t.Parallel()
+	v, who := bare(), Principal{Name: "uid:1", UID: 1}
+	make := func(id string) *Session {
+		s, mine, err := v.claim(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil)
+		if err != nil || !mine {
+			t.Fatalf("%s: %v", id, err)
+		}
+		return s
+	}
+	old := make("old")
+	next := policy.DefaultConfig()
+	next.Sessions.Max = 0
+	if err := v.SetConfig(next); err == nil || v.cfg.Load().Sessions.Max != 256 {
+		t.Errorf("one that is not in order is in force: %v", err)
+	}
+	next.Sessions.Max, next.Sessions.MaxPerOwner, next.Env = 2, 2, map[string]string{"B": "c"}
+	if err := v.SetConfig(next); err != nil {
+		t.Fatal(err)
+	}
+	young := make("young")
+	if slices.Contains(old.Environment(), "B=c") || !slices.Contains(old.Environment(), "LANG=C.UTF-8") || !slices.Equal(young.Environment(), []string{"A=b", "B=c"}) {
+		t.Errorf("the environments are %q and %q", old.Environment(), young.Environment())
+	}
+	for _, s := range []*Session{old, young} {
+		if diff := v.differences(s, &policy.Request{Env: map[string]string{"A": "b"}}, &policy.Settings{}); len(diff) > 0 {
+			t.Errorf("asked again in the same words, %s has another %q", s.ID, diff)
+		}
+	}
+	if diff := v.differences(old, &policy.Request{Env: map[string]string{"A": "c"}}, &policy.Settings{}); !slices.Equal(diff, []string{"env"}) {
+		t.Errorf("asked in others, it has another %q", diff)
+	}
+	if _, _, err := v.claim(who, &policy.Request{ID: "more"}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("one more than there may be now: %v", err)
+	}
+}
+
+func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) {
+	t.Parallel()
+	v := bare()
+	if !v.Idle() {
+		t.Error("it has nothing and is not idle")
+	}
+	for _, tc := range []struct {
+		next  time.Time
+		alive bool
+	}{
+		{time.Time{}, true}, {time.Now().Add(reapAtLeast), true}, {time.Now().Add(-reapLate / 2), true}, {time.Now().Add(-2 * reapLate), false},
+	} {
+		v.nextLook = tc.next
+		if err := v.Alive(); (err == nil) != tc.alive {
+			t.Errorf("with a reaper that is to look at %v: %v", tc.next, err)
+		}
+	}
+	ready(t, v, "s", time.Hour, time.Now())
+	v.nextLook = time.Time{}
+	if v.Idle() {
+		t.Error("it has a session and is idle")
+	}
+	v.mu.Lock() // somebody does not let go of it
+	done := make(chan error)
+	go func() { done <- v.Alive() }()
+	select {
+	case err := <-done:
+		t.Errorf("it is alive without its locks: %v", err)
+	case <-time.After(20 * time.Millisecond):
+		v.mu.Unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

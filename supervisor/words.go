@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/result"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// The words of the room of sessions, for callers of this one.
+//
+//nolint:revive // each is explained where it is made
+type (
+	Principal      = access.Principal
+	Session        = session.Session
+	Info           = session.Info
+	State          = session.State
+	EndReason      = session.EndReason
+	ExecRequest    = session.ExecRequest
+	ProcessRequest = session.ProcessRequest
+	Execution      = session.Execution
+	Result         = result.Result
+)
+
+// The states and reasons that callers ask for.
+const (
+	StateReady   = session.StateReady
+	StatusExited = result.StatusExited
+	EndDeleted   = session.EndDeleted
+	EndOneShot   = session.EndOneShot
+	EndUnclaimed = session.EndUnclaimed
+	EndLost      = session.EndLost
+	EndShutdown  = session.EndShutdown
+)
+
+// IsFull reports whether nothing more fits.
+func IsFull(d isolation.Disk) bool { return result.IsFull(d) }
+
+// CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
+// Create judges.
+func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
+	cfg := v.cfg.Load()
+	if err := req.Validate(cfg); err != nil {
+		return err
+	}
+	profile = cmp.Or(profile, cfg.Sessions.DefaultProfile)
+	p, ok := cfg.Profiles[profile]
+	if !ok {
+		return nil
+	}
+	_, _, err := p.ExecTimeout(profile, req.Timeout)
+	return err
+}
+
+// Exec starts a program in a session and waits for it. If ctx ends, so does the program.
+func (v *Supervisor) Exec(ctx context.Context, s *Session, req *ExecRequest) (*Result, error) {
+	return s.Exec(ctx, req)
+}
+
+// Start starts a program in a session; the caller must close it.
+func (v *Supervisor) Start(ctx context.Context, s *Session, req *ExecRequest) (*Execution, error) {
+	return s.Start(ctx, req)
+}
+
+// StartProcess returns the process of a session with the requested id, and starts it if there is none.
+func (v *Supervisor) StartProcess(ctx context.Context, s *Session, req *ProcessRequest) (*process.Process, bool, error) {
+	return s.StartProcess(ctx, req)
+}
+
+// Process returns the process of an id.
+func (v *Supervisor) Process(s *Session, id string) (*process.Process, error) { return s.Process(id) }
+
+// Processes returns the processes of a session, oldest first.
+func (v *Supervisor) Processes(s *Session) []*process.Process { return s.Processes() }
+
+// RemoveProcess stops a process and forgets it.
+func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.Process) error {
+	return s.RemoveProcess(ctx, p)
+}
+
+// ProcessResult waits for the end of a process and says what its last program has come to.
+func (v *Supervisor) ProcessResult(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return s.ProcessResult(ctx, p)
+}
+
+// ProcessEnd does the same without the output.
+func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Process) (*Result, error) {
+	return s.ProcessEnd(ctx, p)
+}
+
+// Freeze stops all programs of a session where they are, or lets them go on.
+func (v *Supervisor) Freeze(ctx context.Context, s *Session, on bool) error { return s.Freeze(ctx, on) }
+
+// Work is how full a session's workspace is, nil if it has no quota.
+func (v *Supervisor) Work(s *Session) *isolation.Disk {
+	v.mu.Lock()
+	dir := v.host.Workspaces
+	v.mu.Unlock()
+	return s.Work(dir)
+}

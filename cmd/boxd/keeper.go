@@ -11,26 +11,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
 // chooseKeeper settles what "auto" is. A boxd whose unit takes things away from it must not start a keeper: every
 // box would lack them too.
-func (c *config) chooseKeeper(unit bool) error {
+func chooseKeeper(c *config.Config, unit bool) error {
 	switch {
-	case unit && c.Daemon.Keeper == keeperOwn:
-		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", keeperOwn, keeperAuto, keeperExternal)
+	case unit && c.Daemon.Keeper == config.KeeperOwn:
+		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", config.KeeperOwn, config.KeeperAuto, config.KeeperExternal)
 	case unit:
-		c.Daemon.Keeper = keeperExternal
-	case c.Daemon.Keeper == keeperAuto:
-		c.Daemon.Keeper = keeperOwn
+		c.Daemon.Keeper = config.KeeperExternal
+	case c.Daemon.Keeper == config.KeeperAuto:
+		c.Daemon.Keeper = config.KeeperOwn
 	}
 	return nil
 }
 
 // keeperConfig is what the keeper is told, and the directory of the programs: it lies beside boxd's own.
-func (c *config) keeperConfig() (k isolation.KeeperConfig, dir string, err error) {
+func keeperConfig(c *config.Config) (k isolation.KeeperConfig, dir string, err error) {
 	own, err := os.Executable()
 	if err != nil {
 		return k, "", fmt.Errorf("find boxkeeper: %w", err)
@@ -39,17 +40,17 @@ func (c *config) keeperConfig() (k isolation.KeeperConfig, dir string, err error
 	return isolation.KeeperConfig{
 		RunDir: c.Daemon.RuntimeDir, StateDir: c.Daemon.StateDir, BoxInit: filepath.Join(dir, "boxinit"),
 		IDBase: c.IDs.Base, IDCount: c.IDs.Count, IDLock: c.IDs.Lock, Ahead: c.Daemon.Ahead,
-		Group: c.Groups.path(), Store: uint64(c.Work.StoreSize), Allow: c.allow(), Etc: c.Image.Etc,
+		Group: c.Groups.Path(), Store: uint64(c.Work.StoreSize), Allow: c.Allow(), Etc: c.Image.Etc,
 	}, dir, nil
 }
 
 // startKeeper connects to the keeper, and starts one where that is boxd's to do.
-func startKeeper(ctx context.Context, cfg *config, log *slog.Logger) (*client.Keeper, error) {
-	keeper, dir, err := cfg.keeperConfig()
+func startKeeper(ctx context.Context, cfg *config.Config, log *slog.Logger) (*client.Keeper, error) {
+	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	external := cfg.Daemon.Keeper == keeperExternal
+	external := cfg.Daemon.Keeper == config.KeeperExternal
 	if !external {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, greetPatience)
@@ -62,8 +63,8 @@ func startKeeper(ctx context.Context, cfg *config, log *slog.Logger) (*client.Ke
 
 // becomeKeeper makes this process the keeper of a unit of its own. The keeper cannot read the configuration itself:
 // it links nothing that parses it.
-func becomeKeeper(cfg *config) error {
-	keeper, dir, err := cfg.keeperConfig()
+func becomeKeeper(cfg *config.Config) error {
+	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
 		return err
 	}

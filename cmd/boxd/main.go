@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -68,10 +69,10 @@ func run(ctx context.Context, args []string) error {
 	if !required {
 		*path = configPath
 	}
-	load := func() (config, error) {
-		cfg, err := loadConfig(*path, required)
+	load := func() (config.Config, error) {
+		cfg, err := config.Load(*path, required)
 		if err == nil {
-			err = cfg.chooseKeeper(*unit || *be)
+			err = chooseKeeper(&cfg, *unit || *be)
 		}
 		return cfg, err
 	}
@@ -89,7 +90,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
-func serve(ctx context.Context, cfg *config, log *slog.Logger, load func() (config, error), reloads <-chan os.Signal) error {
+func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, load func() (config.Config, error), reloads <-chan os.Signal) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup // what goes on until all else is taken down
 	defer beside.Wait()
@@ -117,7 +118,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger, load func() (conf
 	if err != nil {
 		return err
 	}
-	keep := cfg.Daemon.OnStop == onStopKeep
+	keep := cfg.Daemon.OnStop == config.OnStopKeep
 	defer func() { //nolint:contextcheck // boxes end after ctx
 		if keep {
 			keeper.Detach()
@@ -126,7 +127,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger, load func() (conf
 		}
 	}()
 	boxes := driver.Direct(keeper)
-	if cfg.Groups.Driver == driverSystemd {
+	if cfg.Groups.Driver == config.DriverSystemd {
 		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
 		defer scopes.Close()
 		boxes = driver.Scoped(keeper, scopes, log)
@@ -142,7 +143,7 @@ func serve(ctx context.Context, cfg *config, log *slog.Logger, load func() (conf
 		idle = 0
 	}
 	server := relay.New(relay.Config{Version: version, IdleExit: idle}, sup, log)
-	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.describe())
+	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.Describe())
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func lockRun(dir string) (*os.File, error) {
 }
 
 // listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
-func listen(ctx context.Context, cfg *daemonConfig, log *slog.Logger) (net.Listener, error) {
+func listen(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -261,7 +262,7 @@ func removeOld(path string) error {
 	return nil
 }
 
-func openSocket(cfg *daemonConfig, log *slog.Logger) error {
+func openSocket(cfg *config.Daemon, log *slog.Logger) error {
 	group, err := user.LookupGroup(cfg.SocketGroup)
 	if err != nil {
 		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
 )
 
 // quiet is a log, and what is in it.
@@ -24,7 +26,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
 	t.Run("nothing there", func(t *testing.T) {
 		path := socket(t)
-		ln, err := listen(t.Context(), &daemonConfig{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), &config.Daemon{Socket: path, SocketGroup: "no such group"}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +46,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		}
 		dead.SetUnlinkOnClose(false)
 		dead.Close()
-		ln, err := listen(t.Context(), &daemonConfig{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), &config.Daemon{Socket: path, SocketGroup: "no such group"}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +54,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	})
 	t.Run("a living boxd's", func(t *testing.T) {
 		path := socket(t)
-		cfg := daemonConfig{Socket: path, SocketGroup: "no such group"}
+		cfg := config.Daemon{Socket: path, SocketGroup: "no such group"}
 		ln, err := listen(t.Context(), &cfg, log)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +74,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listen(t.Context(), &daemonConfig{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
+		if _, err := listen(t.Context(), &config.Daemon{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
 			t.Errorf("%v", err)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {

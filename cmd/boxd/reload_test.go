@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -23,27 +24,27 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
-		change func(*config)
+		change func(*config.Config)
 		want   []string
 	}{
-		{"nothing", func(*config) {}, nil},
-		{"what new sessions get", func(c *config) {
+		{"nothing", func(*config.Config) {}, nil},
+		{"what new sessions get", func(c *config.Config) {
 			c.Sessions.Max, c.Limits.BestEffort, c.Env = 3, []string{"io"}, map[string]string{"A": "b"}
 			c.Profiles = map[string]policy.Profile{"default": {}}
 		}, nil},
-		{"the socket", func(c *config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
-		{"the keeper's", func(c *config) {
+		{"the socket", func(c *config.Config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
+		{"the keeper's", func(c *config.Config) {
 			c.IDs.Count, c.Mounts.Allow, c.Image.Etc, c.Work.StoreSize = 9, nil, []string{"x"}, 0
 		}, []string{"ids.count", "image.etc", "mounts.allow", "workspaces.store_size"}},
-		{"the owner of a mount", func(c *config) { c.Mounts.Allow = []allowRule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
-		{"groups and times", func(c *config) {
-			c.Groups.Driver, c.Daemon.IdleExit = driverSystemd, quantity.Duration(time.Minute)
+		{"the owner of a mount", func(c *config.Config) { c.Mounts.Allow = []config.Rule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
+		{"groups and times", func(c *config.Config) {
+			c.Groups.Driver, c.Daemon.IdleExit = config.DriverSystemd, quantity.Duration(time.Minute)
 		}, []string{"cgroups.driver", "daemon.idle_exit"}},
 	} {
-		before, after := defaultConfig(), defaultConfig()
+		before, after := config.Default(), config.Default()
 		tc.change(&after)
 		for range 2 { // there and back
-			if got, err := fixedKeys(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
+			if got, err := config.Fixed(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
 				t.Errorf("%s: %q, %v", tc.name, got, err)
 			}
 			before, after = after, before
@@ -60,14 +61,14 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		}
 	}
 	write("")
-	started, err := loadConfig(path, true)
+	started, err := config.Load(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, text := quiet()
 	most, refuses := 0, error(nil)
 	r := &reloader{
-		load: func() (config, error) { return loadConfig(path, true) }, started: &started, log: log,
+		load: func() (config.Config, error) { return config.Load(path, true) }, started: &started, log: log,
 		apply: func(c policy.Config) error {
 			if refuses == nil {
 				most = c.Sessions.Max
@@ -104,8 +105,8 @@ func TestEveryHangupIsAReload(t *testing.T) {
 		log, _ := quiet()
 		loads := 0
 		r := &reloader{
-			load:    func() (config, error) { loads++; return config{}, errors.New("as told") },
-			started: &config{}, log: log,
+			load:    func() (config.Config, error) { loads++; return config.Config{}, errors.New("as told") },
+			started: &config.Config{}, log: log,
 		}
 		told := make(chan os.Signal, 1)
 		ctx, end := context.WithCancel(t.Context())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package config
 
 import (
 	"os"
@@ -17,15 +17,15 @@ import (
 )
 
 // bare is a configuration without any built-in value, so that what box.toml does not say is missing.
-func bare() config {
-	return config{Config: policy.Config{Profiles: map[string]policy.Profile{
+func bare() Config {
+	return Config{Config: policy.Config{Profiles: map[string]policy.Profile{
 		"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {},
 	}}}
 }
 
 func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../box.toml")
+	data, err := os.ReadFile("../../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	if err := got.decode("box.toml", string(data)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
+	if diff := cmp.Diff(Default(), got); diff != "" {
 		t.Fatalf("box.toml differs from the built-in configuration (-built-in +file):\n%s", diff)
 	}
 }
@@ -41,7 +41,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 // The packages install the file with its values commented out, so that a drop-in meets the defaults alone.
 func TestTheInstalledFileSetsNothing(t *testing.T) {
 	t.Parallel()
-	text, err := exec.CommandContext(t.Context(), "../../packaging/config.sh").Output()
+	text, err := exec.CommandContext(t.Context(), "../../../packaging/config.sh").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,11 +50,11 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := loadConfig(path, true)
+	got, err := Load(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(defaultConfig(), got); diff != "" {
+	if diff := cmp.Diff(Default(), got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
 	}
 	if err := os.Mkdir(path+".d", 0o700); err != nil {
@@ -63,11 +63,11 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path+".d", "x.toml"), []byte("[sessions]\nmax = 7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = loadConfig(path, true); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
+	if got, err = Load(path, true); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
 		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
 	}
 	// Every value of the file is there to be uncommented.
-	shipped, err := os.ReadFile("../../box.toml")
+	shipped, err := os.ReadFile("../../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,33 +78,9 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	}
 }
 
-// A unit says what its boxd must not do itself.
-func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		said string
-		unit bool
-		want string // "": refused
-	}{
-		{keeperAuto, false, keeperOwn},
-		{keeperOwn, false, keeperOwn},
-		{keeperExternal, false, keeperExternal},
-		{keeperAuto, true, keeperExternal},
-		{keeperExternal, true, keeperExternal},
-		{keeperOwn, true, ""},
-	} {
-		cfg := defaultConfig()
-		cfg.Daemon.Keeper = c.said
-		err := cfg.chooseKeeper(c.unit)
-		if (err == nil) != (c.want != "") || err == nil && cfg.Daemon.Keeper != c.want {
-			t.Errorf("%q, of a unit %v: %q, %v", c.said, c.unit, cfg.Daemon.Keeper, err)
-		}
-	}
-}
-
 func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../box.toml")
+	data, err := os.ReadFile("../../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +106,8 @@ func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 
 func TestDefaultsAreValid(t *testing.T) {
 	t.Parallel()
-	cfg := defaultConfig()
-	if err := cfg.validate("built-in"); err != nil {
+	cfg := Default()
+	if err := cfg.Check("built-in"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -178,7 +154,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := loadConfig(path, true)
+			_, err := Load(path, true)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -206,20 +182,20 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := loadConfig(path, true)
+	cfg, err := Load(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if mine := cfg.Profiles["mine"]; cfg.Sessions.Max != 5 || mine.Memory != quantity.GiB || mine.Pids != 99 || mine.Network != "off" {
 		t.Errorf("got max %d, profile %+v", cfg.Sessions.Max, mine)
 	}
-	if got := cfg.allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
+	if got := cfg.Allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
 		t.Errorf("allow = %v", got)
 	}
-	if _, err := loadConfig(path+".none", true); err == nil {
+	if _, err := Load(path+".none", true); err == nil {
 		t.Error("a missing file that was named is no error")
 	}
-	if _, err := loadConfig(path+".none", false); err != nil {
+	if _, err := Load(path+".none", false); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
 	}
 }
@@ -233,7 +209,7 @@ func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
 		if err := os.WriteFile(path, []byte("[sessions]\n"+text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := loadConfig(path, true); err != nil || cfg.Sessions.MaxPerOwner != want {
+		if cfg, err := Load(path, true); err != nil || cfg.Sessions.MaxPerOwner != want {
 			t.Errorf("%q: %d, %v, want %d", text, cfg.Sessions.MaxPerOwner, err, want)
 		}
 	}
@@ -241,7 +217,7 @@ func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
 
 // FuzzConfig feeds arbitrary files to the reader: it answers or refuses, and what it accepts is valid.
 func FuzzConfig(f *testing.F) {
-	data, err := os.ReadFile("../../box.toml")
+	data, err := os.ReadFile("../../../box.toml")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -250,8 +226,8 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[limits\nbest_effort = 1")
 	f.Add("a.b.c = 1\n[a]\nb = 2\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		cfg := defaultConfig()
-		if cfg.decode("fuzz", text) == nil && cfg.validate("fuzz") == nil {
+		cfg := Default()
+		if cfg.decode("fuzz", text) == nil && cfg.Check("fuzz") == nil {
 			if cfg.Sessions.Max < 1 || len(cfg.Profiles) == 0 || cfg.Profiles["default"].Memory == 0 {
 				t.Fatalf("accepted %+v", cfg)
 			}

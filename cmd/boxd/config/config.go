@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config reads box.toml: the file, what is dropped in beside it, and the environment.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Config is box.toml. Every key is explained there, and a test proves that the file at the root of
+// the repository says what Default does.
+type Config struct {
+	Daemon Daemon     `toml:"daemon"`
+	IDs    IDs        `toml:"ids"`
+	Groups Groups     `toml:"cgroups"`
+	Work   Workspaces `toml:"workspaces"`
+	Mounts Mounts     `toml:"mounts"`
+	Image  Image      `toml:"image"`
+	policy.Config
+}
+
+// Daemon is the table of what boxd itself needs: where it listens and keeps things, who starts its keeper.
+type Daemon struct {
+	Socket      string            `toml:"socket"`
+	SocketGroup string            `toml:"socket_group"`
+	StateDir    string            `toml:"state_dir"`
+	RuntimeDir  string            `toml:"runtime_dir"`
+	Keeper      string            `toml:"keeper"`
+	AdoptGrace  quantity.Duration `toml:"adopt_grace"`
+	OnStop      string            `toml:"on_stop"`
+	Ahead       int               `toml:"ahead"`
+	IdleExit    quantity.Duration `toml:"idle_exit"`
+}
+
+// mostIdle is the longest that boxd may wait, idle, for somebody who needs it.
+const mostIdle = 24 * time.Hour
+
+// Who starts the keeper.
+const (
+	KeeperAuto     = "auto"     // as the command line says
+	KeeperOwn      = "own"      // boxd, where none lives
+	KeeperExternal = "external" // somebody else, as its own unit
+)
+
+// What becomes of boxes when boxd is stopped.
+const (
+	OnStopKeep = "keep"
+	OnStopEnd  = "end"
+)
+
+// IDs is the range of host ids of the boxes.
+type IDs struct {
+	Base  uint32 `toml:"base"`
+	Count uint32 `toml:"count"`
+	Lock  string `toml:"lock"`
+}
+
+// Groups says who makes the control groups of boxes, and where.
+type Groups struct {
+	Driver string `toml:"driver"`
+	Parent string `toml:"parent"`
+}
+
+// Who makes the control groups of boxes.
+const (
+	DriverAuto    = "auto"    // what is best here: the keeper
+	DriverDirect  = "direct"  // the keeper, below the parent
+	DriverSystemd = "systemd" // systemd, as scopes
+)
+
+func (c *Groups) validate() error {
+	if p := c.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
+		return fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
+	}
+	if !slices.Contains([]string{DriverAuto, DriverDirect, DriverSystemd}, c.Driver) {
+		return fmt.Errorf("cgroups.driver = %q: allowed are %q, %q and %q", c.Driver, DriverAuto, DriverDirect, DriverSystemd)
+	}
+	if c.Driver == DriverSystemd && c.Parent == "" {
+		return fmt.Errorf("cgroups.driver = %q: allowed only with cgroups.parent, where boxd tries what can be limited", c.Driver)
+	}
+	return nil
+}
+
+// Path is where the parent is, "" if there is none.
+func (c *Groups) Path() string {
+	if c.Parent == "" {
+		return ""
+	}
+	return filepath.Join(cgroup.Mount, c.Parent)
+}
+
+// Workspaces bounds the store of workspaces.
+type Workspaces struct {
+	StoreSize quantity.Size `toml:"store_size"`
+}
+
+// Bounds of the store: a filesystem has to fit, and to be one that ext4 can be.
+const (
+	leastStore = 64 * quantity.MiB
+	mostStore  = 16 * quantity.TiB
+)
+
+// Mounts lists the host directories that sessions may mount.
+type Mounts struct {
+	Allow []Rule `toml:"allow"`
+}
+
+// Image says what boxes see of the host's files.
+type Image struct {
+	Etc []string `toml:"etc"`
+}
+
+// Rule is a path, or a table of path and owner.
+type Rule struct {
+	Path  string
+	Owner string // "uid:gid"; "": the caller
+}
+
+// UnmarshalTOML reads either form.
+func (r *Rule) UnmarshalTOML(v any) error {
+	switch v := v.(type) {
+	case string:
+		r.Path = v
+		return nil
+	case map[string]any:
+		path, ok1 := v["path"].(string)
+		owner, ok2 := v["owner"].(string)
+		if ok1 && ok2 && len(v) == 2 {
+			r.Path, r.Owner = path, owner
+			return nil
+		}
+	}
+	return errors.New(`want "/path" or {path = "/path", owner = "uid:gid"}`)
+}
+
+// String is the form of the keeper's flag.
+func (r Rule) String() string {
+	if r.Owner == "" {
+		return r.Path
+	}
+	return r.Path + "=" + r.Owner
+}
+
+// Default is the built-in configuration.
+func Default() Config {
+	return Config{
+		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: KeeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: OnStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
+		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
+		Groups: Groups{Driver: DriverAuto, Parent: "box.slice/boxd-boxes.service"},
+		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
+		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}},
+		Image: Image{Etc: []string{
+			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
+			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
+		}},
+		Config: policy.DefaultConfig(),
+	}
+}
+
+// Check reports everything that is not in order; path names the file in its errors.
+func (c *Config) Check(path string) error {
+	var errs []error
+	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "daemon.runtime_dir": c.Daemon.RuntimeDir, "ids.lock": c.IDs.Lock} {
+		if !isolation.CleanAbsolute(value) {
+			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
+		}
+	}
+	if !slices.Contains([]string{KeeperAuto, KeeperOwn, KeeperExternal}, c.Daemon.Keeper) {
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q, %q and %q", c.Daemon.Keeper, KeeperAuto, KeeperOwn, KeeperExternal))
+	}
+	if !slices.Contains([]string{OnStopKeep, OnStopEnd}, c.Daemon.OnStop) {
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, OnStopKeep, OnStopEnd))
+	}
+	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
+		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))
+	}
+	if d := time.Duration(c.Daemon.IdleExit); d != 0 && (d < time.Second || d > mostIdle) {
+		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: allowed is 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(mostIdle)))
+	}
+	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
+		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
+		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: allowed is a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
+	}
+	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
+	}
+	if err := c.Groups.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Allow lists the rules of mounts as the keeper takes them.
+func (c *Config) Allow() []string {
+	var list []string
+	for _, r := range c.Mounts.Allow {
+		list = append(list, r.String())
+	}
+	return list
+}
+
+// Describe returns a line for the log.
+func (c *Config) Describe() string {
+	return "profiles " + strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", ") + "; sessions.max " + strconv.Itoa(c.Sessions.Max)
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Load reads a file and the drop-ins beside it (box.toml.d/*.toml, in order of their names) on
+// top of the built-in configuration. A missing file is an error only if required.
+func Load(path string, required bool) (Config, error) {
+	cfg := Default()
+	perOwner := cfg.Sessions.MaxPerOwner
+	cfg.Sessions.MaxPerOwner = unsaid
+	err := cfg.decodeFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !required {
+		err = nil
+	}
+	if err != nil {
+		return cfg, err
+	}
+	dropIns, err := filepath.Glob(path + ".d/*.toml") // sorted
+	if err != nil {
+		return cfg, fmt.Errorf("configuration: %w", err)
+	}
+	for _, f := range dropIns {
+		if err := cfg.decodeFile(f); err != nil {
+			return cfg, err
+		}
+	}
+	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
+		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
+	}
+	return cfg, cfg.Check(path)
+}
+
+// unsaid is a number that stands for none; who writes it into a file gets what it stands for.
+const unsaid = math.MinInt
+
+// decodeFile puts one file on top of what is there. Unlike the rest, a profile starts from the
+// built-in one of its name or from "default", so that a file names only what it changes.
+func (c *Config) decodeFile(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	return c.decode(path, string(data))
+}
+
+func (c *Config) decode(name, text string) error {
+	file := struct {
+		*Config
+		Profiles map[string]toml.Primitive `toml:"profiles"`
+	}{Config: c}
+	meta, err := toml.Decode(text, &file)
+	if err != nil {
+		if parse, ok := errors.AsType[toml.ParseError](err); ok {
+			return fmt.Errorf("%s: line %d: %s", name, parse.Position.Line, parse.Message)
+		}
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for profile, primitive := range file.Profiles {
+		base, ok := c.Profiles[profile]
+		if !ok {
+			base = policy.DefaultProfile()
+		}
+		if err := meta.PrimitiveDecode(primitive, &base); err != nil {
+			return fmt.Errorf("%s: profiles.%s: %w", name, profile, err)
+		}
+		c.Profiles[profile] = base
+	}
+	return unknownKeys(name, text, meta)
+}
+
+// unknownKeys refuses what nothing reads: a misspelt limit would otherwise be no limit.
+func unknownKeys(name, text string, meta toml.MetaData) error {
+	known := knownKeys()
+	var errs []error
+	for _, key := range meta.Undecoded() {
+		line := lineOf(text, key)
+		errs = append(errs, fmt.Errorf("%s: line %d: unknown key %q, the nearest is %q", name, line, key.String(), nearest(key.String(), known)))
+	}
+	for _, key := range meta.Keys() { // the library matches keys in any case
+		if isFree(key) {
+			continue
+		}
+		if s := key.String(); s != strings.ToLower(s) {
+			errs = append(errs, fmt.Errorf("%s: line %d: key %q is not in lower case", name, lineOf(text, key), s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isFree reports whether the operator invents the last part of a key.
+func isFree(key toml.Key) bool {
+	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles"}, key[0])
+}
+
+// lineOf finds the line of a key. The library does not say, so this looks for it as people write
+// TOML: the table's header, then the key.
+func lineOf(text string, key toml.Key) int {
+	table, last := strings.Join(key[:len(key)-1], "."), key[len(key)-1]
+	inTable := table == ""
+	line := 0
+	for l := range strings.Lines(text) {
+		line++
+		l = strings.TrimSpace(l)
+		if header, ok := strings.CutPrefix(l, "["); ok {
+			header, _, _ = strings.Cut(header, "]")
+			if inTable = header == table; header == key.String() {
+				return line
+			}
+			continue
+		}
+		if name, _, ok := strings.Cut(l, "="); ok && inTable && strings.Trim(strings.TrimSpace(name), `"'`) == last {
+			return line
+		}
+	}
+	return line
+}
+
+// knownKeys are the keys of box.toml, with the built-in profiles and languages as examples.
+func knownKeys() []string {
+	var text strings.Builder
+	cfg := Default()
+	file := struct {
+		*Config
+		Profiles map[string]policy.Profile `toml:"profiles"`
+	}{&cfg, cfg.Profiles}
+	if toml.NewEncoder(&text).Encode(file) != nil {
+		return nil
+	}
+	var any map[string]any
+	meta, err := toml.Decode(text.String(), &any)
+	if err != nil {
+		return nil
+	}
+	var keys []string
+	for _, k := range meta.Keys() {
+		keys = append(keys, k.String())
+	}
+	return keys
+}
+
+// nearest returns the word with the smallest edit distance.
+func nearest(word string, words []string) string {
+	best, least := "", 1<<30
+	for _, w := range words {
+		if d := distance(word, w); d < least {
+			best, least = w, d
+		}
+	}
+	return best
+}
+
+// distance is the number of insertions, deletions and changes from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		previous := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := previous
+			if a[i] != b[j] {
+				cost++
+			}
+			previous = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

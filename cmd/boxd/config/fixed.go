@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Fixed are the keys that differ and that boxd, or its keeper, reads at the start alone: all but those
+// of the policy.
+func Fixed(before, after *Config) ([]string, error) {
+	var tables [2]map[string]map[string]any
+	for i, c := range []Config{*before, *after} {
+		c.Config = policy.Config{}
+		var text strings.Builder
+		if err := toml.NewEncoder(&text).Encode(c); err != nil {
+			return nil, fmt.Errorf("compare configurations: %w", err)
+		}
+		if _, err := toml.Decode(text.String(), &tables[i]); err != nil {
+			return nil, fmt.Errorf("compare configurations: %w", err)
+		}
+	}
+	var list []string
+	for table, keys := range tables[0] {
+		other := tables[1][table]
+		for _, key := range slices.Compact(slices.Sorted(maps.Keys(joined(keys, other)))) {
+			if !reflect.DeepEqual(keys[key], other[key]) {
+				list = append(list, table+"."+key)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// joined has the keys of both: an empty list is left out where a table is written.
+func joined(a, b map[string]any) map[string]any {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}

@@ -39,6 +39,43 @@ func WriteJSON(dir *os.Root, name string, v any) error {
 	return nil
 }
 
+// SyncJSON is WriteJSON for what is to outlive a loss of power: it waits for the disk.
+func SyncJSON(dir *os.Root, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	temp := tempPrefix + rand.Text()
+	if err = writeSynced(dir, temp, append(data, '\n')); err == nil {
+		err = dir.Rename(temp, name)
+	}
+	if err != nil {
+		_ = dir.Remove(temp)
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	d, err := dir.Open(".")
+	if err == nil {
+		err = d.Sync()
+		d.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("record %s: %w", name, err)
+	}
+	return nil
+}
+
+func writeSynced(dir *os.Root, name string, data []byte) error {
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
 // ReadJSON reads the record name in dir into v.
 func ReadJSON(dir *os.Root, name string, v any) error {
 	data, err := read(dir, name)

@@ -22,8 +22,12 @@ func TestRecordsReplaceEachOtherWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	for _, want := range []string{"one", "two"} {
-		if err := durable.WriteJSON(dir, "a.json", want); err != nil {
+	for i, want := range []string{"one", "two", "three", "four"} {
+		write := durable.WriteJSON
+		if i%2 == 0 {
+			write = durable.SyncJSON
+		}
+		if err := write(dir, "a.json", want); err != nil {
 			t.Fatal(err)
 		}
 		var got string

@@ -46,6 +46,8 @@ type Error struct {
 	Allowed string // what would have been accepted
 	Hint    string // what to do next, one sentence
 	Err     error  // what happened; its text may change in any release
+	// Denial is the rule that refused; nil where no rule did.
+	Denial *Denial
 }
 
 // Errorf returns an Error of kind k. It formats like fmt.Errorf, %w included.

@@ -245,6 +245,7 @@ type Clamp struct {
 	Field string `json:"field"`
 	Asked string `json:"asked"`
 	Got   string `json:"got"`
+	By    string `json:"by,omitempty"` // the rule: a key of box.toml
 }
 
 // StartFailure says at which step a start failed, about what, and the kernel's reason.
@@ -266,7 +267,20 @@ type Problem struct {
 	Value   string        `json:"value,omitempty"`
 	Allowed string        `json:"allowed,omitempty"`
 	Hint    string        `json:"hint,omitempty"`
+	Denial  *Denial       `json:"denial,omitempty"` // where a rule has refused
 	Failure *StartFailure `json:"failure,omitempty"`
+}
+
+// Denial says which rule has refused, and which setting of the operator's would allow it. Layer is "policy",
+// "mount", "network", "quota", "seccomp" or "limit".
+type Denial struct {
+	Layer   string `json:"layer"`
+	Rule    string `json:"rule"` // the key of box.toml: "policy.ci.sessions"
+	Used    string `json:"used,omitempty"`
+	Allowed string `json:"allowed,omitempty"`
+	Setting string `json:"setting,omitempty"`
+	// RetryAfter is how many seconds from now another outcome is possible, where that is known.
+	RetryAfter int64 `json:"retry_after,omitempty"`
 }
 
 // ProblemType is the beginning of every Problem.Type; the kind of the problem follows.

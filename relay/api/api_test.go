@@ -36,7 +36,7 @@ func result() api.ExecResult {
 		Session: "a/b", Status: "exited", ExitCode: new(3), Stdout: "out\n", Stderr: "err\n",
 		Output: [2]api.Total{{Bytes: 2000000, Omitted: 951424}, {Bytes: 4}}, DurationMS: 12.345,
 		Usage: api.Usage{UserMS: 1.5, SystemMS: 0.25, MaxRSS: 2 * quantity.MiB}, LeftoversKilled: 2, Timeout: quantity.Duration(2 * time.Minute),
-		Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "2m"}},
+		Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "2m", By: "profiles.default.max_timeout"}},
 		OOM:     &api.OOM{Kills: 1, Limit: quantity.MiB, Of: "session", Peak: quantity.MiB, Names: []string{"python3"}},
 	}
 }
@@ -52,6 +52,7 @@ func problem() api.Problem {
 	return api.Problem{
 		Type: api.ProblemType + "denied", Title: "not allowed", Status: 403, Detail: `network is "host": allowed is off`,
 		Field: "network", Value: "host", Allowed: "off", Hint: "leave it out or use another profile",
+		Denial:  &api.Denial{Layer: "policy", Rule: "profiles.closed.locked", Allowed: "off", Setting: "x", Used: "2", RetryAfter: 3},
 		Failure: &api.StartFailure{Step: "mount source", Item: "/x", Text: "no"},
 	}
 }

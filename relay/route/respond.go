@@ -54,7 +54,7 @@ type NoContent struct{}
 func (c *Call) Fail(ctx context.Context, err error) {
 	p := c.Problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
-		c.W.Header().Set("Retry-After", wire.RetryAfter)
+		c.W.Header().Set("Retry-After", wire.Later(p))
 	}
 	if m, ok := errors.AsType[*MethodError](err); ok {
 		c.W.Header().Set("Allow", m.allowed)

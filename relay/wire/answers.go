@@ -31,7 +31,7 @@ func Session(i supervisor.Info) api.Session {
 		s.State = stateFrozen
 	}
 	for _, m := range i.Settings.Mounts {
-		s.Mounts = append(s.Mounts, api.Mount(m))
+		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
 	}
 	if !i.Expires.IsZero() {
 		s.ExpiresAt = &i.Expires

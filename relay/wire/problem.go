@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,7 +77,21 @@ func Refusal(err error) *api.Problem {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
 	}
+	if d := fault.DenialOf(err); d != nil {
+		p.Denial = &api.Denial{
+			Layer: string(d.Layer), Rule: d.Rule, Used: d.Used, Allowed: d.Allowed, Setting: d.Setting,
+			RetryAfter: int64((d.After + time.Second - 1) / time.Second),
+		}
+	}
 	return p
+}
+
+// Later is Retry-After of a problem: when the rule that refused lets something through again, if it knows.
+func Later(p *api.Problem) string {
+	if p.Denial != nil && p.Denial.RetryAfter > 0 {
+		return strconv.FormatInt(p.Denial.RetryAfter, 10)
+	}
+	return RetryAfter
 }
 
 func titles() map[fault.Kind]string {

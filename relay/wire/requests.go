@@ -26,7 +26,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 		Env: r.Env, Labels: r.Labels,
 	}
 	for _, m := range r.Mounts {
-		req.Mounts = append(req.Mounts, policy.Mount(m))
+		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
 	}
 	return req
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
-			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own")
+			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own").
+			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:
@@ -64,7 +66,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
 			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
 	case step.Step == isolation.StepIDRange:
-		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host")
+		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host").
+			By(fault.Denial{Layer: fault.LayerLimit, Rule: "ids.count", Setting: "a larger ids.count"})
 	}
 	return fmt.Errorf("start session %q: %w", id, err)
 }
@@ -93,7 +96,8 @@ func Limit(id string, pids int, step *isolation.StepError) error {
 		return Frozen(id)
 	case pids > 0 && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
 		return fault.Errorf(fault.Exhausted, "session %s has as many processes as it may, %d (pids)", fault.Show(id), pids).
-			WithHint("end some of them, or raise the limit with boxctl set")
+			WithHint("end some of them, or raise the limit with boxctl set").
+			By(fault.Denial{Layer: fault.LayerLimit, Rule: "pids", Used: strconv.Itoa(pids), Allowed: strconv.Itoa(pids), Setting: "more pids for the session"})
 	case step.Step == isolation.StepGroup && errors.Is(step, unix.EAGAIN):
 		return fault.Errorf(fault.Exhausted, "session %s has as many programs as it may, %d", fault.Show(id), cgroup.MaxGroups).
 			WithHint("end some of those that others have left running")

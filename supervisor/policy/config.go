@@ -25,6 +25,7 @@ type Config struct {
 	Env       map[string]string   `toml:"env"`
 	Languages map[string]Language `toml:"languages"`
 	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
+	Policies  map[string]Bounds   `toml:"-"` // [policy.x], each on top of NoBounds
 }
 
 // Limits says which limits may be missing on a host that cannot enforce them.
@@ -43,6 +44,8 @@ type SessionLimits struct {
 	Max            int    `toml:"max"`
 	MaxPerOwner    int    `toml:"max_per_owner"` // of everybody but root
 	DefaultProfile string `toml:"default_profile"`
+	Template       string `toml:"template"` // of the ids of sessions whose request names none; "": they are made up
+	ForceTemplate  bool   `toml:"force_template"`
 }
 
 // ExecLimits bounds executions.
@@ -170,6 +173,7 @@ func DefaultConfig() Config {
 		Env:       defaultEnv(),
 		Languages: defaultLanguages(),
 		Profiles:  defaultProfiles(),
+		Policies:  map[string]Bounds{UsualBounds: NoBounds()},
 	}
 }
 
@@ -268,6 +272,20 @@ func (c *Config) Validate() error {
 		for _, err := range p.validate() {
 			errs = append(errs, fmt.Errorf("profiles.%s.%w", name, err))
 		}
+	}
+	for name, b := range c.Policies {
+		if err := b.validate(c); err != nil {
+			for line := range strings.Lines(err.Error()) {
+				errs = append(errs, fmt.Errorf("policy.%s.%s", name, strings.TrimSuffix(line, "\n")))
+			}
+		}
+	}
+	errs = append(errs, c.named()...)
+	if err := validTemplate(c.Sessions.Template); err != nil {
+		bad("sessions.template", fmt.Sprintf("%q", c.Sessions.Template), err.Error())
+	}
+	if c.Sessions.ForceTemplate && c.Sessions.Template == "" {
+		bad("sessions.force_template", true, "false without sessions.template")
 	}
 	return errors.Join(errs...)
 }

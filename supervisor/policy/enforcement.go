@@ -122,7 +122,8 @@ func unenforced(name string, host Host) error {
 	if name == LimitWorkspace && host.QuotaHint != "" {
 		hint = host.QuotaHint + "; or " + hint
 	}
-	return err.WithHint("%s", hint)
+	return err.WithHint("%s", hint).
+		By(fault.Denial{Layer: fault.LayerLimit, Rule: "limits.best_effort", Setting: fmt.Sprintf("limits.best_effort with %q", name)})
 }
 
 func whyNot(name string, host Host) string {

@@ -6,10 +6,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/naming"
 )
 
 // maxID is the length of a session id in bytes.
@@ -25,6 +27,65 @@ func ValidateID(id string) error {
 
 // NewID makes an id nobody can guess, short enough to type.
 func NewID() string { return strings.ToLower(rand.Text()[:12]) }
+
+// SessionID is the id that a request means: its own, or one that the template makes of its variables, or one
+// that is made up where neither is said. A template that the operator forces makes every id.
+func (c *Config) SessionID(h *Held, req *Request) (string, error) {
+	text, force, rule := c.Sessions.Template, c.Sessions.ForceTemplate, "sessions.force_template"
+	if h.Template != "" {
+		text, force = h.Template, false
+	}
+	if h.Force {
+		force, rule = true, h.Rule("force_template")
+	}
+	if !force && req.Template != "" {
+		text = req.Template
+	}
+	switch {
+	case len(req.Variables) > maxVariables:
+		return "", fault.Field("variables", len(req.Variables), fmt.Sprintf("at most %d", maxVariables))
+	case force && req.Template != "" && req.Template != text:
+		return "", forced("template", req.Template, text, rule)
+	case !force && req.ID != "" && (req.Template != "" || req.Variables != nil):
+		return "", fault.Field("id", req.ID, "left out with a template or variables, which make one")
+	case !force && req.ID != "":
+		return req.ID, ValidateID(req.ID)
+	case !force && req.Template == "" && req.Variables == nil:
+		return NewID(), nil
+	case text == "":
+		return "", fault.Field("variables", fault.Word("given"), "left out without a template").
+			WithHint("template names one, such as per_chat; the operator's is sessions.template")
+	}
+	t, err := naming.Parse(text)
+	if err != nil {
+		return "", fault.Field("template", text, err.Error())
+	}
+	id, err := t.Fill(req.Variables)
+	if err != nil {
+		return "", err
+	}
+	if force && req.ID != "" && req.ID != id {
+		return "", forced("id", req.ID, id, rule)
+	}
+	return id, ValidateID(id)
+}
+
+// maxVariables is how many a request may have.
+const maxVariables = 64
+
+func forced(field, value, allowed, rule string) error {
+	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator has ids made of a template; leave it out").
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: allowed, Setting: rule + " = false"})
+}
+
+// validTemplate refuses what is no template; nothing is one too.
+func validTemplate(text string) error {
+	if text == "" {
+		return nil
+	}
+	_, err := naming.Parse(text)
+	return err
+}
 
 // Key names a session on the host. Principals have no NUL in their names, so no two pairs are one.
 func Key(principal, id string) string {

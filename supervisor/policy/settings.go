@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -20,7 +21,9 @@ import (
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
 type Request struct {
-	ID              string // "": one is made up
+	ID              string // "": one is made of Template, or up
+	Template        string // of the id; "": the configured one
+	Variables       map[string]string
 	Profile         string // "": the configured default
 	Image           *string
 	Network         *string
@@ -51,6 +54,8 @@ type Mount struct {
 	Target string `json:"target"`
 	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
 	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
+	// Within is what the source must be below: a root of the owner's bounds, "" for any.
+	Within string `json:"within,omitempty"`
 }
 
 // Settings are what a session was made with, after the profile has been applied.
@@ -190,6 +195,8 @@ func pick[T comparable](m *merger, field string, profile T, asked *T) T {
 // Clamp says that less was given than asked for.
 type Clamp struct {
 	Field, Asked, Got string
+
+	By string // the key of box.toml that says so
 }
 
 // ExecTimeout is how long an execution may take: the profile's, or the request's as far as the profile goes.
@@ -203,14 +210,15 @@ func (p *Profile) ExecTimeout(name string, asked *quantity.Duration) (time.Durat
 	case *asked != p.Timeout && slices.Contains(p.Locked, "timeout"):
 		return 0, nil, locked("timeout", *asked, p.Timeout.String(), name)
 	case *asked > p.MaxTimeout:
-		return time.Duration(p.MaxTimeout), []Clamp{{"timeout", asked.String(), p.MaxTimeout.String()}}, nil
+		return time.Duration(p.MaxTimeout), []Clamp{{"timeout", asked.String(), p.MaxTimeout.String(), "profiles." + name + ".max_timeout"}}, nil
 	}
 	return time.Duration(*asked), nil, nil
 }
 
 func locked(field string, value any, allowed, profile string) error {
 	return fault.Field(field, value, allowed).Of(fault.Denied).
-		WithHint("profile %q locks %s; leave it out or use another profile", profile, field)
+		WithHint("profile %q locks %s; leave it out or use another profile", profile, field).
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + profile + ".locked", Allowed: allowed, Setting: "profiles." + profile + ".locked without " + strconv.Quote(field)})
 }
 
 // mergeMounts gives every mount its mode. Where the profile locks "mounts", its mode is the most a
@@ -284,7 +292,8 @@ const maxSize = 1024 * quantity.TiB
 func (s *Settings) supported() error {
 	if s.Network != NetworkOff {
 		return fault.Field("network", s.Network, NetworkOff).Of(fault.Unsupported).
-			WithHint("this version has no network for boxes; profile %q needs one, profile \"default\" does not", s.Profile)
+			WithHint("this version has no network for boxes; profile %q needs one, profile \"default\" does not", s.Profile).
+			By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: NetworkOff, Setting: "none in this version"})
 	}
 	if !s.ReadOnlyRoot {
 		return fault.Field("read_only_root", s.ReadOnlyRoot, "true").Of(fault.Unsupported).

@@ -18,9 +18,10 @@ import (
 
 // bare is a configuration without any built-in value, so that what box.toml does not say is missing.
 func bare() Config {
-	return Config{Config: policy.Config{Profiles: map[string]policy.Profile{
-		"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {},
-	}}}
+	return Config{Config: policy.Config{
+		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}},
+		Policies: map[string]policy.Bounds{"default": {}},
+	}}
 }
 
 func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {

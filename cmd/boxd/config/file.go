@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -62,6 +64,7 @@ func (c *Config) decode(name, text string) error {
 	file := struct {
 		*Config
 		Profiles map[string]toml.Primitive `toml:"profiles"`
+		Policies map[string]toml.Primitive `toml:"policy"`
 	}{Config: c}
 	meta, err := toml.Decode(text, &file)
 	if err != nil {
@@ -80,7 +83,46 @@ func (c *Config) decode(name, text string) error {
 		}
 		c.Profiles[profile] = base
 	}
+	if err := c.decodePolicies(name, meta, file.Policies); err != nil {
+		return err
+	}
 	return unknownKeys(name, text, meta)
+}
+
+// decodePolicies puts the tables of a file on top of those there are, each on top of one that bounds nothing.
+func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[string]toml.Primitive) error {
+	for policyName, primitive := range tables {
+		base, ok := c.Policies[policyName]
+		if !ok {
+			base = policy.NoBounds()
+		}
+		if err := meta.PrimitiveDecode(primitive, &base); err != nil {
+			return fmt.Errorf("%s: policy.%s: %w", name, policyName, err)
+		}
+		base.GroupIDs = nil
+		for _, group := range base.Groups {
+			gid, err := groupID(group)
+			if err != nil { // nobody would be held by it
+				return fmt.Errorf("%s: policy.%s.groups = %q: allowed is a group of this host, or its number: %w", name, policyName, group, err)
+			}
+			base.GroupIDs = append(base.GroupIDs, gid)
+		}
+		c.Policies[policyName] = base
+	}
+	return nil
+}
+
+// groupID reads a group of the host: a number, or a name.
+func groupID(group string) (uint32, error) {
+	if n, err := strconv.ParseUint(group, 10, 32); err == nil {
+		return uint32(n), nil
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(g.Gid, 10, 32)
+	return uint32(n), err
 }
 
 // unknownKeys refuses what nothing reads: a misspelt limit would otherwise be no limit.
@@ -104,7 +146,7 @@ func unknownKeys(name, text string, meta toml.MetaData) error {
 
 // isFree reports whether the operator invents the last part of a key.
 func isFree(key toml.Key) bool {
-	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles"}, key[0])
+	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles", "policy"}, key[0])
 }
 
 // lineOf finds the line of a key. The library does not say, so this looks for it as people write
@@ -137,7 +179,8 @@ func knownKeys() []string {
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`
-	}{&cfg, cfg.Profiles}
+		Policies map[string]policy.Bounds  `toml:"policy"`
+	}{&cfg, cfg.Profiles, cfg.Policies}
 	if toml.NewEncoder(&text).Encode(file) != nil {
 		return nil
 	}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Bounds are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
+// A number of 0 is no bound. The zero Bounds allow nothing; see NoBounds.
+type Bounds struct {
+	// Whose they are. Nobody is named in two tables of a kind; see Config.BoundsOf.
+	Principals []string `toml:"principals"` // names: "uid:1000"
+	Groups     []string `toml:"groups"`     // of the host, by name or number
+	Roles      []string `toml:"roles"`
+	GroupIDs   []uint32 `toml:"-"` // of Groups
+
+	Profiles []string `toml:"profiles"` // Any: all
+	Tools    []string `toml:"tools"`
+	Networks []string `toml:"networks"`
+	Mounts   []string `toml:"mounts"` // roots, of what mounts.allow lends; Any: all of that
+
+	Sessions   int           `toml:"sessions"`   // at a time
+	Processes  int           `toml:"processes"`  // living, of all sessions together
+	Executions int           `toml:"executions"` // under way, of all sessions together
+	PerDay     int           `toml:"executions_per_day"`
+	PerMinute  int           `toml:"executions_per_minute"`
+	Burst      int           `toml:"burst"`        // of executions at once, of those of a minute; 0: PerMinute
+	Memory     quantity.Size `toml:"total_memory"` // of all sessions together, reserved
+	CPUs       float64       `toml:"total_cpus"`   // the same
+
+	Excess   string   `toml:"excess"` // what becomes of a request for more than a ceiling
+	Ceilings Ceilings `toml:"ceilings"`
+
+	Template string `toml:"session_template"` // "": that of [sessions]
+	Force    bool   `toml:"force_template"`
+}
+
+// Ceilings are the most that a session may have of each limit of its profile; 0 is no ceiling.
+type Ceilings struct {
+	CPUs            float64           `toml:"cpus"`
+	Memory          quantity.Size     `toml:"memory"`
+	Swap            quantity.Size     `toml:"swap"`
+	Pids            int               `toml:"pids"`
+	CPUWeight       int               `toml:"cpu_weight"`
+	IOWeight        int               `toml:"io_weight"`
+	IORead          quantity.Size     `toml:"io_read"`
+	IOWrite         quantity.Size     `toml:"io_write"`
+	Tmp             quantity.Size     `toml:"tmp"`
+	WorkspaceQuota  quantity.Size     `toml:"workspace_quota"`
+	WorkspaceInodes int               `toml:"workspace_inodes"`
+	Timeout         quantity.Duration `toml:"timeout"`
+	TTL             quantity.Duration `toml:"ttl"`
+	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
+}
+
+// Any stands for all there are in Profiles and Mounts.
+const Any = "*"
+
+// HomeRoot is the root of Mounts that is the caller's home, as in mounts.allow.
+const HomeRoot = "{home}"
+
+// Values of Bounds.Excess.
+const (
+	ExcessClamp  = "clamp"  // the ceiling is given, and the answer says so
+	ExcessRefuse = "refuse" // the request is refused
+)
+
+// Tools of Bounds.Tools: what can be done in a session.
+const (
+	ToolExec      = "exec"
+	ToolFiles     = "files"
+	ToolProcesses = "processes"
+	ToolSkills    = "skills"
+	ToolNetwork   = "network"
+)
+
+// Tools lists all of them.
+func Tools() []string {
+	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork}
+}
+
+// UsualBounds is the name of the table of everybody whom no other names, admins excepted.
+const UsualBounds = "default"
+
+// NoBounds are the built-in ones, and the base of every table: all is allowed that profiles, limits and
+// mounts.allow do.
+func NoBounds() Bounds {
+	return Bounds{
+		Principals: []string{}, Groups: []string{}, Roles: []string{},
+		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Mounts: []string{Any}, Excess: ExcessClamp,
+	}
+}
+
+// Held are the bounds of one principal, with the name of their table, "" if it has none.
+type Held struct {
+	Bounds
+	Name string
+}
+
+// Rule is the name of a key of the table.
+func (h *Held) Rule(key string) string { return "policy." + h.Name + "." + key }
+
+// BoundsOf finds the bounds of a principal: of the tables that name it; else its group, the first by name if
+// there are several; else its role; else "default", which admins are not held by. Without any there are none.
+func (c *Config) BoundsOf(who access.Principal) Held {
+	for _, names := range []func(*Bounds) bool{
+		func(b *Bounds) bool { return slices.Contains(b.Principals, who.Name) },
+		func(b *Bounds) bool {
+			return slices.ContainsFunc(b.GroupIDs, func(gid uint32) bool { return gid == who.GID || slices.Contains(who.Groups, gid) })
+		},
+		func(b *Bounds) bool { return slices.Contains(b.Roles, who.Role.String()) },
+	} {
+		for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+			if b := c.Policies[name]; names(&b) {
+				return Held{b, name}
+			}
+		}
+	}
+	if b, ok := c.Policies[UsualBounds]; ok && !who.Is(access.Admin) {
+		return Held{b, UsualBounds}
+	}
+	return Held{NoBounds(), ""}
+}
+
+// May refuses a tool that the bounds do not list.
+func (h *Held) May(tool string) error {
+	if slices.Contains(h.Tools, tool) {
+		return nil
+	}
+	layer := fault.LayerPolicy
+	if tool == ToolNetwork {
+		layer = fault.LayerNetwork
+	}
+	list := cmp.Or(strings.Join(h.Tools, ", "), "none")
+	return fault.Errorf(fault.Denied, "%s is not among what you may use: %s", tool, list).
+		WithHint("the operator's policy says so").
+		By(fault.Denial{Layer: layer, Rule: h.Rule("tools"), Allowed: list, Setting: fmt.Sprintf("%s with %q", h.Rule("tools"), tool)})
+}
+
+// refuse is the refusal of a value of a field by a list of the table.
+func (h *Held) refuse(layer fault.Layer, field, value, key string, list []string) error {
+	allowed := cmp.Or(strings.Join(list, ", "), "none")
+	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator's policy says so").
+		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
+}
+
+// root is the root of Mounts that a source is below, "" if there is none. What the path leads to is checked
+// where it is opened: see isolation.Mount.Within.
+func (h *Held) root(source string) string {
+	if slices.Contains(h.Mounts, Any) {
+		return Any
+	}
+	for _, root := range h.Mounts {
+		if below, err := filepath.Rel(root, source); root != HomeRoot && err == nil && filepath.IsLocal(below) {
+			return root
+		}
+	}
+	if slices.Contains(h.Mounts, HomeRoot) {
+		return HomeRoot
+	}
+	return ""
+}
+
+// named refuses principals and roles that are in two tables: nobody could say which holds.
+func (c *Config) named() (errs []error) {
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		b := c.Policies[name]
+		for key, list := range map[string][]string{"principals": b.Principals, "roles": b.Roles} {
+			for _, who := range list {
+				if other, ok := seen[key+" "+who]; ok {
+					errs = append(errs, fmt.Errorf("policy.%s.%s = %q: allowed is to be in one table, and it is in policy.%s", name, key, who, other))
+				}
+				seen[key+" "+who] = name
+			}
+		}
+	}
+	return errs
+}
+
+// validate names every key that is wrong.
+func (b *Bounds) validate(c *Config) error {
+	var errs []error
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+	}
+	list := func(key string, values, allowed []string) {
+		for _, v := range values {
+			if !slices.Contains(allowed, v) {
+				bad(key, fmt.Sprintf("%q", v), strings.Join(allowed, ", "))
+			}
+		}
+	}
+	list("roles", b.Roles, []string{access.Viewer.String(), access.User.String(), access.Operator.String(), access.Admin.String()})
+	list("profiles", b.Profiles, append(slices.Sorted(maps.Keys(c.Profiles)), Any))
+	list("tools", b.Tools, Tools())
+	list("networks", b.Networks, []string{NetworkOff, NetworkEgress, NetworkHost})
+	list("excess", []string{b.Excess}, []string{ExcessClamp, ExcessRefuse})
+	for _, root := range b.Mounts {
+		if root != Any && root != HomeRoot && !isolation.CleanAbsolute(root) {
+			bad("mounts", fmt.Sprintf("%q", root), Any+", "+HomeRoot+" or a clean absolute path")
+		}
+	}
+	for key, n := range map[string]int{
+		"sessions": b.Sessions, "processes": b.Processes, "executions": b.Executions, "executions_per_day": b.PerDay, "executions_per_minute": b.PerMinute, "burst": b.Burst,
+	} {
+		if n < 0 || n > maxCount {
+			bad(key, n, fmt.Sprintf("0 to %d", maxCount))
+		}
+	}
+	if !(b.CPUs >= 0 && b.CPUs <= maxCPUs*maxCount) {
+		bad("total_cpus", b.CPUs, "0 or more")
+	}
+	if b.Memory > maxSize {
+		bad("total_memory", b.Memory, fmt.Sprintf("at most %v", quantity.Size(maxSize)))
+	}
+	if err := validTemplate(b.Template); err != nil {
+		bad("session_template", fmt.Sprintf("%q", b.Template), err.Error())
+	}
+	if b.Force && b.Template == "" && c.Sessions.Template == "" {
+		bad("force_template", b.Force, "false without a session_template")
+	}
+	if err := b.Ceilings.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// maxCount is far more than anybody has of anything.
+const maxCount = 1 << 30
+
+// validate holds what the ceilings leave of the largest session against what a session must have.
+func (c *Ceilings) validate() error {
+	p := DefaultProfile()
+	s := Settings{
+		Image: p.Image, Network: p.Network, OOM: p.OOM, CPUs: cmp.Or(c.CPUs, p.CPUs), Memory: cmp.Or(c.Memory, p.Memory), Swap: c.Swap, Pids: cmp.Or(c.Pids, p.Pids),
+		CPUWeight: cmp.Or(c.CPUWeight, p.CPUWeight), IOWeight: cmp.Or(c.IOWeight, p.IOWeight), IORead: c.IORead, IOWrite: c.IOWrite, Tmp: cmp.Or(c.Tmp, p.Tmp),
+		WorkspaceQuota: cmp.Or(c.WorkspaceQuota, p.WorkspaceQuota), WorkspaceInodes: cmp.Or(c.WorkspaceInodes, p.WorkspaceInodes),
+	}
+	if err := s.validate(); err != nil {
+		return fmt.Errorf("ceilings: %w", err)
+	}
+	if c.Timeout > longestTimeout {
+		return fmt.Errorf("ceilings.timeout = %v: allowed is at most %v", c.Timeout, longestTimeout)
+	}
+	return nil
+}

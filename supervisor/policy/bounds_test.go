@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+func boundsFor(change func(*Bounds)) Bounds {
+	b := NoBounds()
+	change(&b)
+	return b
+}
+
+func TestWhoIsHeldByWhat(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	maps.Copy(c.Policies, map[string]Bounds{
+		"one":    boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1000", "bot"} }),
+		"agents": boundsFor(func(b *Bounds) { b.GroupIDs = []uint32{50} }),
+		"devs":   boundsFor(func(b *Bounds) { b.GroupIDs = []uint32{60} }),
+		"ops":    boundsFor(func(b *Bounds) { b.Roles = []string{"operator"} }),
+		"roots":  boundsFor(func(b *Bounds) { b.Roles = []string{"admin"} }),
+	})
+	for want, who := range map[string]access.Principal{
+		"one":     {Name: "uid:1000", GID: 50, Role: access.Operator},
+		"agents":  {Name: "uid:1001", GID: 7, Groups: []uint32{60, 50}, Role: access.Operator},
+		"devs":    {Name: "uid:1002", GID: 60, Role: access.User},
+		"ops":     {Name: "uid:1003", Role: access.Operator},
+		"roots":   {Name: "uid:0", Role: access.Admin},
+		"default": {Name: "uid:1004", Role: access.User},
+	} {
+		if got := c.BoundsOf(who); got.Name != want {
+			t.Errorf("%s is held by %q, want %q", who.Name, got.Name, want)
+		}
+	}
+	delete(c.Policies, "roots")
+	if got := c.BoundsOf(access.Principal{Name: "uid:0", Role: access.Admin}); got.Name != "" || !reflect.DeepEqual(got.Bounds, NoBounds()) {
+		t.Errorf("an admin is held by %q", got.Name)
+	}
+}
+
+// Every ceiling cuts its field, whether it comes from the profile or from the request, and says so.
+func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
+	t.Parallel()
+	ceilings := Ceilings{
+		CPUs: 0.25, Memory: 64 * quantity.MiB, Swap: quantity.MiB, Pids: 20, CPUWeight: 2, IOWeight: 3, IORead: 64 * quantity.KiB, IOWrite: 65 * quantity.KiB,
+		Tmp: quantity.MiB, WorkspaceQuota: 2 * quantity.MiB, WorkspaceInodes: 17, Timeout: seconds(1), TTL: seconds(2), MaxLifetime: seconds(3),
+	}
+	c := DefaultConfig()
+	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = ceilings }), "ci"}
+	for name, req := range map[string]*Request{"profile": {}, "request": {
+		CPUs: new(2.0), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.GiB), Pids: new(100), CPUWeight: new(100), IOWeight: new(100),
+		IORead: new(quantity.GiB), IOWrite: new(quantity.GiB), Tmp: new(quantity.GiB), WorkspaceQuota: new(quantity.GiB), WorkspaceInodes: new(5000),
+		TTL: new(seconds(0)), MaxLifetime: new(seconds(0)),
+	}} {
+		s, _, err := c.Merge(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := s
+		clamped, err := h.Hold(&s, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Ceilings{s.CPUs, s.Memory, s.Swap, s.Pids, s.CPUWeight, s.IOWeight, s.IORead, s.IOWrite, s.Tmp, s.WorkspaceQuota, s.WorkspaceInodes, ceilings.Timeout, s.TTL, s.MaxLifetime}
+		want := ceilings
+		if req.Swap == nil {
+			want.Swap = 0
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+		if s.MemoryHigh > s.Memory {
+			t.Errorf("%s: memory_high %v of %v", name, s.MemoryHigh, s.Memory)
+		}
+		for _, cl := range clamped {
+			if !strings.HasPrefix(cl.By, "policy.ci.ceilings.") || cl.Asked == cl.Got || cl.Asked == "" {
+				t.Errorf("%s: %+v", name, cl)
+			}
+		}
+		changed := 0
+		for i := range reflect.TypeFor[Settings]().NumField() {
+			if !reflect.DeepEqual(reflect.ValueOf(s).Field(i).Interface(), reflect.ValueOf(asked).Field(i).Interface()) {
+				changed++
+			}
+		}
+		if changed != len(clamped) {
+			t.Errorf("%s: %d fields are less than asked for, and %d are listed: %+v", name, changed, len(clamped), clamped)
+		}
+		if err := s.validate(); err != nil {
+			t.Errorf("%s: what is left is no session: %v", name, err)
+		}
+	}
+	d, clamped, err := h.Timeout(0, false)
+	if d != time.Second || len(clamped) != 1 || err != nil {
+		t.Errorf("timeout %v, %v, %v", d, clamped, err)
+	}
+}
+
+func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB} }), "ci"}
+	req := &Request{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}
+	s, _, err := c.Merge(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := s
+	if clamped, err := h.Hold(&s, req); err != nil || clamped != nil || !s.Unchanged(&want) {
+		t.Errorf("%v, %v", clamped, err)
+	}
+}
+
+// Where the operator wants it, a request for too much is refused; a profile that has too much is cut even so.
+func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	h := Held{boundsFor(func(b *Bounds) {
+		b.Excess, b.Ceilings = ExcessRefuse, Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
+	}), "ci"}
+	s, _, err := c.Merge(&Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if clamped, err := h.Hold(&s, &Request{}); err != nil || len(clamped) != 1 || s.Memory != 64*quantity.MiB {
+		t.Errorf("the profile: %v, %v", clamped, err)
+	}
+	req := &Request{Memory: new(quantity.GiB)}
+	if s, _, err = c.Merge(req); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Hold(&s, req)
+	if got := refusalOf(t, err); got != (refusal{fault.Denied, "memory", "1GiB", "at most 64MiB"}) || fault.DenialOf(err).Rule != "policy.ci.ceilings.memory" {
+		t.Errorf("the request: %+v, %+v", got, fault.DenialOf(err))
+	}
+	if _, _, err := h.Timeout(time.Minute, true); fault.KindOf(err) != fault.Denied {
+		t.Errorf("a timeout: %v", err)
+	}
+}
+
+func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
+	t.Parallel()
+	h := Held{boundsFor(func(b *Bounds) {
+		b.Profiles, b.Networks, b.Tools, b.Mounts = []string{"default"}, []string{NetworkOff}, []string{ToolExec}, []string{"/srv/ci", "/data"}
+	}), "ci"}
+	base := func() Settings {
+		s, _, err := (&Config{Sessions: SessionLimits{DefaultProfile: "default"}, Profiles: defaultProfiles()}).Merge(&Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for _, tc := range []struct {
+		name   string
+		change func(*Settings)
+		layer  fault.Layer
+		rule   string
+	}{
+		{"profile", func(s *Settings) { s.Profile = "network_basic" }, fault.LayerPolicy, "profiles"},
+		{"network", func(s *Settings) { s.Network = NetworkHost }, fault.LayerNetwork, "networks"},
+		{"mount", func(s *Settings) { s.Mounts = []Mount{{Source: "/srv/ci/a"}, {Source: "/srv/cia"}} }, fault.LayerMount, "mounts"},
+		{"mount above", func(s *Settings) { s.Mounts = []Mount{{Source: "/srv"}} }, fault.LayerMount, "mounts"},
+		{"mount by dots", func(s *Settings) { s.Mounts = []Mount{{Source: "/srv/ci/../x"}} }, fault.LayerMount, "mounts"},
+	} {
+		s := base()
+		tc.change(&s)
+		_, err := h.Hold(&s, &Request{})
+		d := fault.DenialOf(err)
+		if fault.KindOf(err) != fault.Denied || d == nil || d.Layer != tc.layer || d.Rule != "policy.ci."+tc.rule || d.Setting == "" || d.Allowed == "" {
+			t.Errorf("%s: %v, %+v", tc.name, err, d)
+		}
+	}
+	s := base()
+	s.Mounts = []Mount{{Source: "/srv/ci"}, {Source: "/data/x"}}
+	if _, err := h.Hold(&s, &Request{}); err != nil || s.Mounts[0].Within != "/srv/ci" || s.Mounts[1].Within != "/data" {
+		t.Errorf("%v, %+v", err, s.Mounts)
+	}
+	for _, tool := range Tools() {
+		err := h.May(tool)
+		if (err == nil) != (tool == ToolExec) || err != nil && fault.DenialOf(err).Rule != "policy.ci.tools" {
+			t.Errorf("%s: %v", tool, err)
+		}
+	}
+	h.Networks = []string{NetworkEgress}
+	s = base()
+	s.Network = NetworkEgress
+	if _, err := h.Hold(&s, &Request{}); fault.DenialOf(err) == nil || fault.DenialOf(err).Layer != fault.LayerNetwork {
+		t.Errorf("a network without the tool: %v", err)
+	}
+}
+
+func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*Bounds){
+		"policy.x.roles":                func(b *Bounds) { b.Roles = []string{"king"} },
+		"policy.x.profiles":             func(b *Bounds) { b.Profiles = []string{"gone"} },
+		"policy.x.tools":                func(b *Bounds) { b.Tools = []string{"hammer"} },
+		"policy.x.networks":             func(b *Bounds) { b.Networks = []string{"wan"} },
+		"policy.x.mounts":               func(b *Bounds) { b.Mounts = []string{"srv"} },
+		"policy.x.excess":               func(b *Bounds) { b.Excess = "" },
+		"policy.x.sessions":             func(b *Bounds) { b.Sessions = -1 },
+		"policy.x.burst":                func(b *Bounds) { b.Burst = -1 },
+		"policy.x.total_cpus":           func(b *Bounds) { b.CPUs = -0.5 },
+		"policy.x.total_memory":         func(b *Bounds) { b.Memory = maxSize + 1 },
+		"policy.x.session_template":     func(b *Bounds) { b.Template = "{a}{b}" },
+		"policy.x.force_template":       func(b *Bounds) { b.Force = true },
+		"policy.x.ceilings: memory":     func(b *Bounds) { b.Ceilings.Memory = quantity.MiB },
+		"policy.x.ceilings: pids":       func(b *Bounds) { b.Ceilings.Pids = 2 },
+		"policy.x.ceilings: cpu_weight": func(b *Bounds) { b.Ceilings.CPUWeight = 20_000 },
+		"policy.x.ceilings.timeout":     func(b *Bounds) { b.Ceilings.Timeout = longestTimeout + 1 },
+		`policy.x.principals = "uid:1"`: func(b *Bounds) { b.Principals = []string{"uid:1"} },
+	} {
+		c := DefaultConfig()
+		c.Policies["a"] = boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1"} })
+		c.Policies["x"] = boundsFor(change)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestTheIdOfASession(t *testing.T) {
+	t.Parallel()
+	chat := map[string]string{"launcher_type": "group", "launcher_id": "7"}
+	for _, tc := range []struct {
+		name     string
+		config   string
+		force    bool
+		own      string // of the policy
+		ownForce bool
+		req      Request
+		want     string // "": refused
+		kind     fault.Kind
+	}{
+		{name: "its own", req: Request{ID: "a/b"}, want: "a/b"},
+		{name: "no id", req: Request{ID: "a\nb"}, kind: fault.Invalid},
+		{name: "a preset", req: Request{Template: "per_chat", Variables: chat}, want: "group_7"},
+		{name: "a template", req: Request{Template: "x-{launcher_id}", Variables: chat}, want: "x-7"},
+		{name: "the configured", config: "per_chat", req: Request{Variables: chat}, want: "group_7"},
+		{name: "that of the policy", config: "per_chat", own: "{launcher_id}", req: Request{Variables: chat}, want: "7"},
+		{name: "another than the configured", config: "per_chat", req: Request{Template: "{launcher_id}", Variables: chat}, want: "7"},
+		{name: "its own in spite of the configured", config: "per_chat", req: Request{ID: "s"}, want: "s"},
+		{name: "both", config: "per_chat", req: Request{ID: "s", Variables: chat}, kind: fault.Invalid},
+		{name: "variables of nothing", req: Request{Variables: chat}, kind: fault.Invalid},
+		{name: "a variable is missing", req: Request{Template: "per_user", Variables: chat}, kind: fault.Invalid},
+		{name: "no template", req: Request{Template: "{", Variables: chat}, kind: fault.Invalid},
+		{name: "forced", config: "per_chat", force: true, req: Request{Variables: chat}, want: "group_7"},
+		{name: "forced, and nothing said", config: "global", force: true, req: Request{}, want: "global"},
+		{name: "forced, and the same", config: "per_chat", force: true, req: Request{ID: "group_7", Template: "per_chat", Variables: chat}, want: "group_7"},
+		{name: "forced, and another id", config: "per_chat", force: true, req: Request{ID: "mine", Variables: chat}, kind: fault.Denied},
+		{name: "forced, and another template", config: "per_chat", force: true, req: Request{Template: "global", Variables: chat}, kind: fault.Denied},
+		{name: "forced, and no variables", config: "per_chat", force: true, req: Request{ID: "mine"}, kind: fault.Invalid},
+		{name: "forced by the policy", own: "per_chat", ownForce: true, req: Request{ID: "mine", Variables: chat}, kind: fault.Denied},
+		{name: "forced for all, and another for some", config: "per_chat", force: true, own: "{launcher_id}", req: Request{ID: "mine"}, want: "mine"},
+	} {
+		c := DefaultConfig()
+		c.Sessions.Template, c.Sessions.ForceTemplate = tc.config, tc.force
+		h := Held{boundsFor(func(b *Bounds) { b.Template, b.Force = tc.own, tc.ownForce }), "ci"}
+		got, err := c.SessionID(&h, &tc.req)
+		if got != tc.want && tc.want != "" || err != nil && fault.KindOf(err) != tc.kind || err == nil && tc.want == "" {
+			t.Errorf("%s: %q, %v", tc.name, got, err)
+		}
+	}
+	c := DefaultConfig()
+	a, err1 := c.SessionID(&Held{}, &Request{})
+	b, err2 := c.SessionID(&Held{}, &Request{})
+	if a == b || err1 != nil || err2 != nil {
+		t.Errorf("made up: %q, %q", a, b)
+	}
+	if !slices.Contains(Tools(), ToolNetwork) {
+		t.Error("the list of tools is not whole")
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
+// it where the bounds say so, and listed; anything else that they do not allow is refused. asked tells what
+// the request has said itself: a default that is too much is always cut.
+func (h *Held) Hold(s *Settings, asked *Request) ([]Clamp, error) {
+	if h.Name == "" {
+		return nil, nil
+	}
+	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
+		return nil, h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
+	}
+	if !slices.Contains(h.Networks, s.Network) {
+		return nil, h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
+	}
+	if s.Network != NetworkOff {
+		if err := h.May(ToolNetwork); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.Mounts {
+		root := h.root(s.Mounts[i].Source)
+		if root == "" {
+			return nil, h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), s.Mounts[i].Source, "mounts", h.Mounts)
+		}
+		if s.Mounts[i].Within = root; root == Any {
+			s.Mounts[i].Within = ""
+		}
+	}
+	return h.cut(s, asked)
+}
+
+// Limits holds limits alone, of a session that is changed.
+func (h *Held) Limits(s *Settings, asked *Request) ([]Clamp, error) {
+	if h.Name == "" {
+		return nil, nil
+	}
+	return h.cut(s, asked)
+}
+
+// cut cuts every limit to its ceiling.
+func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
+	c, t := &h.Ceilings, cutter{held: h}
+	s.CPUs = ceiling(&t, "cpus", s.CPUs, c.CPUs, asked.CPUs != nil, false)
+	s.Memory = ceiling(&t, "memory", s.Memory, c.Memory, asked.Memory != nil, false)
+	if s.MemoryHigh > s.Memory && s.Memory == c.Memory { // where programs are slowed down is below what they may have
+		t.clamped = append(t.clamped, Clamp{"memory_high", s.MemoryHigh.String(), s.Memory.String(), h.Rule("ceilings.memory")})
+		s.MemoryHigh = s.Memory
+	}
+	s.Swap = ceiling(&t, "swap", s.Swap, c.Swap, asked.Swap != nil, false)
+	s.Pids = ceiling(&t, "pids", s.Pids, c.Pids, asked.Pids != nil, false)
+	s.CPUWeight = ceiling(&t, "cpu_weight", s.CPUWeight, c.CPUWeight, asked.CPUWeight != nil, false)
+	s.IOWeight = ceiling(&t, "io_weight", s.IOWeight, c.IOWeight, asked.IOWeight != nil, false)
+	s.IORead = ceiling(&t, "io_read", s.IORead, c.IORead, asked.IORead != nil, true)
+	s.IOWrite = ceiling(&t, "io_write", s.IOWrite, c.IOWrite, asked.IOWrite != nil, true)
+	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
+	if s.ManagedWork() {
+		s.WorkspaceQuota = ceiling(&t, "workspace_quota", s.WorkspaceQuota, c.WorkspaceQuota, asked.WorkspaceQuota != nil, true)
+		s.WorkspaceInodes = ceiling(&t, "workspace_inodes", s.WorkspaceInodes, c.WorkspaceInodes, asked.WorkspaceInodes != nil, false)
+	}
+	s.TTL = ceiling(&t, "ttl", s.TTL, c.TTL, asked.TTL != nil, true)
+	s.MaxLifetime = ceiling(&t, "max_lifetime", s.MaxLifetime, c.MaxLifetime, asked.MaxLifetime != nil, true)
+	return t.clamped, t.err
+}
+
+// Timeout holds the time of one execution. More than a managed process has asked for is 0, which is none.
+func (h *Held) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, error) {
+	if h.Name == "" {
+		return d, nil, nil
+	}
+	t := cutter{held: h}
+	got := ceiling(&t, "timeout", quantity.Duration(d), h.Ceilings.Timeout, explicit, true)
+	return time.Duration(got), t.clamped, t.err
+}
+
+// cutter collects what was cut, and the first refusal.
+type cutter struct {
+	held    *Held
+	clamped []Clamp
+	err     error
+}
+
+// ceiling is the value or its ceiling, whichever is less. explicit says that a caller has asked for the value;
+// endless that 0 is the most there is.
+func ceiling[T cmp.Ordered](t *cutter, field string, value, most T, explicit, endless bool) T {
+	var none T
+	if most == none || value <= most && (value != none || !endless) {
+		return value
+	}
+	rule := t.held.Rule("ceilings." + field)
+	if explicit && t.held.Excess == ExcessRefuse {
+		if t.err == nil {
+			t.err = fault.Field(field, value, fmt.Sprintf("at most %v", most)).Of(fault.Denied).
+				WithHint("the operator's policy says so; ask for less, or leave it out").
+				By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: fmt.Sprint(most), Setting: fmt.Sprintf("%s of at least %v", rule, value)})
+		}
+		return value
+	}
+	t.clamped = append(t.clamped, Clamp{field, fmt.Sprint(value), fmt.Sprint(most), rule})
+	return most
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package quota counts what principals have, and refuses what would be one too many. There is one Book of a
+// boxd; every reservation is made and given back under its one lock, so none is ever counted half.
+package quota
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Day counts executions of the day; the ledger does.
+type Day interface {
+	// Begin counts one more execution of a principal, unless it has had that many today; most 0 is any number.
+	// It returns how many there were before, and how long the day still is.
+	Begin(principal string, most int) (ok bool, used int, rest time.Duration)
+}
+
+// Book holds all reservations.
+type Book struct {
+	day Day
+	now func() time.Time
+
+	mu       sync.Mutex // guards the fields below
+	accounts map[string]*account
+}
+
+// account is what one principal has.
+type account struct {
+	sessions   map[string]Size // by their keys
+	processes  int
+	executions int
+	memory     quantity.Size
+	cpus       float64
+
+	tokens float64   // executions that may begin now
+	filled time.Time // when that was true; zero: never, and the bucket is full
+	again  time.Time // when it is full again
+}
+
+// Size is what a session reserves.
+type Size struct {
+	Memory quantity.Size
+	CPUs   float64
+}
+
+// SizeOf is that of a session with these settings.
+func SizeOf(s *policy.Settings) Size { return Size{s.Memory, s.CPUs} }
+
+// New returns an empty book. now is the clock that rates go by; it must not jump.
+func New(day Day, now func() time.Time) *Book {
+	return &Book{day: day, now: now, accounts: map[string]*account{}}
+}
+
+// of is the account of a principal.
+func (b *Book) of(principal string) *account {
+	a := b.accounts[principal]
+	if a == nil {
+		a = &account{sessions: map[string]Size{}}
+		b.accounts[principal] = a
+	}
+	return a
+}
+
+// forget drops an account that says nothing any more, or names would be kept for ever.
+func (b *Book) forget(principal string) {
+	if a := b.accounts[principal]; a != nil && len(a.sessions) == 0 && a.processes == 0 && a.executions == 0 && !b.now().Before(a.again) {
+		delete(b.accounts, principal)
+	}
+}
+
+// Session reserves a session of a principal under a key that it has none of.
+func (b *Book) Session(principal string, held *policy.Held, key string, size Size) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
+		return full(held, "sessions", "sessions", strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
+	}
+	if err := a.fits(held, Size{}, size); err != nil {
+		return err
+	}
+	a.add(key, size)
+	return nil
+}
+
+func (a *account) add(key string, size Size) {
+	a.sessions[key] = size
+	a.memory += size.Memory
+	a.cpus = a.total()
+}
+
+// total adds the processors up anew: what is added to and taken from one number for a year is wrong at its end.
+func (a *account) total() (sum float64) {
+	for _, s := range a.sessions {
+		sum += s.CPUs
+	}
+	return sum
+}
+
+// fits refuses a session that would be of another size than it was where that is too much.
+func (a *account) fits(held *policy.Held, was, size Size) error {
+	const hint = "ask for less, or end a session"
+	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
+		return full(held, "total_memory", "of memory in sessions", a.memory.String(), most.String(), hint)
+	}
+	const little = 1e-6 // of a processor: less than the kernel divides
+	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-was.CPUs+size.CPUs > most+little {
+		return full(held, "total_cpus", "processors in sessions", number(a.cpus), number(most), hint)
+	}
+	return nil
+}
+
+// number is a number of processors as people write it.
+func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
+
+// Resize reserves another size for a session; it is refused where that is more and too much.
+func (b *Book) Resize(principal string, held *policy.Held, key string, size Size) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	was, ok := a.sessions[key]
+	if !ok {
+		return nil // it has ended meanwhile
+	}
+	if err := a.fits(held, was, size); err != nil {
+		return err
+	}
+	a.memory -= was.Memory
+	a.add(key, size)
+	return nil
+}
+
+// Restore counts a session that is there already, whatever anybody may have.
+func (b *Book) Restore(principal, key string, size Size) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a := b.of(principal); a.sessions[key] == (Size{}) {
+		a.add(key, size)
+	}
+}
+
+// Release gives a session back; one that is not reserved is of no matter.
+func (b *Book) Release(principal, key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	if was, ok := a.sessions[key]; ok {
+		delete(a.sessions, key)
+		a.memory -= was.Memory
+		a.cpus = a.total()
+	}
+}
+
+// Execution reserves an execution that begins now, of the number under way, of the rate and of the day. What it
+// returns gives back the first, once.
+func (b *Book) Execution(principal string, held *policy.Held) (release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	if most := held.Executions; most > 0 && a.executions >= most {
+		return nil, full(held, "executions", "executions under way", strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
+	}
+	if err := b.begin(principal, a, held); err != nil {
+		return nil, err
+	}
+	a.executions++
+	return b.once(principal, func(a *account) { a.executions-- }), nil
+}
+
+// Process does the same for a process that stays: its start is an execution of the rate and of the day.
+func (b *Book) Process(principal string, held *policy.Held) (release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	if most := held.Processes; most > 0 && a.processes >= most {
+		return nil, full(held, "processes", "processes", strconv.Itoa(a.processes), strconv.Itoa(most), "stop one of them")
+	}
+	if err := b.begin(principal, a, held); err != nil {
+		return nil, err
+	}
+	a.processes++
+	return b.once(principal, func(a *account) { a.processes-- }), nil
+}
+
+// Running counts what runs already, whatever anybody may have. What it returns gives it back, once.
+func (b *Book) Running(principal string, process bool) (release func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	if process {
+		a.processes++
+		return b.once(principal, func(a *account) { a.processes-- })
+	}
+	a.executions++
+	return b.once(principal, func(a *account) { a.executions-- })
+}
+
+func (b *Book) once(principal string, give func(*account)) func() {
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		give(b.of(principal))
+		b.forget(principal)
+	})
+}
+
+// begin takes an execution from the rate and from the day, or neither.
+func (b *Book) begin(principal string, a *account, held *policy.Held) error {
+	now := b.now()
+	if wait := a.fill(held, now); wait > 0 {
+		most := strconv.Itoa(held.PerMinute)
+		err := exceeded(held, "executions_per_minute", most, most, "your executions come too fast", fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
+		err.Denial.After = wait
+		return err
+	}
+	if ok, used, rest := b.day.Begin(principal, held.PerDay); !ok {
+		err := full(held, "executions_per_day", "executions today", strconv.Itoa(used), strconv.Itoa(held.PerDay), "a day begins at midnight UTC")
+		err.Denial.After = rest
+		return err
+	}
+	if held.PerMinute > 0 {
+		a.tokens--
+		a.again = now.Add(time.Duration((burst(held) - a.tokens) / rate(held)))
+	}
+	return nil
+}
+
+// fill puts into the bucket what the time since has brought, and returns how long it takes until there is one.
+func (a *account) fill(held *policy.Held, now time.Time) time.Duration {
+	if held.PerMinute == 0 {
+		a.filled, a.again = time.Time{}, time.Time{}
+		return 0
+	}
+	rate, most := rate(held), burst(held)
+	if a.filled.IsZero() {
+		a.tokens = most
+	} else if since := now.Sub(a.filled); since > 0 {
+		a.tokens += float64(since) * rate
+	}
+	a.tokens, a.filled = min(a.tokens, most), now
+	if a.tokens >= 1 {
+		return 0
+	}
+	return time.Duration((1-a.tokens)/rate) + 1
+}
+
+// rate is executions a nanosecond.
+func rate(held *policy.Held) float64 { return float64(held.PerMinute) / float64(time.Minute) }
+
+func burst(held *policy.Held) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
+
+// full is the refusal of one too many.
+func full(held *policy.Held, key, what, used, allowed, hint string) *fault.Error {
+	return exceeded(held, key, used, allowed, "you have "+used+" "+what, hint)
+}
+
+func exceeded(held *policy.Held, key, used, allowed, words, hint string) *fault.Error {
+	rule := held.Rule(key)
+	return fault.Errorf(fault.Exhausted, "%s, the limit is %s (%s)", words, allowed, rule).WithHint("%s", hint).
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Used: used, Allowed: allowed, Setting: "a larger " + rule})
+}
+
+// Standing is what a principal has now.
+type Standing struct {
+	Sessions, Processes, Executions int
+	Memory                          quantity.Size
+	CPUs                            float64
+}
+
+// Standing tells what a principal has now.
+func (b *Book) Standing(principal string) Standing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.accounts[principal]
+	if a == nil {
+		return Standing{}
+	}
+	return Standing{len(a.sessions), a.processes, a.executions, a.memory, a.cpus}
+}

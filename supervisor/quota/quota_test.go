@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// days is a Day that only counts.
+type days struct {
+	mu   sync.Mutex
+	used map[string]int
+}
+
+func (d *days) Begin(principal string, most int) (bool, int, time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	used := d.used[principal]
+	if most > 0 && used >= most {
+		return false, used, time.Hour
+	}
+	d.used[principal]++
+	return true, used, time.Hour
+}
+
+// clock is one that a test sets.
+type clock struct{ at atomic.Int64 }
+
+func (c *clock) now() time.Time       { return time.Unix(1, c.at.Load()) }
+func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
+
+func book() (*quota.Book, *clock) {
+	c := &clock{}
+	return quota.New(&days{used: map[string]int{}}, c.now), c
+}
+
+func held(change func(*policy.Bounds)) *policy.Held {
+	h := &policy.Held{Bounds: policy.NoBounds(), Name: "ci"}
+	change(&h.Bounds)
+	return h
+}
+
+func denial(t *testing.T, err error) fault.Denial {
+	t.Helper()
+	d := fault.DenialOf(err)
+	if d == nil || fault.KindOf(err) != fault.Exhausted || d.Layer != fault.LayerQuota {
+		t.Fatalf("%v is no refusal by a quota", err)
+	}
+	return *d
+}
+
+func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
+	t.Parallel()
+	small := quota.Size{Memory: 100 * quantity.MiB, CPUs: 0.5}
+	for _, tc := range []struct {
+		rule, used, allowed string
+		bounds              func(*policy.Bounds)
+		do                  func(*quota.Book, *policy.Held, int) error
+	}{
+		{"sessions", "2", "2", func(b *policy.Bounds) { b.Sessions = 2 }, func(b *quota.Book, h *policy.Held, i int) error {
+			return b.Session("ann", h, strconv.Itoa(i), small)
+		}},
+		{"total_memory", "200MiB", "299MiB", func(b *policy.Bounds) { b.Memory = 299 * quantity.MiB }, func(b *quota.Book, h *policy.Held, i int) error {
+			return b.Session("ann", h, strconv.Itoa(i), small)
+		}},
+		{"total_cpus", "1", "1.25", func(b *policy.Bounds) { b.CPUs = 1.25 }, func(b *quota.Book, h *policy.Held, i int) error {
+			return b.Session("ann", h, strconv.Itoa(i), small)
+		}},
+		{"executions", "2", "2", func(b *policy.Bounds) { b.Executions = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+			_, err := b.Execution("ann", h)
+			return err
+		}},
+		{"processes", "2", "2", func(b *policy.Bounds) { b.Processes = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+			_, err := b.Process("ann", h)
+			return err
+		}},
+		{"executions_per_day", "2", "2", func(b *policy.Bounds) { b.PerDay = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+			release, err := b.Execution("ann", h)
+			if err == nil {
+				release()
+			}
+			return err
+		}},
+		{"executions_per_minute", "2", "2", func(b *policy.Bounds) { b.PerMinute = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+			_, err := b.Process("ann", h)
+			return err
+		}},
+	} {
+		t.Run(tc.rule, func(t *testing.T) {
+			t.Parallel()
+			b, _ := book()
+			h := held(tc.bounds)
+			for i := range 2 {
+				if err := tc.do(b, h, i); err != nil {
+					t.Fatalf("number %d: %v", i, err)
+				}
+			}
+			d := denial(t, tc.do(b, h, 2))
+			if d.Rule != "policy.ci."+tc.rule || d.Used != tc.used || d.Allowed != tc.allowed || d.Setting == "" {
+				t.Errorf("%+v", d)
+			}
+			if err := tc.do(b, held(func(*policy.Bounds) {}), 3); err != nil {
+				t.Errorf("without bounds: %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	h := held(func(b *policy.Bounds) {
+		b.Sessions, b.Executions, b.Processes, b.Memory, b.CPUs = 1, 1, 1, quantity.GiB, 1
+	})
+	for i := range 3 {
+		key := strconv.Itoa(i)
+		if err := b.Session("ann", h, key, quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		execution, err1 := b.Execution("ann", h)
+		process, err2 := b.Process("ann", h)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a second time is none
+			execution()
+			process()
+			b.Release("ann", key)
+		}
+		if got := b.Standing("ann"); got != (quota.Standing{}) {
+			t.Fatalf("left %+v", got)
+		}
+	}
+}
+
+// The rate is that of a bucket: as many at once as it holds, and then as fast as it fills.
+func TestTheRateIsThatOfABucket(t *testing.T) {
+	t.Parallel()
+	b, c := book()
+	h := held(func(b *policy.Bounds) { b.PerMinute, b.Burst = 60, 3 })
+	run := func() error {
+		release, err := b.Execution("ann", h)
+		if err == nil {
+			release()
+		}
+		return err
+	}
+	for range 3 {
+		if err := run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := denial(t, run())
+	if d.After <= 0 || d.After > time.Second+time.Millisecond {
+		t.Errorf("again after %v", d.After)
+	}
+	c.pass(d.After)
+	if err := run(); err != nil {
+		t.Errorf("when it was said: %v", err)
+	}
+	denial(t, run())
+	c.pass(-time.Hour) // a clock that is wrong gives nothing and takes nothing
+	denial(t, run())
+	c.pass(time.Hour + time.Hour)
+	for range 3 {
+		if err := run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	denial(t, run())
+	if _, err := b.Execution("bob", h); err != nil {
+		t.Errorf("somebody else: %v", err)
+	}
+}
+
+// What is refused takes nothing: not from the rate where the day is over, and not from the day where the rate is.
+func TestARefusalTakesNothing(t *testing.T) {
+	t.Parallel()
+	day := &days{used: map[string]int{}}
+	c := &clock{}
+	b := quota.New(day, c.now)
+	h := held(func(b *policy.Bounds) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
+	release, err := b.Execution("ann", h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	denial(t, second(b.Execution("ann", h)))
+	release()
+	for range 5 {
+		if release, err := b.Execution("ann", h); err == nil {
+			release()
+		}
+	}
+	if day.used["ann"] != 2 {
+		t.Errorf("the day has %d, want the 2 that the rate let through", day.used["ann"])
+	}
+}
+
+func second(_ func(), err error) error { return err }
+
+func TestASessionChangesItsSize(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	h := held(func(b *policy.Bounds) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
+	for key, n := range map[string]quantity.Size{"a": 1, "b": 1} {
+		if err := b.Session("ann", h, key, quota.Size{Memory: n * quantity.GiB, CPUs: float64(n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Resize("ann", h, "a", quota.Size{Memory: 2 * quantity.GiB, CPUs: 2}); err != nil {
+		t.Fatal(err)
+	}
+	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: 2 * quantity.GiB, CPUs: 1}))
+	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: quantity.GiB, CPUs: 1.5}))
+	less := held(func(b *policy.Bounds) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	if err := b.Resize("ann", less, "a", quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
+		t.Errorf("less is refused under bounds that are exceeded already: %v", err)
+	}
+	if got := b.Standing("ann"); got.Memory != 2*quantity.GiB || got.CPUs != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What an earlier boxd has left counts, and is not refused.
+func TestWhatIsThereAlreadyCounts(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	h := held(func(b *policy.Bounds) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
+	b.Restore("ann", "a", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", "b", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
+	execution, process := b.Running("ann", false), b.Running("ann", true)
+	denial(t, b.Session("ann", h, "c", quota.Size{}))
+	denial(t, second(b.Execution("ann", h)))
+	denial(t, second(b.Process("ann", h)))
+	execution()
+	process()
+	b.Release("ann", "a")
+	b.Release("ann", "b")
+	if got := b.Standing("ann"); got != (quota.Standing{}) {
+		t.Errorf("left %+v", got)
+	}
+}
+
+// Ten thousand creates at once: exactly as many as allowed get through, for each, whatever the others do.
+func TestTenThousandAtOnce(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	bounds := map[string]*policy.Held{
+		"ann": held(func(b *policy.Bounds) { b.Sessions = 7 }),
+		"bob": held(func(b *policy.Bounds) { b.Memory = 50 * quantity.MiB }),
+		"eve": held(func(b *policy.Bounds) { b.Executions, b.PerDay = 11, 100 }),
+	}
+	var got [3]atomic.Int64
+	var work sync.WaitGroup
+	for i := range 10_000 {
+		work.Go(func() {
+			key := fmt.Sprint(i)
+			if b.Session("ann", bounds["ann"], key, quota.Size{Memory: 1}) == nil {
+				got[0].Add(1)
+			}
+			if b.Session("bob", bounds["bob"], key, quota.Size{Memory: 9 * quantity.MiB}) == nil {
+				got[1].Add(1)
+			}
+			if _, err := b.Execution("eve", bounds["eve"]); err == nil {
+				got[2].Add(1)
+			}
+		})
+	}
+	work.Wait()
+	if got[0].Load() != 7 || got[1].Load() != 5 || got[2].Load() != 11 {
+		t.Errorf("%d, %d and %d got through", got[0].Load(), got[1].Load(), got[2].Load())
+	}
+	if s := b.Standing("bob"); s.Memory != 45*quantity.MiB || s.Sessions != 5 {
+		t.Errorf("bob has %+v", s)
+	}
+}
+
+// Reserving and giving back at once leaves nothing, and never lets one too many in.
+func TestNothingIsCountedHalf(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	h := held(func(b *policy.Bounds) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
+	var work sync.WaitGroup
+	var in, most atomic.Int64
+	for w := range 16 {
+		work.Go(func() {
+			for i := range 500 {
+				key := fmt.Sprint(w, " ", i)
+				if b.Session("ann", h, key, quota.Size{CPUs: 0.2}) == nil {
+					n := in.Add(1)
+					for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+					}
+					in.Add(-1)
+					b.Release("ann", key)
+				}
+				for _, reserve := range []func(string, *policy.Held) (func(), error){b.Execution, b.Process} {
+					if release, err := reserve("ann", h); err == nil {
+						release()
+					}
+				}
+			}
+		})
+	}
+	work.Wait()
+	if most.Load() > 3 {
+		t.Errorf("%d sessions at once", most.Load())
+	}
+	if got := b.Standing("ann"); got != (quota.Standing{}) {
+		t.Errorf("left %+v", got)
+	}
+}

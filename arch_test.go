@@ -102,10 +102,11 @@ func mayImport() map[string]string {
 		"relay/client/complete": "relay/api relay/client relay/client/show",
 		// programs
 		"cmd/boxinit":     "isolation/inside",
+		"cmd/boxctl/ctl":  "relay/client",
 		"cmd/boxkeeper":   "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd/config": "supervisor/policy isolation cgroup internal/quantity",
 		"cmd/boxd":        "cmd/boxd/config relay supervisor supervisor/driver supervisor/policy isolation isolation/client systemd",
-		"cmd/boxctl":      "relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
+		"cmd/boxctl":      "cmd/boxctl/ctl relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

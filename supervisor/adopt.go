@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -121,7 +122,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, livi
 	if recorded && living {
 		s, err := v.adopt(ctx, key)
 		if err == nil {
-			v.log.Info("session taken over", "session", s.ID, "owner", s.Owner.Name, "processes", len(s.Processes()))
+			s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 			return nil
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
@@ -181,7 +182,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s.Adopted(box, found.Frozen, env)
-	s.Programs(found.Programs, v.log) //nolint:contextcheck // they go on when New has returned
+	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()

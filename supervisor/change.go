@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -49,8 +50,10 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	v.wakeReaper()
 	if err = s.Await(ctx); err != nil { // it has ended, and its record may have been removed before
 		v.removeRecord(s)
+		return err
 	}
-	return err
+	s.Tell(ctx, events.Event{Type: events.SessionChanged})
+	return nil
 }
 
 // limit changes what the kernel keeps. What it does not keep cannot be changed while programs run that

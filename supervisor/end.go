@@ -5,9 +5,11 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
 // End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
@@ -19,7 +21,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 		return ctx.Err()
 	}
 	if s.BeginEnd(reason) {
-		v.work.Go(func() { v.release(s) }) //nolint:contextcheck // goes on when its first caller has gone
+		v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
 	}
 	select {
 	case <-s.Ended():
@@ -30,7 +32,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 }
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
-func (v *Supervisor) release(s *Session) {
+func (v *Supervisor) release(caller context.Context, s *Session) {
 	box, reason := s.Box(), s.Reason()
 	if reason == EndLost {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
@@ -42,7 +44,7 @@ func (v *Supervisor) release(s *Session) {
 	}()
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.boxes.End(ctx, s.Key, true)
+		err := v.boxes.End(ctx, s.Key, true) //nolint:contextcheck // the caller is for what is told of it alone
 		cancel()
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break
@@ -62,7 +64,7 @@ func (v *Supervisor) release(s *Session) {
 	delete(v.sessions, s.Key)
 	v.mu.Unlock()
 	s.FinishEnd()
-	v.log.Info("session ended", "session", s.ID, "owner", s.Owner.Name, "reason", string(reason), "executions", s.Info().Executions)
+	s.Tell(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }
 
 // endRetry is how often a box that does not die is tried again.

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -35,6 +36,8 @@ type Parts struct {
 	AdoptGrace time.Duration
 	// Keep makes Close leave the boxes to the next boxd.
 	Keep bool
+	// Events is where everything that happens is noted; nil: nowhere.
+	Events *events.Log
 }
 
 // Supervisor holds all sessions of one boxd.
@@ -43,6 +46,7 @@ type Supervisor struct {
 	boxes       *driver.Driver
 	state       string
 	log         *slog.Logger
+	events      *events.Log
 	records     *records.Dir
 	layout      usage.Layout
 	machine     machine.Size
@@ -78,7 +82,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
@@ -86,6 +90,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
 		End:     func(s *Session, why EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
+		Events:  parts.Events,
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)
@@ -267,7 +272,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		}
 	}
 	if err != nil {
-		v.log.Warn("session start failed", "session", s.ID, "owner", s.Owner.Name, "error", err)
+		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, failure.Start(s.ID, &s.Settings, err)
 		v.removeRecord(s)
 		v.mu.Lock()
@@ -278,7 +283,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		return cmp.Or(err, move)
 	}
 	v.wakeReaper()
-	v.log.Info("session started", "session", s.ID, "owner", s.Owner.Name, "profile", s.Current().Profile, "took", time.Since(begin))
+	s.Tell(ctx, events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)})
 	return nil
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
@@ -20,16 +19,16 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show what boxd is doing",
-		Args:  ctl.Usage(cobra.NoArgs),
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.Client().Status(cmd.Context())
+			s, err := a.client().Status(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.PrintJSON(s)
+			if a.json {
+				return a.printJSON(s)
 			}
-			return show.Status(a.Stdout, &s, time.Now())
+			return show.Status(a.stdout, &s, time.Now())
 		},
 	}
 }
@@ -44,9 +43,9 @@ It ends with 1 if something that is required is missing.
 
 With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
 none of them: read them, and paste what you want into a shell of root's.`,
-		Args: ctl.Usage(cobra.NoArgs),
+		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := a.Client().Doctor(cmd.Context())
+			d, err := a.client().Doctor(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -54,7 +53,7 @@ none of them: read them, and paste what you want into a shell of root's.`,
 				return err
 			}
 			if !d.OK {
-				return ctl.ExitError(exitFailure)
+				return exitError(exitFailure)
 			}
 			return nil
 		},
@@ -70,14 +69,14 @@ func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
 		fixes = show.Fixes(d, show.FamilyOf(string(release)))
 	}
 	switch {
-	case !a.JSON && !withFixes:
-		return show.Doctor(a.Stdout, d)
-	case !a.JSON:
-		return errors.Join(show.Doctor(a.Stdout, d), show.PrintFixes(a.Stdout, fixes))
+	case !a.json && !withFixes:
+		return show.Doctor(a.stdout, d)
+	case !a.json:
+		return errors.Join(show.Doctor(a.stdout, d), show.PrintFixes(a.stdout, fixes))
 	case !withFixes:
-		return a.PrintJSON(d)
+		return a.printJSON(d)
 	}
-	return a.PrintJSON(struct {
+	return a.printJSON(struct {
 		*api.Doctor
 		Fixes []show.Fix `json:"fixes"`
 	}{d, fixes})
@@ -88,20 +87,20 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
 		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
-		Args:  ctl.Usage(cobra.NoArgs),
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := "not reached"
-			s, err := a.Client().Status(cmd.Context())
+			s, err := a.client().Status(cmd.Context())
 			if err == nil {
 				server = s.Version
 			}
 			if err == nil && server != version {
-				fmt.Fprintln(a.Stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
+				fmt.Fprintln(a.stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
 			}
-			if a.JSON {
-				return a.PrintJSON(map[string]string{"boxctl": version, "boxd": server})
+			if a.json {
+				return a.printJSON(map[string]string{"boxctl": version, "boxd": server})
 			}
-			_, err = fmt.Fprintf(a.Stdout, "boxctl  %s\nboxd    %s\n", version, server)
+			_, err = fmt.Fprintf(a.stdout, "boxctl  %s\nboxd    %s\n", version, server)
 			return err
 		},
 	}
@@ -121,7 +120,7 @@ func correctHelp(root *cobra.Command) {
 			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 		}
 		if err != nil {
-			return &ctl.UsageError{Err: err}
+			return &usageError{err}
 		}
 		cmd.InitDefaultHelpFlag()
 		cmd.InitDefaultVersionFlag()

@@ -27,6 +27,7 @@ import (
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -86,11 +87,12 @@ func run(ctx context.Context, args []string) error {
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a boxd that is starting
 	defer signal.Stop(reloads)
-	return serve(ctx, &cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), load, reloads)
+	return serve(ctx, &cfg, openNotes(&cfg), load, reloads)
 }
 
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
-func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, load func() (config.Config, error), reloads <-chan os.Signal) error {
+func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (config.Config, error), reloads <-chan os.Signal) error {
+	log := seen.log
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup // what goes on until all else is taken down
 	defer beside.Wait()
@@ -132,7 +134,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, load func(
 		defer scopes.Close()
 		boxes = driver.Scoped(keeper, scopes, log)
 	}
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep})
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.events})
 	if err != nil {
 		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
@@ -143,14 +145,15 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, load func(
 		idle = 0
 	}
 	server := relay.New(relay.Config{Version: version, IdleExit: idle}, sup, log)
-	log.Info("boxd serves", "version", version, "socket", cfg.Daemon.Socket, "configuration", cfg.Describe())
+	seen.events.Add(ctx, events.Event{Type: events.DaemonStarted, Detail: fmt.Sprintf("version %s, socket %s, configuration: %s", version, cfg.Daemon.Socket, cfg.Describe())})
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
-	reload := &reloader{load, sup.SetConfig, cfg, log}
+	reload := &reloader{load, sup.SetConfig, cfg, log, seen.events}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	err = server.Serve(ctx, ln)
+	seen.events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
 	return errors.Join(err, systemd.Stopping())
 }
 

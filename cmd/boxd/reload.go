@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -19,6 +20,7 @@ type reloader struct {
 	apply   func(policy.Config) error
 	started *config.Config // what boxd has started with
 	log     *slog.Logger
+	events  *events.Log
 }
 
 // run reads the configuration again whenever it is told to, until ctx ends.
@@ -30,7 +32,7 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 			return
 		}
 		err := systemd.Reloading()
-		r.reload()
+		r.reload(ctx)
 		if err == nil {
 			err = systemd.Ready()
 		}
@@ -41,16 +43,16 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 }
 
 // reload is all or nothing. Living sessions keep what they have, whatever comes of it.
-func (r *reloader) reload() {
+func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
 	if err == nil {
 		err = r.apply(next.Config)
 	}
 	if err != nil {
-		r.log.Error("the configuration is not in order; the one before stays in force", "error", err)
+		r.events.Add(ctx, events.Event{Type: events.ConfigRefused, Detail: err.Error()})
 		return
 	}
-	r.log.Info("configuration read again, for new sessions", "configuration", next.Describe())
+	r.events.Add(ctx, events.Event{Type: events.ConfigReloaded, Detail: next.Describe()})
 	late, err := config.Fixed(r.started, &next)
 	if err != nil || len(late) > 0 {
 		r.log.Warn("these keys have changed, and take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -68,7 +69,7 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	log, text := quiet()
 	most, refuses := 0, error(nil)
 	r := &reloader{
-		load: func() (config.Config, error) { return config.Load(path, true) }, started: &started, log: log,
+		load: func() (config.Config, error) { return config.Load(path, true) }, started: &started, log: log, events: events.New(8, events.Logged(log)),
 		apply: func(c policy.Config) error {
 			if refuses == nil {
 				most = c.Sessions.Max
@@ -88,14 +89,14 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	} {
 		text.Reset()
 		write(tc.file)
-		r.reload()
+		r.reload(t.Context())
 		if most != tc.most || !strings.Contains(text.String(), tc.says) {
 			t.Errorf("%q: sessions.max is %d, and the log says %s", tc.file, most, text)
 		}
 	}
 	text.Reset()
 	refuses = errors.New("as told")
-	if r.reload(); strings.Contains(text.String(), "read again") || !strings.Contains(text.String(), "as told") {
+	if r.reload(t.Context()); strings.Contains(text.String(), "read again") || !strings.Contains(text.String(), "as told") {
 		t.Errorf("what the supervisor does not take is in force: %s", text)
 	}
 }

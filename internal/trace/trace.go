@@ -20,6 +20,8 @@ const parentLen = 55
 type Request struct {
 	ID     string // of MaxID bytes at most, of letters, digits and -._:/+=@
 	Parent string // its traceparent, "" if it has none
+	// Principal is who asks, "" where that is not known.
+	Principal string
 }
 
 // New takes the id and the traceparent of a caller where they are legal. It makes an id where that is not, and
@@ -29,7 +31,7 @@ func New(id, parent string) Request {
 		id = strings.ToLower(rand.Text())
 	}
 	parent, _ = ParseParent(parent)
-	return Request{id, parent}
+	return Request{ID: id, Parent: parent}
 }
 
 // LegalID reports whether a caller's id of a request may be repeated in answers, logs and records.

@@ -29,7 +29,7 @@ type Event struct {
 	Type      Type
 	Session   string
 	Owner     string // principal the session belongs to
-	Principal string // who asked, if anybody
+	Principal string // who asked, if anybody; by Add, of the context
 	Process   string // id of a process
 	Exec      string // id of an execution that has one
 	Profile   string
@@ -100,6 +100,9 @@ func (l *Log) Add(ctx context.Context, e Event) {
 		return
 	}
 	e.Request, e.Detail = trace.Of(ctx), shorten(e.Detail)
+	if e.Principal == "" {
+		e.Principal = e.Request.Principal
+	}
 	l.mu.Lock()
 	e.Time = time.Now() // under the lock: times go up with numbers
 	e.Seq = l.next

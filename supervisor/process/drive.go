@@ -34,6 +34,7 @@ func (p *Process) Drive() {
 			p.setState(StateStarting)
 			err := p.launch()
 			if err == nil {
+				p.home.Tell(p.spec.ID, false)
 				break
 			}
 			p.mu.Lock()
@@ -145,6 +146,7 @@ func (p *Process) setReady() {
 	close(p.news)
 	p.news = make(chan struct{})
 	p.mu.Unlock()
+	p.home.Tell(p.spec.ID, true)
 }
 
 // ended notes what a program has come to.

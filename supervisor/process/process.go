@@ -64,6 +64,8 @@ type Home struct {
 	// Leaving reports whether this boxd is about to leave the box to the next: readers that go then will be
 	// back, and the program waits for them.
 	Leaving func() bool
+	// Tell hears that the process of an id is ready, or else that its program was started again.
+	Tell func(id string, ready bool)
 }
 
 // Process is one process. Drive sees it through.

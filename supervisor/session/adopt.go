@@ -3,6 +3,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,14 +25,14 @@ func (s *Session) Adopted(box *client.Box, frozen bool, env []string) {
 
 // Programs makes processes of what an earlier boxd has left running. What is no process was for somebody who
 // is gone, and ends.
-func (s *Session) Programs(found []*client.Program, log *slog.Logger) {
+func (s *Session) Programs(ctx context.Context, found []*client.Program, log *slog.Logger) {
 	for _, p := range found {
-		s.adoptProgram(p, log)
+		s.adoptProgram(ctx, p, log)
 	}
 }
 
-func (s *Session) adoptProgram(program *client.Program, log *slog.Logger) {
-	p, err := process.Adopt(s.home(), program)
+func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log *slog.Logger) {
+	p, err := process.Adopt(s.home(ctx), program)
 	if err == nil && !s.enter(p) {
 		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
 		p.Release()
@@ -46,7 +47,7 @@ func (s *Session) adoptProgram(program *client.Program, log *slog.Logger) {
 	s.mu.Lock()
 	entry := s.processes[p.Spec().ID]
 	s.mu.Unlock()
-	s.drive(entry)
+	s.drive(ctx, entry)
 }
 
 // enter gives a process its place in the session, if no other has that.

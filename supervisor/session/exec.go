@@ -14,8 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/result"
 )
 
 // ExecRequest asks for one execution.
@@ -33,8 +35,10 @@ type Execution struct {
 	stdin   *process.Pipe // nil: none
 	opened  sync.Once
 	done    sync.Once
-	late    *time.Timer // ends the session
-	due     time.Time   // when late fires, unless hurry has done its work
+	told    sync.Once       // of its end
+	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
+	late    *time.Timer     // ends the session
+	due     time.Time       // when late fires, unless hurry has done its work
 	hurry   sync.Once
 }
 
@@ -84,7 +88,8 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 		return nil, err
 	}
 	s.host.Executed.Add(1)
-	e := &Execution{session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	s.Tell(ctx, events.Event{Type: events.ExecStarted})
+	e := &Execution{caller: context.WithoutCancel(ctx), session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
@@ -157,6 +162,9 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 			exit, err := e.program.Wait(context.WithoutCancel(ctx)) // does not wait
 			if step, ok := errors.AsType[*isolation.StepError](err); ok {
 				if err := e.session.limitHit(step); err != nil {
+					e.told.Do(func() {
+						e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(result.StatusStartFailed), Detail: err.Error()})
+					})
 					return nil, err
 				}
 			}
@@ -165,7 +173,9 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 			if !e.follow {
 				o.Kept = e.program.Kept
 			}
-			return o.Result()
+			r, err := o.Result()
+			e.told.Do(func() { e.session.tellResult(e.caller, events.Event{Type: events.ExecEnded}, r, err) })
+			return r, err
 		case <-done:
 			done, canceled = nil, true
 			_ = e.Kill() // if the box is gone, Exited tells
@@ -190,6 +200,9 @@ func (e *Execution) Close() {
 			_ = e.program.Forget() // without a box there is nothing to forget
 		}
 		e.program.Close()
+		e.told.Do(func() { // nobody has waited for it
+			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(result.StatusCanceled)})
+		})
 		e.session.done()
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -157,7 +158,15 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 		return fault.Errorf(fault.Unsupported, "session %s cannot be frozen: it has no control groups", fault.Show(s.ID)).
 			WithHint("boxctl doctor says why")
 	}
-	return s.Exclusive(func() error { return s.freeze(on) })
+	if err := s.Exclusive(func() error { return s.freeze(on) }); err != nil {
+		return err
+	}
+	what := events.SessionThawed
+	if on {
+		what = events.SessionFrozen
+	}
+	s.Tell(ctx, events.Event{Type: what})
+	return nil
 }
 
 func (s *Session) freeze(on bool) error {

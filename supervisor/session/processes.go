@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -45,7 +46,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 		return nil, false, err
 	}
 	if mine {
-		s.launchProcess(entry, spec) //nolint:contextcheck // it goes on when its first caller has gone
+		s.launchProcess(context.WithoutCancel(ctx), entry, spec) // it goes on when its first caller has gone
 	}
 	select {
 	case <-entry.known:
@@ -105,9 +106,9 @@ func (s *Session) reserveProcess(spec *process.Spec) (entry *slot, mine bool, er
 }
 
 // launchProcess starts the process of a place, outside any lock.
-func (s *Session) launchProcess(entry *slot, spec *process.Spec) {
+func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
-	p, err := process.Start(s.home(), spec)
+	p, err := process.Start(s.home(ctx), spec)
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = Gone(s.ID)
@@ -118,12 +119,20 @@ func (s *Session) launchProcess(entry *slot, spec *process.Spec) {
 	}
 	s.host.Executed.Add(1)
 	entry.process = p
-	s.drive(entry)
+	s.Tell(ctx, happened(spec.ID, spec.Managed, events.ProcessStarted, events.ExecStarted))
+	s.drive(ctx, entry)
 }
 
 // home is what processes get from their session.
-func (s *Session) home() process.Home {
+func (s *Session) home(ctx context.Context) process.Home {
 	return process.Home{
+		Tell: func(id string, ready bool) {
+			what := events.ProcessRestarted
+			if ready {
+				what = events.ProcessReady
+			}
+			s.Tell(ctx, events.Event{Type: what, Process: id})
+		},
 		Box:     s.box,
 		Lose:    s.lose,
 		Leaving: s.host.Leaving,
@@ -131,10 +140,11 @@ func (s *Session) home() process.Home {
 }
 
 // drive sees a process through, and keeps it for a while when it has ended.
-func (s *Session) drive(entry *slot) {
+func (s *Session) drive(ctx context.Context, entry *slot) {
 	s.host.Work.Go(func() {
-		entry.process.Drive()
+		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
 		if !entry.past {
+			s.tellEnd(ctx, entry.process, entry.managed)
 			s.processEnded(entry)
 		}
 		s.retire(entry)

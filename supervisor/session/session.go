@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -27,6 +28,7 @@ type Host struct {
 	End      func(*Session, EndReason)
 	Due      func(time.Time) // the session has an end that may be earlier than any other
 	Leaving  func() bool     // the boxes are about to be left to the next boxd
+	Events   *events.Log     // nil: what happens is not noted
 }
 
 // Params are what a session is made of.

@@ -56,7 +56,12 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 	if ours, err := journald.StderrIsJournalStream(); format == FormatAuto && err == nil && ours && journald.Enabled() {
 		format = FormatJournal
 	}
-	options := &slog.HandlerOptions{Level: levels()[c.Level]}
+	options := &slog.HandlerOptions{Level: levels()[c.Level], ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == MessageID {
+			return slog.Attr{} // for the journal alone
+		}
+		return a
+	}}
 	switch format {
 	case FormatJournal:
 		return &handler{level: levels()[c.Level], send: journald.Send, otherwise: slog.NewTextHandler(stderr, options)}
@@ -77,8 +82,10 @@ func (h *asked) Handle(ctx context.Context, r slog.Record) error {
 	if q := trace.Of(ctx); q.ID != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request", q.ID))
-		if q.Parent != "" {
-			r.AddAttrs(slog.String("traceparent", q.Parent))
+		for name, value := range map[string]string{"principal": q.Principal, "traceparent": q.Parent} {
+			if value != "" {
+				r.AddAttrs(slog.String(name, value))
+			}
 		}
 	}
 	return h.Handler.Handle(ctx, r)
@@ -119,6 +126,9 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 		fields["BOXD_REQUEST"] = q.ID
 		if q.Parent != "" {
 			fields["TRACEPARENT"] = q.Parent
+		}
+		if q.Principal != "" {
+			fields["BOXD_PRINCIPAL"] = q.Principal
 		}
 	}
 	if err := h.send(words.String(), priority(r.Level), fields); err != nil {

@@ -16,18 +16,22 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/systemd/journal"
 )
 
 // Config is box.toml. Every key is explained there, and a test proves that the file at the root of
 // the repository says what Default does.
 type Config struct {
-	Daemon Daemon     `toml:"daemon"`
-	IDs    IDs        `toml:"ids"`
-	Groups Groups     `toml:"cgroups"`
-	Work   Workspaces `toml:"workspaces"`
-	Mounts Mounts     `toml:"mounts"`
-	Image  Image      `toml:"image"`
+	Daemon Daemon         `toml:"daemon"`
+	IDs    IDs            `toml:"ids"`
+	Groups Groups         `toml:"cgroups"`
+	Work   Workspaces     `toml:"workspaces"`
+	Mounts Mounts         `toml:"mounts"`
+	Image  Image          `toml:"image"`
+	Log    journal.Config `toml:"log"`
+	Audit  audit.Config   `toml:"audit"`
 	policy.Config
 }
 
@@ -165,6 +169,8 @@ func Default() Config {
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
 		}},
+		Log:    journal.DefaultConfig(),
+		Audit:  audit.DefaultConfig(),
 		Config: policy.DefaultConfig(),
 	}
 }
@@ -196,9 +202,7 @@ func (c *Config) Check(path string) error {
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
 	}
-	if err := c.Groups.validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

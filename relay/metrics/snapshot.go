@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Snapshot is how things are at one moment.
+type Snapshot struct {
+	Started   time.Time // when boxd was
+	Ready     bool      // sessions can start
+	Degraded  int       // things that are not as they should be
+	Sessions  map[Group]int
+	Frozen    int
+	Most      int // sessions that may be
+	Processes int
+	Running   int            // executions and processes
+	Leaks     map[string]int // what exists on the host and no session has, by what it is
+	Audit     Audit
+	Waiting   int             // sessions and executions in the queue
+	Pool      map[string]Pool // by profile
+	Ledger    map[string]float64
+}
+
+// Group is sessions of one state and profile.
+type Group struct{ State, Profile string }
+
+// Pool is the boxes of a profile that wait for a session.
+type Pool struct{ Ready, Wanted int }
+
+// Audit is how the audit log is.
+type Audit struct {
+	Written, Failed, Lost uint64
+	Waiting               int
+	Broken                bool
+}
+
+// snapshots makes metrics of snapshots, as they are asked for: nothing has to be deleted when a session ends.
+type snapshots struct {
+	look            func() Snapshot
+	version, goName string
+
+	build, started, ready, degraded, sessions, frozen, most, processes, running, leaks, waiting *prometheus.Desc
+
+	poolReady, poolWanted, auditRecords, auditFailures, auditLost, auditWaiting, auditBroken *prometheus.Desc
+
+	ledger map[string]*prometheus.Desc
+}
+
+func newSnapshots(version, goName string, look func() Snapshot) *snapshots {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &snapshots{
+		look: look, version: version, goName: goName,
+		build:         desc("boxd_build_info", "The version of boxd; the value is 1.", "version", "goversion"),
+		started:       desc("boxd_start_time_seconds", "When this boxd has started. Counters begin anew with it; boxes live on."),
+		ready:         desc("boxd_ready", "Whether sessions can start."),
+		degraded:      desc("boxd_degraded", "Number of things that are not as they should be; boxctl status names them."),
+		sessions:      desc("boxd_sessions", "Sessions there are, by state and profile.", "state", "profile"),
+		frozen:        desc("boxd_sessions_frozen", "Sessions that are frozen."),
+		most:          desc("boxd_sessions_max", "Sessions there may be (sessions.max)."),
+		processes:     desc("boxd_processes", "Managed processes that live."),
+		running:       desc("boxd_running", "Executions under way and processes that live."),
+		leaks:         desc("boxd_leaks", "What exists on the host and belongs to no session; zero is the aim.", "kind"),
+		waiting:       desc("boxd_queue_waiting", "Requests that wait for a place."),
+		poolReady:     desc("boxd_pool_ready", "Boxes that wait for a session, by profile.", "profile"),
+		poolWanted:    desc("boxd_pool_wanted", "Boxes that should wait for a session, by profile.", "profile"),
+		auditRecords:  desc("boxd_audit_records_total", "Audit records that were written."),
+		auditFailures: desc("boxd_audit_failures_total", "Times that an audit record could not be written at once."),
+		auditLost:     desc("boxd_audit_lost", "Audit records that could neither be written nor kept, and that the log does not count yet."),
+		auditWaiting:  desc("boxd_audit_waiting", "Audit records that wait in memory since they could not be written."),
+		auditBroken:   desc("boxd_audit_broken", "Whether audit records cannot be written."),
+		ledger: map[string]*prometheus.Desc{
+			LedgerSessions: desc("boxd_ledger_session_seconds_total", "Seconds that sessions have lived, of all principals, as the ledger has them over restarts."),
+			LedgerExecs:    desc("boxd_ledger_executions_total", "Executions of all principals, as the ledger has them over restarts."),
+			LedgerCPU:      desc("boxd_ledger_cpu_seconds_total", "Processor time of all principals in seconds, as the ledger has it over restarts."),
+			LedgerBytes:    desc("boxd_ledger_byte_seconds_total", "Workspace of all principals in bytes times seconds, as the ledger has it over restarts."),
+		},
+	}
+}
+
+// The totals of the ledger.
+const (
+	LedgerSessions = "session_seconds"
+	LedgerExecs    = "executions"
+	LedgerCPU      = "cpu_seconds"
+	LedgerBytes    = "byte_seconds"
+)
+
+// Describe lists the metrics.
+func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.most, s.processes, s.running, s.leaks, s.waiting,
+		s.poolReady, s.poolWanted, s.auditRecords, s.auditFailures, s.auditLost, s.auditWaiting, s.auditBroken,
+	} {
+		to <- d
+	}
+	for _, d := range s.ledger {
+		to <- d
+	}
+}
+
+// Collect looks, once for all of them.
+func (s *snapshots) Collect(to chan<- prometheus.Metric) {
+	now := s.look()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
+	}
+	gauge(s.build, 1, s.version, s.goName)
+	gauge(s.started, float64(now.Started.UnixMilli())/1000)
+	gauge(s.ready, is(now.Ready))
+	gauge(s.degraded, float64(now.Degraded))
+	for group, n := range now.Sessions {
+		gauge(s.sessions, float64(n), group.State, group.Profile)
+	}
+	gauge(s.frozen, float64(now.Frozen))
+	gauge(s.most, float64(now.Most))
+	gauge(s.processes, float64(now.Processes))
+	gauge(s.running, float64(now.Running))
+	for kind, n := range now.Leaks {
+		gauge(s.leaks, float64(n), kind)
+	}
+	gauge(s.waiting, float64(now.Waiting))
+	for profile, p := range now.Pool {
+		gauge(s.poolReady, float64(p.Ready), profile)
+		gauge(s.poolWanted, float64(p.Wanted), profile)
+	}
+	counter(s.auditRecords, float64(now.Audit.Written))
+	counter(s.auditFailures, float64(now.Audit.Failed))
+	gauge(s.auditLost, float64(now.Audit.Lost))
+	gauge(s.auditWaiting, float64(now.Audit.Waiting))
+	gauge(s.auditBroken, is(now.Audit.Broken))
+	for _, name := range slices.Sorted(maps.Keys(now.Ledger)) {
+		if d := s.ledger[name]; d != nil {
+			counter(d, now.Ledger[name])
+		}
+	}
+}
+
+func is(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

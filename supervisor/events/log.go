@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package events
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// messageID is the attribute that holds the class of a line, for the journal.
+const messageID = "message_id"
+
+// Logged returns a watcher that writes each event to a log.
+func Logged(log *slog.Logger) func(context.Context, *Event) {
+	return func(ctx context.Context, e *Event) {
+		level := e.Type.Level()
+		if !log.Enabled(ctx, level) {
+			return
+		}
+		attrs := make([]slog.Attr, 0, 10)
+		for _, a := range [...]slog.Attr{
+			slog.String("session", e.Session), slog.String("owner", e.Owner), slog.String("reason", e.Reason), slog.String("process", e.Process), slog.String("exec", e.Exec),
+			slog.String("profile", e.Profile), slog.String("detail", e.Detail), slog.String(messageID, e.Type.MessageID()),
+		} {
+			if a.Value.String() != "" {
+				attrs = append(attrs, a)
+			}
+		}
+		if e.Request.ID == "" && e.Principal != "" { // or the log says it of the request
+			attrs = append(attrs, slog.String("principal", e.Principal))
+		}
+		if e.Took > 0 {
+			attrs = append(attrs, slog.Duration("took", e.Took.Round(time.Microsecond)))
+		}
+		log.LogAttrs(ctx, level, e.Type.Text(), attrs...)
+	}
+}
+
+// Level is that of the type's lines in the log.
+func (t Type) Level() slog.Level {
+	//nolint:exhaustive // all others are ordinary
+	switch t {
+	case ConfigRefused, AuditFailed:
+		return slog.LevelError
+	case SessionFailed, SessionUnhealthy, Denied, OOM, Quota, AuditRecovered:
+		return slog.LevelWarn
+	case ExecStarted: // the end says it too
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/result"
+)
+
+// Tell notes what has happened to the session.
+func (s *Session) Tell(ctx context.Context, e events.Event) {
+	e.Session, e.Owner = s.ID, s.Owner.Name
+	s.host.Events.Add(ctx, e)
+}
+
+// tellResult notes the end of a program, and which limits it has come to.
+func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err error) {
+	e.Reason = string(result.StatusLost)
+	if err == nil {
+		e.Reason, e.Took = string(r.Status), r.Duration
+		switch r.Status {
+		case result.StatusExited:
+			e.Detail = fmt.Sprintf("exit code %d", r.ExitCode)
+		case result.StatusSignaled:
+			e.Detail = r.Signal
+		case result.StatusStartFailed:
+			e.Detail = r.Failed.Error()
+		case result.StatusTimedOut, result.StatusOOMKilled, result.StatusCanceled, result.StatusLost:
+		}
+	}
+	s.Tell(ctx, e)
+	if err != nil {
+		return
+	}
+	if r.OOM != nil {
+		of := "session"
+		if r.OOM.Own {
+			of = "execution"
+		}
+		s.Tell(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; killed: %s", r.OOM.Limit, strings.Join(r.OOM.Victims, ", "))})
+	}
+	for _, full := range r.Full {
+		s.Tell(ctx, events.Event{Type: events.Quota, Exec: e.Exec, Process: e.Process, Reason: full.Kind, Detail: fmt.Sprintf("%v of %v, %d of %d files", full.Used, full.Limit, full.Files, full.FilesLimit)})
+	}
+}
+
+// happened is an event of a process, or of an execution that has an id.
+func happened(id string, managed bool, ofProcess, ofExec events.Type) events.Event {
+	if managed {
+		return events.Event{Type: ofProcess, Process: id}
+	}
+	return events.Event{Type: ofExec, Exec: id}
+}
+
+// tellEnd notes the end of a process, unless another boxd will see it.
+func (s *Session) tellEnd(ctx context.Context, p *process.Process, managed bool) {
+	if _, err := p.Wait(ctx); errors.Is(err, client.ErrBoxLost) && s.host.Leaving() { // does not wait: it has ended
+		return
+	}
+	r, err := s.ProcessEnd(ctx, p)
+	e := happened(p.Spec().ID, managed, events.ProcessEnded, events.ExecEnded)
+	s.tellResult(ctx, e, r, err)
+}

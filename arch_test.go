@@ -61,7 +61,11 @@ func mayImport() map[string]string {
 		"systemd":         "",
 		"systemd/journal": "internal/trace",
 		// who is calling
-		"access": "",
+		"access":        "",
+		"access/rules":  "access",
+		"access/tokens": "access",
+		"access/grants": "access internal/durable internal/fault",
+		"access/gate":   "access access/rules access/tokens access/grants internal/fault",
 		// what exists and who may
 		"supervisor/machine":   "internal/quantity",
 		"supervisor/events":    "internal/fault internal/trace",
@@ -95,17 +99,17 @@ func mayImport() map[string]string {
 		"relay/route":       "access relay/api relay/load relay/stream relay/wire supervisor supervisor/process internal/fault internal/quantity",
 		"relay/host":        "relay/api relay/openapi relay/route relay/wire isolation",
 		"relay/processes":   "relay/api relay/route relay/stream relay/wire supervisor supervisor/process internal/fault internal/quantity",
-		"relay/sessions":    "access relay/api relay/processes relay/route relay/stream relay/wire supervisor supervisor/policy internal/fault internal/quantity",
+		"relay/sessions":    "relay/api relay/processes relay/route relay/stream relay/wire supervisor supervisor/policy internal/fault internal/quantity",
 		"relay/logs":        "relay/api relay/route relay/stream relay/wire supervisor/process isolation/output internal/fault internal/quantity",
-		"relay":             "access relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault",
+		"relay":             "access access/gate relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault",
 		"relay/client/show": "relay/api relay/client internal/quantity internal/tty",
 		// a room of its own, so that boxctl stays what one can read
 		"relay/client/complete": "relay/api relay/client relay/client/show",
 		// programs
 		"cmd/boxinit":     "isolation/inside",
 		"cmd/boxkeeper":   "isolation isolation/keeper cgroup/tree",
-		"cmd/boxd/config": "supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity",
-		"cmd/boxd":        "cmd/boxd/config relay supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal",
+		"cmd/boxd/config": "access/rules supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity",
+		"cmd/boxd":        "access/gate access/grants access/rules cmd/boxd/config relay supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal",
 		"cmd/boxctl":      "relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",

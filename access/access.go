@@ -3,7 +3,11 @@
 // Package access knows who is calling, and what each may be asked to be.
 package access
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Role is what a principal may do at all; each may do what those before it may.
 type Role uint8
@@ -32,13 +36,41 @@ func (r Role) String() string {
 	}
 }
 
+// Roles lists the names of the roles, the least first.
+func Roles() []string {
+	var list []string
+	for r := Viewer; r <= Admin; r++ {
+		list = append(list, r.String())
+	}
+	return list
+}
+
+// UnmarshalText reads the name of a role; "none" is the zero Role.
+func (r *Role) UnmarshalText(text []byte) error {
+	for known := Role(0); known <= Admin; known++ {
+		if known.String() == string(text) {
+			*r = known
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no role: allowed are none, %s", text, strings.Join(Roles(), ", "))
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// NoUser is the uid and gid of a principal that is no user of the host: the one that owns nothing.
+const NoUser = 65534
+
 // Principal is who is calling. Ids of sessions belong to it: two principals may both have "s1".
 type Principal struct {
-	Name   string // "uid:1000"
+	Name   string // "uid:1000", or as box.toml names it
 	UID    uint32 // for whom mounts are checked
 	GID    uint32
 	Groups []uint32
 	Role   Role
+	// Rule is where the role is from: a key of box.toml, or "grant".
+	Rule string
 }
 
 // Is reports whether the principal has at least a role.
@@ -46,6 +78,16 @@ func (p Principal) Is(least Role) bool { return least > 0 && p.Role >= least }
 
 // OfUser names the principal of a user of the host.
 func OfUser(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
+
+// UserOf returns the uid of a name that OfUser has made.
+func UserOf(name string) (uid uint32, ok bool) {
+	digits, ok := strings.CutPrefix(name, "uid:")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if !ok || err != nil || OfUser(uint32(n)) != name {
+		return 0, false
+	}
+	return uint32(n), true
+}
 
 // RoleOfUser is that of a user of the host of whom nothing else is said.
 func RoleOfUser(uid uint32) Role {

@@ -117,7 +117,7 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 	t.Parallel()
 	schemas := described(t).Components.Schemas
 	for _, tc := range []struct{ schema, field, dir, prefix, more string }{
-		{"Session", "state", "../supervisor", "State", "frozen"},
+		{"Session", "state", "../supervisor/session", "State", "frozen"},
 		{"ExecResult", "status", "../supervisor/result", "Status", ""},
 		{"Process", "state", "../supervisor/process", "State", ""},
 		{"Process", "reason", "../supervisor/process", "Reason", ""},

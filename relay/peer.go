@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/relay/load"
 )
 
 // peerKey is the context key of the caller.
 type peerKey struct{}
 
-// peerListener accepts connections whose caller the kernel names, as many as each caller may have; any
-// other is closed before its first byte is read.
+// peerListener accepts connections, as many as each caller may have; any other is closed before its first byte is
+// read. Whose a Unix socket is, the kernel says. Whoever comes over TCP has to say so with each request.
 type peerListener struct {
 	net.Listener
 	callers *load.Callers
@@ -35,23 +36,29 @@ func (l peerListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		raw, ok := conn.(syscall.Conn)
-		if !ok {
-			conn.Close()
-			continue
+		var from peerAddr
+		switch socket := conn.(type) {
+		case *net.UnixConn:
+			from.peer, err = peerOf(socket)
+		case *net.TCPConn:
+			from.peer = gate.Peer{UID: load.Strangers, GID: load.Strangers}
+		default:
+			err = errors.ErrUnsupported
 		}
-		who, err := peerOf(raw)
 		if err != nil {
 			conn.Close()
 			continue
 		}
-		held, refused := l.callers.Enter(who.UID)
+		held, refused := l.callers.Enter(from.peer.UID)
 		if refused != nil {
 			l.callers.TurnAway(conn, refused)
 			continue
 		}
-		leave := sync.OnceFunc(func() { l.callers.Leave(who.UID) })
-		return peerConn{conn, peerAddr{who, held}, leave}, nil
+		if from.peer.Local {
+			from.load = held
+		}
+		leave := sync.OnceFunc(func() { l.callers.Leave(from.peer.UID) })
+		return peerConn{conn, from, leave}, nil
 	}
 }
 
@@ -93,12 +100,25 @@ func (c peerConn) Close() error {
 }
 
 type peerAddr struct {
-	who  access.Principal
-	load *load.Load
+	peer gate.Peer
+	load *load.Load        // nil: each request has that of its principal
+	self *access.Principal // where boxd has called itself
 }
 
-func (peerAddr) Network() string  { return "unix" }
-func (a peerAddr) String() string { return a.who.Name }
+// Network is the kind of the way in.
+func (a peerAddr) Network() string {
+	if a.peer.Local {
+		return "unix"
+	}
+	return "tcp"
+}
+
+func (a peerAddr) String() string {
+	if a.peer.Local {
+		return access.OfUser(a.peer.UID)
+	}
+	return "loopback"
+}
 
 // withPeer puts the caller into the context of its requests.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
@@ -128,10 +148,10 @@ func caller(ctx context.Context) (peerAddr, bool) {
 }
 
 // peerOf reads the credentials the peer had when it connected (SO_PEERCRED, unix(7)).
-func peerOf(conn syscall.Conn) (access.Principal, error) {
+func peerOf(conn syscall.Conn) (gate.Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return access.Principal{}, fmt.Errorf("peer: %w", err)
+		return gate.Peer{}, fmt.Errorf("peer: %w", err)
 	}
 	var cred *unix.Ucred
 	var groups []uint32
@@ -148,11 +168,9 @@ func peerOf(conn syscall.Conn) (access.Principal, error) {
 		err = unix.EAFNOSUPPORT
 	}
 	if err != nil {
-		return access.Principal{}, fmt.Errorf("peer: %w", err)
+		return gate.Peer{}, fmt.Errorf("peer: %w", err)
 	}
-	return access.Principal{
-		Name: access.OfUser(cred.Uid), UID: cred.Uid, GID: cred.Gid, Groups: groups, Role: access.RoleOfUser(cred.Uid),
-	}, nil
+	return gate.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
 }
 
 // nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.

@@ -4,12 +4,16 @@ package relay
 
 import (
 	"cmp"
+	"context"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/logs"
@@ -19,42 +23,54 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// routes is the whole API.
+// routes is the whole API. What viewers may see of their own, operators may see of anybody, and end it; for all
+// else in somebody's name it takes an admin.
 func routes() []route.Route {
 	return []route.Route{
 		line("GET /healthz", route.Anyone, "", host.Health),
 		line("GET /readyz", route.Anyone, "", host.Ready),
 		line("GET /v1/openapi.json", route.Anyone, "", host.Description),
-		line("GET /v1/status", access.User, "", host.Status),
-		line("GET /v1/profiles", access.User, "", host.Profiles),
-		line("GET /v1/doctor", access.User, "", host.Doctor),
+		line("GET /v1/status", access.Viewer, "", host.Status),
+		line("GET /v1/profiles", access.Viewer, "", host.Profiles),
+		line("GET /v1/doctor", access.Viewer, "", host.Doctor),
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),
-		line("GET /v1/sessions", access.User, "all", sessions.List),
+		line("GET /v1/sessions", access.Viewer, "all", sessions.List),
 		line("POST /v1/sessions", access.User, "", sessions.Create),
-		line("GET /v1/sessions/{id}", access.User, "owner", sessions.Get),
+		line("GET /v1/sessions/{id}", access.Viewer, "owner", sessions.Get),
 		line("PATCH /v1/sessions/{id}", access.User, "owner", sessions.Change),
-		line("DELETE /v1/sessions/{id}", access.User, "owner", sessions.Delete),
+		ends("DELETE /v1/sessions/{id}", access.User, "owner", sessions.Delete),
 		line("POST /v1/sessions/{id}/freeze", access.User, "owner", sessions.Freeze),
 		line("POST /v1/sessions/{id}/thaw", access.User, "owner", sessions.Thaw),
 		line("POST /v1/sessions/{id}/exec", access.User, "owner", sessions.Exec),
 		line("GET /v1/sessions/{id}/exec/stream", access.User, "owner", sessions.ExecStream),
-		line("GET /v1/sessions/{id}/processes", access.User, "owner", processes.List),
+		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
-		line("GET /v1/sessions/{id}/processes/{p}", access.User, "owner wait", processes.Get),
-		line("DELETE /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Delete),
-		line("POST /v1/sessions/{id}/processes/{p}/stop", access.User, "owner", processes.Stop),
+		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),
+		ends("DELETE /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Delete),
+		ends("POST /v1/sessions/{id}/processes/{p}/stop", access.User, "owner", processes.Stop),
 		line("POST /v1/sessions/{id}/processes/{p}/signal", access.User, "owner", processes.Signal),
 		line("POST /v1/sessions/{id}/processes/{p}/resize", access.User, "owner", processes.Resize),
 		line("POST /v1/sessions/{id}/processes/{p}/renew", access.User, "owner", processes.Renew),
-		line("GET /v1/sessions/{id}/processes/{p}/logs", access.User, "owner follow stdout stderr tail lines stream format timestamps", logs.Send),
+		line("GET /v1/sessions/{id}/processes/{p}/logs", access.Viewer, "owner follow stdout stderr tail lines stream format timestamps", logs.Send),
 		line("GET /v1/sessions/{id}/processes/{p}/stream", access.User, "owner", processes.Stream),
 		line("GET /v1/sessions/{id}/processes/{p}/stdio", access.User, "owner", processes.Stdio),
 	}
 }
 
 func line(pattern string, role access.Role, query string, handle func(*route.Call) (any, error)) route.Route {
-	return route.Route{Pattern: pattern, Role: role, Query: query, Handle: handle}
+	r := route.Route{Pattern: pattern, Role: role, Others: access.Admin, Query: query, Handle: handle}
+	if role == access.Viewer {
+		r.Others = access.Operator
+	}
+	return r
+}
+
+// ends is the line of a route by which something ends.
+func ends(pattern string, role access.Role, query string, handle func(*route.Call) (any, error)) route.Route {
+	r := line(pattern, role, query, handle)
+	r.Others = access.Operator
+	return r
 }
 
 // Patterns lists the routes, for who has to try or describe every one of them.
@@ -116,16 +132,31 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 	return p, true
 }
 
-// ServeHTTP is the one place where a caller's right to a route is decided.
+// ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt, ids := s.find(r)
-	peer, known := caller(r.Context())
-	c := &route.Call{Common: s.common, W: w, R: r, Who: peer.who, Load: peer.load, Socket: socketOf(r.Context()), Path: ids}
-	if !known || rt.Role != route.Anyone && !c.Who.Is(rt.Role) {
-		c.Fail(r.Context(), fault.Errorf(fault.Denied, "this caller may not do that").WithHint("it is for root, over the socket of boxd"))
+	from, known := caller(r.Context())
+	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Path: ids, Others: rt.Others}
+	pass, err := s.admit(&from, known, r, &rt)
+	c.Who = pass.Principal
+	if err != nil {
+		c.Fail(r.Context(), err)
 		return
 	}
+	if from.self == nil {
+		ctx, leave := s.gate.Watch(r.Context(), &pass, func() (time.Time, error) { return s.still(&pass, &from, r, &rt) })
+		defer leave()
+		c.R = r.WithContext(ctx)
+	}
+	if c.Load == nil { // known by its token
+		var leave func()
+		c.Load, leave = s.callers.Share(pass.Name)
+		defer leave()
+	}
 	body, err := answer(&rt, c)
+	if ended := context.Cause(c.Context()); fault.KindOf(ended) != fault.Internal && err != nil { //nolint:contextcheck // it makes none
+		err = ended // who may not any more, and no wonder what became of it
+	}
 	switch {
 	case err != nil && fault.KindOf(err) == fault.NotFound && r.Context().Err() != nil:
 		c.Fail(r.Context(), supervisor.Stopping()) // what is left to the next boxd is not there any more, but it will be again
@@ -134,6 +165,78 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case body != nil:
 		c.Reply(body)
 	}
+}
+
+// admit is the one place where a caller's right to a route is decided.
+func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *route.Route) (gate.Pass, error) {
+	if !known {
+		return gate.Pass{}, fault.Errorf(fault.Denied, "this caller may not do that").WithHint("it is for the users of boxd, over its socket")
+	}
+	pass, err := s.identify(from, r)
+	switch {
+	case err != nil || rt.Role == route.Anyone:
+		return pass, err
+	case pass.Nobody():
+		return pass, s.gate.Unknown()
+	case !pass.Allows(rt.Pattern):
+		return pass, fault.Errorf(fault.Denied, "the token %s is not for that", fault.Show(pass.Token)).
+			WithHint("the routes of a token are those in the file of tokens, which is the operator's")
+	case !pass.Is(rt.Role):
+		return pass, tooLow(&pass, rt.Role)
+	}
+	return pass, nil
+}
+
+// identify tells who makes a request.
+func (s *Server) identify(from *peerAddr, r *http.Request) (gate.Pass, error) {
+	if from.self != nil {
+		return gate.Pass{Principal: *from.self}, nil
+	}
+	if !from.peer.Local {
+		if err := fromHere(r); err != nil {
+			return gate.Pass{}, err
+		}
+	}
+	return s.gate.Identify(&from.peer, r.Header.Values("Authorization"))
+}
+
+// tooLow refuses a route to a caller, who may know of itself.
+func tooLow(pass *gate.Pass, needed access.Role) error {
+	role := needed.String()
+	if needed == 0 || needed > access.Admin {
+		role = "none: it is closed"
+	}
+	return fault.Field("role", pass.Role.String(), role+" or more").Of(fault.Denied).
+		WithHint("you are %s, with that role by %s; box.toml gives roles ([principals.NAME], access.default_role), and 'boxctl grant' for a time", pass.Name, pass.Rule).
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: pass.Rule, Used: pass.Role.String(), Allowed: role, Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
+}
+
+// still asks whether a call may go on that was let in with a pass.
+func (s *Server) still(pass *gate.Pass, from *peerAddr, r *http.Request, rt *route.Route) (time.Time, error) {
+	now, err := s.admit(from, true, r, rt)
+	if err == nil && now.Name != pass.Name {
+		err = fault.Errorf(fault.Denied, "who was %s is not any more", pass.Name).WithHint("the configuration of boxd has changed; ask again")
+	}
+	return now.Until, err
+}
+
+// fromHere refuses requests that a page of the web has had a browser send: they come from this host too. A name
+// that is not this host's own may lead here because somebody wants it to (DNS rebinding).
+func fromHere(r *http.Request) error {
+	name := r.Host
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	if ip := net.ParseIP(strings.Trim(name, "[]")); !strings.EqualFold(name, "localhost") && (ip == nil || !ip.IsLoopback()) {
+		return fault.Field("Host", r.Host, "localhost, or an address of the loopback").Of(fault.Denied).
+			WithHint("boxd speaks to this host alone; a proxy before it has to say so too")
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return fault.Field("Origin", origin, "left out: boxd is not for pages of other places").Of(fault.Denied)
+		}
+	}
+	return nil
 }
 
 // answer calls the handler, if the request has nothing that would be passed over in silence.

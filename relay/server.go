@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
@@ -23,6 +24,8 @@ import (
 // Config is what the relay needs to know.
 type Config struct {
 	Version string
+	// Gate knows who calls.
+	Gate *gate.Gate
 	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
 	// not. It needs a *net.UnixListener that somebody else keeps open, or the next caller finds nobody.
 	IdleExit time.Duration
@@ -39,20 +42,23 @@ const (
 
 // Server serves one supervisor.
 type Server struct {
-	cfg    Config
-	common *route.Common
-	routes []route.Route
-	mirror *vigil.Mirror // where it looks at itself
+	cfg     Config
+	common  *route.Common
+	routes  []route.Route
+	mirror  *vigil.Mirror // where it looks at itself
+	gate    *gate.Gate
+	callers *load.Callers
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &route.Common{Sup: sup, Log: log, Version: cfg.Version, Started: time.Now(), Answers: answerPatience}
-	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror()}
+	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
 }
 
-// Serve answers on a Unix socket until ctx ends or boxd is idle, and returns when every stream has ended too.
-func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+// Serve answers on a Unix socket, and on others of the loopback, until ctx ends or boxd is idle, and returns when
+// every stream has ended too.
+func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Listener) error {
 	srv := &http.Server{
 		Handler:           s,
 		ConnContext:       withPeer,
@@ -75,12 +81,19 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	var itself sync.WaitGroup
 	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
-	callers := load.NewCallers()
-	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
-		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return callers.None() && s.common.Sup.Idle() }}
+	for _, other := range others {
+		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers}) }) // ends with the server
 	}
-	err := srv.Serve(peerListener{ln, callers})
-	if !stop() {
+	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
+		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
+	}
+	err := srv.Serve(peerListener{ln, s.callers})
+	if stop() { // the listener has ended by itself; what came in by another one has its answer
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+		_ = srv.Shutdown(late)
+		cancel()
+		_ = srv.Close()
+	} else {
 		<-done
 	}
 	_ = s.mirror.Close() // cannot fail
@@ -108,5 +121,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{access.Principal{Name: "boxd"}, load.New()}, func() {}}, nil
+	return peerConn{conn, peerAddr{load: load.New(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
 }

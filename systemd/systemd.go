@@ -15,27 +15,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketName is the name of boxd's socket in boxd.socket (FileDescriptorName=, systemd.socket(5)).
-const SocketName = "boxd-api"
+// The names of boxd's sockets in their units (FileDescriptorName=, systemd.socket(5)).
+const (
+	SocketName = "boxd-api"  // boxd.socket
+	HTTPName   = "boxd-http" // boxd-http.socket: over TCP, as many as it has
+)
 
-// Listener returns the socket the service manager holds for boxd, nil if there is none. It consumes
-// the environment variables that name it, so it works once.
-func Listener() (net.Listener, error) {
-	var found net.Listener
+// Listeners returns the Unix socket the service manager holds for boxd, nil if there is none, and those for
+// HTTP over TCP. It consumes the environment variables that name them, so it works once.
+func Listeners() (socket net.Listener, others []net.Listener, err error) {
 	for _, f := range activation.Files(true) {
-		ln, err := net.FileListener(f)
+		ln, lerr := net.FileListener(f)
 		f.Close() // ln has a copy
 		switch {
-		case f.Name() != SocketName || found != nil:
-			return nil, fmt.Errorf("socket activation: unexpected socket %q, want one %q", f.Name(), SocketName)
 		case err != nil:
-			return nil, fmt.Errorf("socket activation: %q is no listening socket: %w", SocketName, err)
+		case f.Name() != HTTPName && (f.Name() != SocketName || socket != nil):
+			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q", f.Name(), SocketName, HTTPName)
+		case lerr != nil:
+			err = fmt.Errorf("socket activation: %q is no listening socket: %w", f.Name(), lerr)
+		case f.Name() == HTTPName && ln.Addr().Network() != "tcp":
+			err = fmt.Errorf("socket activation: %q is %v, want TCP", HTTPName, ln.Addr())
+		case f.Name() == HTTPName:
+			others = append(others, ln)
+			continue
 		case ln.Addr().Network() != "unix": // callers are known by what the kernel says of a Unix socket
-			return nil, fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
+			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
+		default:
+			socket = ln
+			continue
 		}
-		found = ln
+		if lerr == nil {
+			ln.Close()
+		}
 	}
-	return found, nil
+	if err != nil {
+		for _, ln := range others {
+			ln.Close()
+		}
+		if socket != nil {
+			socket.Close()
+		}
+		return nil, nil, err
+	}
+	return socket, others, nil
 }
 
 // Ready tells the service manager that boxd serves (sd_notify(3)); without one it does nothing.

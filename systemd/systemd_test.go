@@ -37,12 +37,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv("LISTEN_PID") == "own" {
 		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
 	}
-	ln, err := systemd.Listener()
+	ln, others, err := systemd.Listeners()
 	if err == nil {
 		_, left := os.LookupEnv("LISTEN_FDS")
 		fmt.Printf("listener %v, variables left %v", ln != nil, left)
-		again, _ := systemd.Listener()
+		again, _, _ := systemd.Listeners()
 		fmt.Printf(", again %v", again != nil)
+		if len(others) > 0 {
+			fmt.Printf(", of HTTP %d", len(others))
+		}
 		err = systemd.Ready()
 	}
 	if err == nil {
@@ -132,6 +135,9 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 		{"a socket of another name", "own", "other", []*os.File{socket}, `error: socket activation: unexpected socket "other", want one "boxd-api"`},
 		{"two of them", "own", "boxd-api:boxd-api", []*os.File{socket, socket}, `unexpected socket "boxd-api", want one`},
 		{"another beside it", "own", "boxd-api:other", []*os.File{socket, socket}, "error: socket activation: unexpected socket"},
+		{"HTTP beside it", "own", "boxd-http:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 2"},
+		{"HTTP alone", "own", "boxd-http", []*os.File{tcp}, none + ", of HTTP 1"},
+		{"HTTP that is none", "own", "boxd-api:boxd-http", []*os.File{socket, socket}, "want TCP"},
 		{"no socket at all", "own", systemd.SocketName, []*os.File{null}, `error: socket activation: "boxd-api" is no listening socket`},
 		{"a socket without credentials", "own", systemd.SocketName, []*os.File{tcp}, "want a Unix socket"},
 	} {

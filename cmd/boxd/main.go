@@ -10,12 +10,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -78,6 +75,9 @@ func run(ctx context.Context, args []string) error {
 		return cfg, err
 	}
 	cfg, err := load()
+	if err == nil && *check {
+		_, err = prepareGate(&cfg, &cfg.Daemon, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	}
 	if err != nil || *check {
 		return err
 	}
@@ -102,15 +102,16 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		return err
 	}
 	defer lock.Close()
-	ln, err := systemd.Listener()
-	held := ln != nil // by the service manager, which starts boxd for the next caller
-	if err == nil && !held {
-		ln, err = listen(ctx, &cfg.Daemon, log)
-	}
+	in, err := openWays(ctx, &cfg.Daemon, log)
 	if err != nil {
 		return err
 	}
-	defer ln.Close()
+	defer in.Close()
+	door, state, err := openGate(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
 	run, err := lockRun(cfg.Daemon.RuntimeDir)
 	if err != nil {
 		return err
@@ -141,18 +142,18 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	}
 	defer sup.Close()
 	idle := time.Duration(cfg.Daemon.IdleExit)
-	if !held {
+	if !in.held {
 		idle = 0
 	}
-	server := relay.New(relay.Config{Version: version, IdleExit: idle}, sup, log)
+	server := relay.New(relay.Config{Version: version, Gate: door, IdleExit: idle}, sup, log)
 	seen.events.Add(ctx, events.Event{Type: events.DaemonStarted, Detail: fmt.Sprintf("version %s, socket %s, configuration: %s", version, cfg.Daemon.Socket, cfg.Describe())})
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
-	reload := &reloader{load, sup.SetConfig, cfg, log, seen.events}
+	reload := &reloader{load, applyTo(sup.SetConfig, door, cfg, log), cfg, log, seen.events}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
-	err = server.Serve(ctx, ln)
+	err = server.Serve(ctx, in.socket, in.others...)
 	seen.events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
 	return errors.Join(err, systemd.Stopping())
 }
@@ -220,63 +221,4 @@ func lockRun(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)
 	}
 	return f, nil
-}
-
-// listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
-func listen(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	if err := removeOld(cfg.Socket); err != nil {
-		return nil, err
-	}
-	old := unix.Umask(0o177)
-	ln, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
-	unix.Umask(old)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	if err := openSocket(cfg, log); err != nil {
-		ln.Close()
-		return nil, err
-	}
-	return ln, nil
-}
-
-// removeOld removes the socket of a boxd that is no more. Another may live with another state directory.
-func removeOld(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: something else is there (%v)", path, info.Mode())
-	}
-	if conn, err := net.Dial("unix", path); err == nil { //nolint:noctx // answers or refuses at once
-		conn.Close()
-		return fmt.Errorf("socket %s is in use by another boxd", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	return nil
-}
-
-func openSocket(cfg *config.Daemon, log *slog.Logger) error {
-	group, err := user.LookupGroup(cfg.SocketGroup)
-	if err != nil {
-		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)
-		return nil
-	}
-	gid, err := strconv.Atoi(group.Gid)
-	if err != nil {
-		return fmt.Errorf("socket group: %w", err)
-	}
-	if err := os.Lchown(cfg.Socket, 0, gid); err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	return os.Chmod(cfg.Socket, 0o660)
 }

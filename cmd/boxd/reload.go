@@ -10,14 +10,13 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
 // reloader puts a configuration that has been changed in force.
 type reloader struct {
 	load    func() (config.Config, error)
-	apply   func(policy.Config) error
+	apply   func(*config.Config) error
 	started *config.Config // what boxd has started with
 	log     *slog.Logger
 	events  *events.Log
@@ -46,7 +45,7 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
 	if err == nil {
-		err = r.apply(next.Config)
+		err = r.apply(&next)
 	}
 	if err != nil {
 		r.events.Add(ctx, events.Event{Type: events.ConfigRefused, Detail: err.Error()})

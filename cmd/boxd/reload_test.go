@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -33,6 +35,10 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 			c.Sessions.Max, c.Limits.BestEffort, c.Env = 3, []string{"io"}, map[string]string{"A": "b"}
 			c.Profiles = map[string]policy.Profile{"default": {}}
 		}, nil},
+		{"who may come in", func(c *config.Config) {
+			c.Access.DefaultRole, c.Principals = access.Viewer, map[string]rules.Rule{"x": {Role: access.Admin}}
+		}, nil},
+		{"another way in", func(c *config.Config) { c.Daemon.HTTP, c.Daemon.HTTPInsecure = "[::1]:1", true }, []string{"daemon.http", "daemon.http_insecure"}},
 		{"the socket", func(c *config.Config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
 		{"the keeper's", func(c *config.Config) {
 			c.IDs.Count, c.Mounts.Allow, c.Image.Etc, c.Work.StoreSize = 9, nil, []string{"x"}, 0
@@ -70,7 +76,7 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	most, refuses := 0, error(nil)
 	r := &reloader{
 		load: func() (config.Config, error) { return config.Load(path, true) }, started: &started, log: log, events: events.New(8, events.Logged(log)),
-		apply: func(c policy.Config) error {
+		apply: func(c *config.Config) error {
 			if refuses == nil {
 				most = c.Sessions.Max
 			}

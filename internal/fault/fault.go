@@ -16,18 +16,19 @@ type Kind uint8
 
 // The kinds, in the order of their numbers. They may be extended, never renumbered.
 const (
-	Internal    Kind = iota // a defect or a host failure; the caller can only report it
-	Invalid                 // the request itself is wrong
-	NotFound                // no such thing, or not the caller's
-	Conflict                // the thing exists and differs, or is in the wrong state
-	Denied                  // policy or a profile forbids it
-	Exhausted               // a limit is reached; later or less may work
-	Unsupported             // this build or host cannot do it
-	Unavailable             // a part of boxd is not there at the moment
+	Internal        Kind = iota // a defect or a host failure; the caller can only report it
+	Invalid                     // the request itself is wrong
+	NotFound                    // no such thing, or not the caller's
+	Conflict                    // the thing exists and differs, or is in the wrong state
+	Denied                      // policy or a profile forbids it
+	Exhausted                   // a limit is reached; later or less may work
+	Unsupported                 // this build or host cannot do it
+	Unavailable                 // a part of boxd is not there at the moment
+	Unauthenticated             // who asks is not known
 )
 
 var kindNames = [...]string{
-	"internal", "invalid", "not_found", "conflict", "denied", "exhausted", "unsupported", "unavailable",
+	"internal", "invalid", "not_found", "conflict", "denied", "exhausted", "unsupported", "unavailable", "unauthenticated",
 }
 
 // String returns the stable lower-case name that appears in problem types.

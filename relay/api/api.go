@@ -268,6 +268,7 @@ type Problem struct {
 	Allowed string        `json:"allowed,omitempty"`
 	Hint    string        `json:"hint,omitempty"`
 	Denial  *Denial       `json:"denial,omitempty"` // where a rule has refused
+	By      string        `json:"by,omitempty"`     // who has asked, where that was not allowed
 	Failure *StartFailure `json:"failure,omitempty"`
 }
 

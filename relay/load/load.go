@@ -85,6 +85,7 @@ type Callers struct {
 	mu     sync.Mutex
 	users  map[uint32]*Load // of those who have a connection
 	others int              // connections of all but root
+	shared map[string]*share
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
 
@@ -100,7 +101,7 @@ const (
 // NewCallers returns a count of none.
 func NewCallers() *Callers {
 	return &Callers{
-		users: map[uint32]*Load{}, leaving: make(chan struct{}, maxLeaving),
+		users: map[uint32]*Load{}, shared: map[string]*share{}, leaving: make(chan struct{}, maxLeaving),
 		rootFull: full("root has", MaxConnections), userFull: full("you have", MaxUserConnections), allFull: full("all users together have", MaxConnections),
 	}
 }
@@ -191,6 +192,34 @@ func (c *Callers) TurnAway(conn net.Conn, r *Refusal) {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	}()
+}
+
+// Strangers is the uid of all connections together whose callers the kernel does not know.
+const Strangers = ^uint32(0)
+
+// share is the load of a principal that is known by its token.
+type share struct {
+	load  *Load
+	calls int
+}
+
+// Share returns the load of a principal whose connections the kernel does not know; leave must follow.
+func (c *Callers) Share(name string) (l *Load, leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.shared[name]
+	if s == nil {
+		s = &share{load: New()}
+		c.shared[name] = s
+	}
+	s.calls++
+	return s.load, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if s.calls--; s.calls == 0 {
+			delete(c.shared, name)
+		}
+	}
 }
 
 // Connections is how many connections a user has.

@@ -59,6 +59,12 @@ func (c *Call) Fail(ctx context.Context, err error) {
 	if m, ok := errors.AsType[*MethodError](err); ok {
 		c.W.Header().Set("Allow", m.allowed)
 	}
+	switch p.Status {
+	case http.StatusUnauthorized:
+		c.W.Header().Set("WWW-Authenticate", "Bearer")
+	case http.StatusForbidden:
+		p.By = c.Who.Name
+	}
 	_ = c.send(p.Status, wire.ProblemMedia, p) // as in Reply
 }
 

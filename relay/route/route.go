@@ -30,7 +30,8 @@ const Anyone = ^access.Role(0)
 type Route struct {
 	Pattern string // "GET /v1/sessions/{id}"
 	Role    access.Role
-	Query   string // the query parameters it knows
+	Others  access.Role // the role of who may take it for what belongs to somebody else
+	Query   string      // the query parameters it knows
 	// Handle answers: what is to be sent as JSON, a Created, an Answer, a NoContent, or nil where it has
 	// sent an answer itself.
 	Handle func(c *Call) (any, error)
@@ -58,13 +59,14 @@ type Call struct {
 	Load   *load.Load    // of Who
 	Socket *net.UnixConn // that the request has come on; nil: it is none
 	Path   Path
-	read   bool // the body, to its end
+	Others access.Role // that of the route
+	read   bool        // the body, to its end
 }
 
 // Context ends when the caller hangs up or boxd stops.
 func (c *Call) Context() context.Context { return c.R.Context() }
 
-// Session finds the session of the path. An admin may name another owner; for everybody else a
+// Session finds the session of the path. Who has the role for that may name another owner; for everybody else a
 // session of somebody else and one that does not exist are the same.
 func (c *Call) Session() (*supervisor.Session, error) {
 	who, err := c.Owner()
@@ -90,8 +92,10 @@ func (c *Call) Owner() (access.Principal, error) {
 	if name == "" || name == c.Who.Name {
 		return c.Who, nil
 	}
-	if !c.Who.Is(access.Admin) {
-		return c.Who, fault.Field("owner", name, "left out, or "+c.Who.Name).Of(fault.Denied)
+	if !c.Who.Is(c.Others) {
+		return c.Who, fault.Field("owner", name, "left out, or "+c.Who.Name).Of(fault.Denied).
+			WithHint("you are %s with the role %s (%s); to name somebody else here takes the role %s", c.Who.Name, c.Who.Role, c.Who.Rule, c.Others).
+			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Who.Rule, Used: c.Who.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 	}
 	return access.Principal{Name: name}, nil
 }

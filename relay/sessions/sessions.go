@@ -4,7 +4,6 @@
 package sessions
 
 import (
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -21,8 +20,8 @@ func List(c *route.Call) (any, error) {
 	switch {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true, false")
-	case everybody && !c.Who.Is(access.Admin):
-		return nil, fault.Field("all", "true", "left out: only root sees the sessions of others").Of(fault.Denied)
+	case everybody && !c.Who.Is(c.Others):
+		return nil, fault.Field("all", "true", "left out: only operators see the sessions of others").Of(fault.Denied)
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
 	for _, info := range c.Sup.Sessions(c.Who, everybody) {

@@ -40,6 +40,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusNotImplemented
 	case fault.Unavailable:
 		return http.StatusServiceUnavailable
+	case fault.Unauthenticated:
+		return http.StatusUnauthorized
 	case fault.Internal:
 		return http.StatusInternalServerError
 	}
@@ -99,6 +101,7 @@ func titles() map[fault.Kind]string {
 		fault.Internal: "internal error", fault.Invalid: "invalid request", fault.NotFound: "not found",
 		fault.Conflict: "conflict", fault.Denied: "not allowed", fault.Exhausted: "limit reached",
 		fault.Unsupported: "not supported here", fault.Unavailable: "not available",
+		fault.Unauthenticated: "not known",
 	}
 }
 

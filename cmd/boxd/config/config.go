@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -32,7 +34,9 @@ type Config struct {
 	Image  Image          `toml:"image"`
 	Log    journal.Config `toml:"log"`
 	Audit  audit.Config   `toml:"audit"`
+	Access rules.Config   `toml:"access"`
 	policy.Config
+	Principals map[string]rules.Rule `toml:"principals"`
 }
 
 // Daemon is the table of what boxd itself needs: where it listens and keeps things, who starts its keeper.
@@ -46,6 +50,9 @@ type Daemon struct {
 	OnStop      string            `toml:"on_stop"`
 	Ahead       int               `toml:"ahead"`
 	IdleExit    quantity.Duration `toml:"idle_exit"`
+
+	HTTP         string `toml:"http"`
+	HTTPInsecure bool   `toml:"http_insecure"`
 }
 
 // mostIdle is the longest that boxd may wait, idle, for somebody who needs it.
@@ -171,6 +178,7 @@ func Default() Config {
 		}},
 		Log:    journal.DefaultConfig(),
 		Audit:  audit.DefaultConfig(),
+		Access: rules.DefaultConfig(),
 		Config: policy.DefaultConfig(),
 	}
 }
@@ -202,7 +210,10 @@ func (c *Config) Check(path string) error {
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
 	}
-	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate())
+	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
+		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
+	}
+	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate(), rules.Validate(c.Access, c.Principals))
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}
@@ -210,6 +221,17 @@ func (c *Config) Check(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// Loopback reports whether an address with a port is one of the loopback.
+func Loopback(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	ip := net.ParseIP(host)
+	return err == nil && ip != nil && ip.IsLoopback()
 }
 
 // Allow lists the rules of mounts as the keeper takes them.

@@ -11,15 +11,16 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Fixed are the keys that differ and that boxd, or its keeper, reads at the start alone: all but those
-// of the policy.
+// of the policy, and of who may come in.
 func Fixed(before, after *Config) ([]string, error) {
 	var tables [2]map[string]map[string]any
 	for i, c := range []Config{*before, *after} {
-		c.Config = policy.Config{}
+		c.Config, c.Access, c.Principals = policy.Config{}, rules.Config{}, nil
 		var text strings.Builder
 		if err := toml.NewEncoder(&text).Encode(c); err != nil {
 			return nil, fmt.Errorf("compare configurations: %w", err)

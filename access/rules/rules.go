@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rules reads from box.toml who is which principal, and with which role.
+package rules
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/boxd-dev/boxd/access"
+)
+
+// Config is the table [access] of box.toml.
+type Config struct {
+	DefaultRole access.Role `toml:"default_role"`
+	Tokens      string      `toml:"tokens"`
+}
+
+// DefaultConfig returns the built-in configuration.
+func DefaultConfig() Config { return Config{DefaultRole: access.User, Tokens: "/etc/boxd/tokens"} }
+
+// Rule is a table [principals.NAME]: who that is, and with which role. Of User, UID, Group and GID at most one
+// is set; with none, only tokens make somebody this principal.
+type Rule struct {
+	Role   access.Role `toml:"role"`
+	User   string      `toml:"user,omitempty"`
+	UID    *uint32     `toml:"uid,omitempty"`
+	Group  string      `toml:"group,omitempty"`
+	GID    *uint32     `toml:"gid,omitempty"`
+	Shared bool        `toml:"shared,omitempty"` // the members of a group are one principal
+}
+
+// maxName is how long the name of a principal may be, in bytes.
+const maxName = 64
+
+// ValidName reports whether a principal may be called so. A name has no colon: those that have one are made
+// by boxd, as uid:1000 is.
+func ValidName(name string) bool {
+	if name == "" || len(name) > maxName || !isWord(rune(name[0])) {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return !isWord(r) && !strings.ContainsRune("._@-", r) })
+}
+
+func isWord(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+}
+
+// Validate says what is not in order with the rules by themselves, whatever users the host has.
+func Validate(c Config, rules map[string]Rule) error {
+	var errs []error
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+	}
+	if c.Tokens != "" && !strings.HasPrefix(c.Tokens, "/") {
+		bad("access.tokens", strconv.Quote(c.Tokens), "an absolute path, or nothing")
+	}
+	uids := map[uint32]string{}
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		r, key := rules[name], "principals."+name
+		if !ValidName(name) {
+			bad(key, "a table", fmt.Sprintf("a name of at most %d letters, digits, and . _ @ - after the first", maxName))
+		}
+		said := 0
+		for _, yes := range []bool{r.User != "", r.UID != nil, r.Group != "", r.GID != nil} {
+			if yes {
+				said++
+			}
+		}
+		switch {
+		case said > 1:
+			bad(key, "of several", "one of user, uid, group, gid")
+		case r.Shared && r.Group == "" && r.GID == nil:
+			bad(key+".shared", true, "true only with group or gid")
+		case r.UID != nil && *r.UID == 0 || r.User == "root":
+			bad(key, "root", "any other user: root is admin, and called uid:0")
+		case r.UID != nil && uids[*r.UID] != "":
+			bad(key+".uid", *r.UID, "a uid that no other principal has; "+uids[*r.UID]+" has it")
+		case r.UID != nil:
+			uids[*r.UID] = name
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Table is the rules as they hold on this host.
+type Table struct {
+	usual  access.Role
+	users  map[uint32]named
+	gids   []named // the one that counts first
+	byName map[string]named
+}
+
+type named struct {
+	name string
+	Rule
+	uid, gid uint32
+	fits     bool // its user
+}
+
+// Lookup finds users and groups of the host by name.
+type Lookup struct {
+	User  func(name string) (*user.User, error)
+	Group func(name string) (*user.Group, error)
+}
+
+// Host is the Lookup of /etc/passwd and /etc/group. Users that only another service knows have to be given by
+// number.
+func Host() Lookup { return Lookup{User: user.Lookup, Group: user.LookupGroup} }
+
+// Resolve makes the table of rules that Validate has found in order. A rule about a user or group that the host
+// does not have, or about one that another rule has under another name, fits nobody: loud says which those are.
+func Resolve(c Config, rules map[string]Rule, host Lookup) (t *Table, loud []string) {
+	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}}
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		r := named{name: name, Rule: rules[name], uid: access.NoUser, gid: access.NoUser}
+		err := t.add(&r, host)
+		if err != nil {
+			loud = append(loud, fmt.Sprintf("principals.%s fits nobody: %v", name, err))
+		}
+		t.byName[name] = r
+	}
+	slices.SortStableFunc(t.gids, func(a, b named) int { // "none" shuts out, and then the most counts
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.name, b.name))
+	})
+	return t, loud
+}
+
+// rank orders rules about groups, the one that counts first.
+func (r *named) rank() int {
+	if r.Role == 0 {
+		return 0
+	}
+	return 1 + int(access.Admin-r.Role)
+}
+
+func (t *Table) add(r *named, host Lookup) error {
+	switch {
+	case r.UID != nil:
+		r.uid, r.fits = *r.UID, true
+	case r.User != "":
+		u, err := host.User(r.User)
+		if err != nil {
+			return fmt.Errorf("there is no user %q", r.User)
+		}
+		uid, err := number(u.Uid)
+		gid, err2 := number(u.Gid)
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if uid == 0 {
+			return fmt.Errorf("the user %q is root, who is admin and called uid:0", r.User)
+		}
+		r.uid, r.gid, r.fits = uid, gid, true
+	case r.GID != nil:
+		r.gid = *r.GID
+	case r.Group != "":
+		g, err := host.Group(r.Group)
+		if err != nil {
+			return fmt.Errorf("there is no group %q", r.Group)
+		}
+		if r.gid, err = number(g.Gid); err != nil {
+			return err
+		}
+	default:
+		return nil // for tokens alone
+	}
+	if !r.fits {
+		t.gids = append(t.gids, *r)
+		return nil
+	}
+	if other, ok := t.users[r.uid]; ok {
+		return fmt.Errorf("the uid %d is principals.%s", r.uid, other.name)
+	}
+	t.users[r.uid] = *r
+	return nil
+}
+
+func number(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no id", text)
+	}
+	return uint32(n), nil
+}
+
+// OfUser is the principal that a user of the host is. A rule about the user goes before those about its groups;
+// of several about groups the highest role counts, but "none" before all.
+func (t *Table) OfUser(uid, gid uint32, groups []uint32) access.Principal {
+	p := access.Principal{Name: access.OfUser(uid), UID: uid, GID: gid, Groups: groups, Role: t.usual, Rule: "access.default_role"}
+	if uid == 0 {
+		p.Role, p.Rule = access.Admin, "root"
+		return p
+	}
+	if r, ok := t.users[uid]; ok {
+		p.Name, p.Role, p.Rule = r.name, r.Role, "principals."+r.name
+		return p
+	}
+	for i := range t.gids {
+		r := &t.gids[i]
+		if r.gid != gid && !slices.Contains(groups, r.gid) {
+			continue
+		}
+		p.Role, p.Rule = r.Role, "principals."+r.name
+		if r.Shared {
+			p.Name = r.name
+		}
+		return p
+	}
+	return p
+}
+
+// OfName is the principal of a table [principals.NAME], for whom a token speaks; ok is false if there is none.
+func (t *Table) OfName(name string) (p access.Principal, ok bool) {
+	r, ok := t.byName[name]
+	if !ok {
+		return p, false
+	}
+	return access.Principal{Name: name, UID: r.uid, GID: r.gid, Role: r.Role, Rule: "principals." + name}, true
+}
+
+// Usual is the role of whom no rule is about.
+func (t *Table) Usual() access.Role { return t.usual }
+
+// Knows reports whether somebody may be called so: a table [principals.NAME], or a user of the host.
+func (t *Table) Knows(name string) bool {
+	_, user := access.UserOf(name)
+	_, named := t.byName[name]
+	return user || named
+}

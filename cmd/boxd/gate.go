@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/access/grants"
+	"github.com/boxd-dev/boxd/access/rules"
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
+func gateConfig(c *config.Config, started *config.Daemon) *gate.Config {
+	return &gate.Config{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure}
+}
+
+// openGate makes the gate of a configuration; the directory is where it keeps grants.
+func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error) {
+	state, err := prepareGate(cfg, &cfg.Daemon, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.OpenRoot(cfg.Daemon.StateDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state directory: %w", err)
+	}
+	store, err := grants.Open(dir, time.Now)
+	if err != nil { // nobody has a role for a time, then
+		log.Error("grants are lost: their record is not in order", "error", err)
+	}
+	return gate.New(state, store, log), dir, nil
+}
+
+func prepareGate(cfg *config.Config, started *config.Daemon, log *slog.Logger) (*gate.State, error) {
+	state, err := gate.Prepare(gateConfig(cfg, started), rules.Host(), gate.Credentials())
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range state.Loud {
+		log.Warn("access: " + line)
+	}
+	return state, nil
+}
+
+// applyTo puts a configuration in force: all of it or nothing.
+func applyTo(policies func(policy.Config) error, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
+	return func(next *config.Config) error {
+		state, err := prepareGate(next, &started.Daemon, log)
+		if err == nil {
+			err = policies(next.Config)
+		}
+		if err == nil {
+			door.Use(state)
+		}
+		return err
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// ways are the sockets boxd serves.
+type ways struct {
+	socket net.Listener   // the Unix socket
+	others []net.Listener // of the loopback
+	held   bool           // by the service manager, which starts boxd for the next caller
+}
+
+// openWays takes the sockets that the service manager holds, and makes what it does not.
+func openWays(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ways, error) {
+	w := &ways{}
+	var err error
+	w.socket, w.others, err = systemd.Listeners()
+	if w.held = w.socket != nil; err == nil && !w.held {
+		w.socket, err = listen(ctx, cfg, log)
+	}
+	if err == nil && cfg.HTTP != "" && len(w.others) == 0 {
+		var ln net.Listener
+		if ln, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTP); err == nil {
+			w.others = append(w.others, ln)
+		}
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("daemon.http: %w: the unit of boxd may not open it; enable boxd-http.socket instead, and leave daemon.http out", err)
+		}
+	}
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	for _, ln := range w.others {
+		if !config.Loopback(ln.Addr().String()) {
+			w.Close()
+			return nil, fmt.Errorf("socket %v: allowed is an address of the loopback, since tokens would be read on the way", ln.Addr())
+		}
+		log.Info("boxd serves HTTP on the loopback", "address", ln.Addr().String(), "token_needed", !cfg.HTTPInsecure)
+	}
+	return w, nil
+}
+
+// Close closes all of them.
+func (w *ways) Close() {
+	if w.socket != nil {
+		w.socket.Close()
+	}
+	for _, ln := range w.others {
+		ln.Close()
+	}
+}
+
+// listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
+func listen(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := removeOld(cfg.Socket); err != nil {
+		return nil, err
+	}
+	old := unix.Umask(0o177)
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := openSocket(cfg, log); err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
+
+// removeOld removes the socket of a boxd that is no more. Another may live with another state directory.
+func removeOld(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("socket %s: something else is there (%v)", path, info.Mode())
+	}
+	if conn, err := net.Dial("unix", path); err == nil { //nolint:noctx // answers or refuses at once
+		conn.Close()
+		return fmt.Errorf("socket %s is in use by another boxd", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return nil
+}
+
+func openSocket(cfg *config.Daemon, log *slog.Logger) error {
+	group, err := user.LookupGroup(cfg.SocketGroup)
+	if err != nil {
+		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)
+		return nil
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return fmt.Errorf("socket group: %w", err)
+	}
+	if err := os.Lchown(cfg.Socket, 0, gid); err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return os.Chmod(cfg.Socket, 0o660)
+}

@@ -110,7 +110,8 @@ func mayImport() map[string]string {
 		"cmd/boxkeeper":   "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd/config": "access/rules supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity",
 		"cmd/boxd":        "access/gate access/grants access/rules cmd/boxd/config relay supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal",
-		"cmd/boxctl":      "relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
+		"cmd/boxctl/ctl":  "relay/client",
+		"cmd/boxctl":      "cmd/boxctl/ctl relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

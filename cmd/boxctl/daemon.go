@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
@@ -19,16 +20,16 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show what boxd is doing",
-		Args:  usage(cobra.NoArgs),
+		Args:  ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.client().Status(cmd.Context())
+			s, err := a.Client().Status(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(s)
+			if a.JSON {
+				return a.PrintJSON(s)
 			}
-			return show.Status(a.stdout, &s, time.Now())
+			return show.Status(a.Stdout, &s, time.Now())
 		},
 	}
 }
@@ -43,9 +44,9 @@ It ends with 1 if something that is required is missing.
 
 With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
 none of them: read them, and paste what you want into a shell of root's.`,
-		Args: usage(cobra.NoArgs),
+		Args: ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := a.client().Doctor(cmd.Context())
+			d, err := a.Client().Doctor(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,7 @@ none of them: read them, and paste what you want into a shell of root's.`,
 				return err
 			}
 			if !d.OK {
-				return exitError(exitFailure)
+				return ctl.ExitError(exitFailure)
 			}
 			return nil
 		},
@@ -69,14 +70,14 @@ func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
 		fixes = show.Fixes(d, show.FamilyOf(string(release)))
 	}
 	switch {
-	case !a.json && !withFixes:
-		return show.Doctor(a.stdout, d)
-	case !a.json:
-		return errors.Join(show.Doctor(a.stdout, d), show.PrintFixes(a.stdout, fixes))
+	case !a.JSON && !withFixes:
+		return show.Doctor(a.Stdout, d)
+	case !a.JSON:
+		return errors.Join(show.Doctor(a.Stdout, d), show.PrintFixes(a.Stdout, fixes))
 	case !withFixes:
-		return a.printJSON(d)
+		return a.PrintJSON(d)
 	}
-	return a.printJSON(struct {
+	return a.PrintJSON(struct {
 		*api.Doctor
 		Fixes []show.Fix `json:"fixes"`
 	}{d, fixes})
@@ -87,20 +88,20 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
 		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
-		Args:  usage(cobra.NoArgs),
+		Args:  ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := "not reached"
-			s, err := a.client().Status(cmd.Context())
+			s, err := a.Client().Status(cmd.Context())
 			if err == nil {
 				server = s.Version
 			}
 			if err == nil && server != version {
-				fmt.Fprintln(a.stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
+				fmt.Fprintln(a.Stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
 			}
-			if a.json {
-				return a.printJSON(map[string]string{"boxctl": version, "boxd": server})
+			if a.JSON {
+				return a.PrintJSON(map[string]string{"boxctl": version, "boxd": server})
 			}
-			_, err = fmt.Fprintf(a.stdout, "boxctl  %s\nboxd    %s\n", version, server)
+			_, err = fmt.Fprintf(a.Stdout, "boxctl  %s\nboxd    %s\n", version, server)
 			return err
 		},
 	}
@@ -120,7 +121,7 @@ func correctHelp(root *cobra.Command) {
 			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 		}
 		if err != nil {
-			return &usageError{err}
+			return &ctl.UsageError{Err: err}
 		}
 		cmd.InitDefaultHelpFlag()
 		cmd.InitDefaultVersionFlag()

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -75,7 +76,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		req.Env = env
 	}
 	if len(errs) > 0 {
-		return nil, &usageError{errors.Join(errs...)}
+		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -108,7 +109,7 @@ there stays, and is yours.`,
 			if err := a.checkTerminal(&tf); err != nil {
 				return err
 			}
-			c := a.client()
+			c := a.Client()
 			if tf.terminal {
 				return a.runInteractive(cmd.Context(), c, session, exec, &tf)
 			}
@@ -139,11 +140,11 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 		Example: `  boxctl exec work -- ls -la
   boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,
-		Args: usage(cobra.MinimumNArgs(1)),
+		Args: ctl.Usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := args[0]
 			if id == "" {
-				return &usageError{client.ErrNoID}
+				return &ctl.UsageError{Err: client.ErrNoID}
 			}
 			exec, err := ef.requestAfter("the session's id", args[1:])
 			if err != nil {
@@ -152,7 +153,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 			if err := a.checkTerminal(&tf); err != nil {
 				return err
 			}
-			c := a.client()
+			c := a.Client()
 			if tf.terminal {
 				return a.interact(cmd.Context(), c, id, processRequest(exec), &tf)
 			}
@@ -175,7 +176,7 @@ func (f *execFlags) requestAfter(last string, argv []string) (*api.ExecRequest, 
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
-		return nil, &usageError{fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
+		return nil, &ctl.UsageError{Err: fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
 	}
 	return f.request(argv)
 }
@@ -191,7 +192,7 @@ const maxJSONStdin = 64 << 20
 
 // execute runs a program with its output as it comes, or with --json waits and prints the answer.
 func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e execution) error {
-	if a.json {
+	if a.JSON {
 		return a.await(ctx, req, in, e)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -202,7 +203,7 @@ func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e
 	var passing sync.WaitGroup
 	passer := &signalPasser{from: signals, to: names}
 	passing.Go(func() { passer.run(ctx, cancel) })
-	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.stdout, Stderr: a.stderr}, names)
+	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.Stdout, Stderr: a.Stderr}, names)
 	cancel()
 	passing.Wait()
 	return a.conclude(r, err, passer.signal)
@@ -238,11 +239,11 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	watching.Wait()
 	switch {
 	case err != nil && caught != 0:
-		return exitError(exitSignalBase + int(caught))
+		return ctl.ExitError(exitSignalBase + int(caught))
 	case err != nil:
 		return programError{err}
 	}
-	if err := a.printJSON(r); err != nil {
+	if err := a.PrintJSON(r); err != nil {
 		return err
 	}
 	return resultCode(&r, caught)
@@ -251,16 +252,16 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 // input is standard input, unless that is a terminal and nobody has asked for it: without a terminal in
 // the box, typing into it would only look like one.
 func (a *app) input(f *terminalFlags) io.Reader {
-	if f.noStdin || !f.interactive && tty.Is(a.stdin) {
+	if f.noStdin || !f.interactive && tty.Is(a.Stdin) {
 		return nil
 	}
-	return a.stdin
+	return a.Stdin
 }
 
 // conclude turns the end of a stream into messages and an exit code.
 func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) error {
 	if err != nil && caught != 0 {
-		return exitError(exitSignalBase + int(caught))
+		return ctl.ExitError(exitSignalBase + int(caught))
 	}
 	if err != nil {
 		return programError{err}
@@ -268,32 +269,32 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	a.showClamped(r.Clamped)
 	switch r.Status {
 	case "timed_out":
-		fmt.Fprintf(a.stderr, "boxctl: timed out after %v\n", r.Timeout)
+		fmt.Fprintf(a.Stderr, "boxctl: timed out after %v\n", r.Timeout)
 		if len(r.Clamped) == 0 {
-			fmt.Fprintf(a.stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
+			fmt.Fprintf(a.Stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
 		}
 	case "start_failed":
-		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
+		fmt.Fprintf(a.Stderr, "boxctl: %s\n", r.Failure.Text)
 	case "oom_killed":
-		fmt.Fprintf(a.stderr, "boxctl: killed: %s\nhint: --memory gives a box more\n", outOfMemory(r.OOM))
+		fmt.Fprintf(a.Stderr, "boxctl: killed: %s\nhint: --memory gives a box more\n", outOfMemory(r.OOM))
 	case "lost":
-		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")
+		fmt.Fprintf(a.Stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":
-		fmt.Fprintf(a.stderr, "boxctl: canceled\n")
+		fmt.Fprintf(a.Stderr, "boxctl: canceled\n")
 	}
 	switch n := r.LeftoversKilled; n {
 	case 0:
 	case 1:
-		fmt.Fprintln(a.stderr, "boxctl: killed a process it left running")
+		fmt.Fprintln(a.Stderr, "boxctl: killed a process it left running")
 	default:
-		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", n)
+		fmt.Fprintf(a.Stderr, "boxctl: killed %d processes it left running\n", n)
 	}
 	return resultCode(r, caught)
 }
 
 func (a *app) showClamped(list []api.Clamp) {
 	for _, c := range list {
-		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
+		fmt.Fprintf(a.Stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
 	}
 }
 
@@ -319,7 +320,7 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	if code == 0 {
 		return nil
 	}
-	return exitError(code)
+	return ctl.ExitError(code)
 }
 
 // failureCode is a shell's word on a program that did not start, if it is the program's fault.

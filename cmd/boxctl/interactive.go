@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -48,13 +49,13 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	f.keys, err = tty.ParseKeys(f.detachKeys)
 	switch {
 	case err != nil:
-		return &usageError{fmt.Errorf("--detach-keys: %w", err)}
+		return &ctl.UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
 	case f.interactive && f.noStdin:
-		return &usageError{errors.New("--interactive and --no-stdin: give one of them")}
-	case f.terminal && a.json:
-		return &usageError{errors.New("--terminal and --json: what a terminal shows is no answer")}
-	case f.terminal && f.interactive && !tty.Is(a.stdin):
-		return &usageError{errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
+		return &ctl.UsageError{Err: errors.New("--interactive and --no-stdin: give one of them")}
+	case f.terminal && a.JSON:
+		return &ctl.UsageError{Err: errors.New("--terminal and --json: what a terminal shows is no answer")}
+	case f.terminal && f.interactive && !tty.Is(a.Stdin):
+		return &ctl.UsageError{Err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
 	}
 	return nil
 }
@@ -73,7 +74,7 @@ const (
 
 // setTerminal gives a program a terminal like the one boxctl is on, if it is.
 func (a *app) setTerminal(req *api.ProcessRequest) {
-	size, ok := tty.SizeOf(a.stdout, a.stdin)
+	size, ok := tty.SizeOf(a.Stdout, a.Stdin)
 	if !ok {
 		size = tty.Size{Rows: 24, Cols: 80}
 	}
@@ -106,7 +107,7 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	r, caught, err := a.attend(ctx, c, &v)
 	if errors.Is(err, client.ErrDetached) {
 		a.sayDetached(&v)
-		fmt.Fprintf(a.stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
+		fmt.Fprintf(a.Stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
 		return client.ErrDetached
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
@@ -144,7 +145,7 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 	}
 	err = a.interact(ctx, c, s.ID, processRequest(exec), f)
 	if errors.Is(err, client.ErrDetached) {
-		fmt.Fprintf(a.stderr, "boxctl: 'boxctl rm %s' removes its box\n", show.ShellWord(s.ID))
+		fmt.Fprintf(a.Stderr, "boxctl: 'boxctl rm %s' removes its box\n", show.ShellWord(s.ID))
 		return err
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
@@ -183,12 +184,12 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 			passer.hangUp(ctx, cancel)
 		}
 	})
-	stdio := client.Stdio{Stdout: a.stdout, Stderr: a.stderr}
+	stdio := client.Stdio{Stdout: a.Stdout, Stderr: a.Stderr}
 	if v.input {
-		stdio.Stdin = a.stdin
+		stdio.Stdin = a.Stdin
 	}
 	end := "\n"
-	if f, ok := a.stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
+	if f, ok := a.Stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
 		restore, err := tty.Raw(f)
 		if err != nil {
 			return nil, 0, fmt.Errorf("raw mode: %w", err)
@@ -205,20 +206,20 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 				case sizes <- api.Terminal{Rows: s.Rows, Cols: s.Cols}:
 				case <-ctx.Done():
 				}
-			}, a.stdout, a.stdin)
+			}, a.Stdout, a.Stdin)
 		})
 	}
 	o := v.options
 	o.Attached = func(at *api.StreamAttached) {
 		if o.Write && !at.Writer {
-			fmt.Fprintf(a.stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
+			fmt.Fprintf(a.Stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
 		}
 	}
 	o.Gap = func(g api.StreamGap) {
-		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
+		fmt.Fprintf(a.Stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
 	}
 	o.WriterLost = func() {
-		fmt.Fprintf(a.stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
+		fmt.Fprintf(a.Stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
 	}
 	r, err := c.Attach(ctx, v.id, v.name, o, stdio, names)
 	cancel()
@@ -227,7 +228,7 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 }
 
 func (a *app) sayDetached(v *visit) {
-	fmt.Fprintf(a.stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", show.ShellWord(v.id), show.ShellWord(v.name))
+	fmt.Fprintf(a.Stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", show.ShellWord(v.id), show.ShellWord(v.name))
 }
 
 func (a *app) attachCommand() *cobra.Command {
@@ -246,14 +247,14 @@ answers to another one. That command is what the client's configuration names as
 		Example: `  boxctl attach work bash-x7k2q
   boxctl attach -n work server
   boxctl attach --no-replay work mcp`,
-		Args: usage(names(cobra.ExactArgs(2))),
+		Args: ctl.Usage(names(cobra.ExactArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v := visit{id: args[0], name: args[1]}
 			var err error
 			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
-				return &usageError{fmt.Errorf("--detach-keys: %w", err)}
+				return &ctl.UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
 			}
-			c := a.client()
+			c := a.Client()
 			p, err := c.Process(cmd.Context(), v.id, v.name, 0)
 			if err != nil {
 				return programError{err}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -96,22 +97,22 @@ func (a *app) setCommand() *cobra.Command {
 		Long: `set gives a session other limits, and its programs feel them at once. All that the flags ask for is
 changed, or nothing: a limit below what the session uses is refused.`,
 		Example: `  boxctl set --memory 1GiB --cpus 2 work`,
-		Args:    usage(ids(cobra.ExactArgs(1))),
+		Args:    ctl.Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, errs := f.change()
 			if len(errs) > 0 {
-				return &usageError{errors.Join(errs...)}
+				return &ctl.UsageError{Err: errors.Join(errs...)}
 			}
 			given := false
 			f.set.VisitAll(func(flag *pflag.Flag) {
 				given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
 			})
 			if !given {
-				return &usageError{errors.New("set: nothing to change; give at least one flag")}
+				return &ctl.UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
 			}
-			s, err := a.client().Change(cmd.Context(), args[0], &change)
-			if err == nil && a.json {
-				return a.printJSON(s)
+			s, err := a.Client().Change(cmd.Context(), args[0], &change)
+			if err == nil && a.JSON {
+				return a.PrintJSON(s)
 			}
 			return err
 		},
@@ -133,9 +134,9 @@ func (a *app) thawCommand() *cobra.Command {
 func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
-		Args: usage(ids(cobra.MinimumNArgs(1))),
+		Args: ctl.Usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.client()
+			c := a.Client()
 			list := api.SessionList{Sessions: []api.Session{}}
 			var errs []error
 			for _, id := range args {
@@ -146,8 +147,8 @@ func (a *app) eachSession(use, short, long string, do func(*client.Client, conte
 				}
 				list.Sessions = append(list.Sessions, s)
 			}
-			if a.json {
-				errs = append(errs, a.printJSON(list))
+			if a.JSON {
+				errs = append(errs, a.PrintJSON(list))
 			}
 			return errors.Join(errs...)
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
@@ -27,11 +28,11 @@ func (a *app) logsCommand() *cobra.Command {
 standard error to standard error. On a terminal control characters are shown and not obeyed.`,
 		Example: `  boxctl logs -f --tail 20 work web
   boxctl logs -t --stderr work web`,
-		Args: usage(names(cobra.ExactArgs(2))),
+		Args: ctl.Usage(names(cobra.ExactArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case onlyOut && onlyErr:
-				return &usageError{errors.New("--stdout and --stderr: give one of them, or neither for both")}
+				return &ctl.UsageError{Err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
 			case onlyOut:
 				o.Stream = "stdout"
 			case onlyErr:
@@ -40,11 +41,11 @@ standard error to standard error. On a terminal control characters are shown and
 			if cmd.Flags().Changed("tail") {
 				o.Lines = &lines
 			}
-			c := a.client()
-			if a.json {
+			c := a.Client()
+			if a.JSON {
 				return a.logLines(cmd.Context(), c, args[0], args[1], o)
 			}
-			p := show.NewLogs(a.stdout, a.stderr, timestamps, raw)
+			p := show.NewLogs(a.Stdout, a.Stderr, timestamps, raw)
 			err := c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
 			return errors.Join(err, p.Flush())
 		},
@@ -60,7 +61,7 @@ standard error to standard error. On a terminal control characters are shown and
 
 // logLines prints the pieces as they come, one JSON value a line.
 func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
-	to := json.NewEncoder(a.stdout)
+	to := json.NewEncoder(a.Stdout)
 	to.SetEscapeHTML(false)
 	return c.LogLines(ctx, id, name, o, func(line *api.LogLine) error {
 		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
 	"github.com/boxd-dev/boxd/relay/client/show"
@@ -39,22 +40,15 @@ func main() {
 
 // realMain is the program without its process, for tests.
 func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	a := &app{ctl.App{Stdin: stdin, Stdout: stdout, Stderr: stderr}}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
 	return a.report(err)
 }
 
-// app is what all commands share.
-type app struct {
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	socket string
-	owner  string
-	json   bool
-}
+// app is boxctl.
+type app struct{ ctl.App }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -78,51 +72,37 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		SilenceErrors:     true,
 		DisableAutoGenTag: true,
 	}
-	root.SetIn(a.stdin)
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
 	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return &usageError{fmt.Errorf("unknown command %q", args[0])}
+			return &ctl.UsageError{Err: fmt.Errorf("unknown command %q", args[0])}
 		}
 		return cmd.Help()
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &ctl.UsageError{Err: err} })
 	socket := os.Getenv("BOXD_SOCKET")
 	if socket == "" {
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", socket, "`PATH` of the Unix socket of boxd; also from BOXD_SOCKET")
-	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (root only)")
-	flags.BoolVar(&a.json, "json", false, "print JSON")
+	flags.StringVar(&a.Socket, "socket", socket, "`PATH` of the Unix socket of boxd; also from BOXD_SOCKET")
+	flags.StringVar(&a.Owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (root only)")
+	flags.BoolVar(&a.JSON, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
-	completion := complete.Command(a.stdout)
-	completion.Args = usage(completion.Args)
+	completion := complete.Command(a.Stdout)
+	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion)
-	complete.Add(root, a.client)
+	complete.Add(root, a.Client)
 	correctHelp(root)
 	return root
 }
-
-func (a *app) client() *client.Client {
-	c := client.New(a.socket)
-	c.Owner = a.owner
-	return c
-}
-
-// exitError ends boxctl with a code and no further words.
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-// usageError is a mistake on the command line.
-type usageError struct{ error }
 
 // programError is a failure of run or exec that is not the program's.
 type programError struct{ error }
@@ -134,18 +114,18 @@ func (a *app) report(err error) int {
 	if err == nil {
 		return 0
 	}
-	if e, ok := errors.AsType[exitError](err); ok {
+	if e, ok := errors.AsType[ctl.ExitError](err); ok {
 		return int(e)
 	}
 	if errors.Is(err, client.ErrDetached) {
 		return 0 // and all has been said
 	}
-	fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
+	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+		fmt.Fprintf(a.Stderr, "hint: %s\n", hint)
 	}
 	switch {
-	case errors.As(err, new(*usageError)):
+	case errors.As(err, new(*ctl.UsageError)):
 		return exitUsage
 	case errors.As(err, new(programError)):
 		return exitBoxd
@@ -161,7 +141,7 @@ func hintFor(err error) string {
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
 		return show.ConnectHint(c)
 	}
-	if errors.As(err, new(*usageError)) {
+	if errors.As(err, new(*ctl.UsageError)) {
 		return "boxctl help shows the commands, boxctl COMMAND --help its flags"
 	}
 	return ""

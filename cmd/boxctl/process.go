@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -91,7 +92,7 @@ func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &usageError{errors.Join(errs...)}
+		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -144,7 +145,7 @@ what it writes.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash`,
-		Args: usage(names(cobra.MinimumNArgs(2))),
+		Args: ctl.Usage(names(cobra.MinimumNArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, name := args[0], args[1]
 			req, err := f.request(args[2:])
@@ -154,7 +155,7 @@ what it writes.`,
 			if f.terminal {
 				a.setTerminal(req)
 			}
-			c := a.client()
+			c := a.Client()
 			p, _, err := c.StartProcess(cmd.Context(), id, name, req)
 			if err == nil && f.wait {
 				clamped := p.Clamped
@@ -164,11 +165,11 @@ what it writes.`,
 			if err != nil {
 				return programError{err}
 			}
-			if a.json {
-				err = a.printJSON(p)
+			if a.JSON {
+				err = a.PrintJSON(p)
 			} else {
 				a.showClamped(p.Clamped)
-				fmt.Fprintln(a.stdout, show.Printable(p.ID))
+				fmt.Fprintln(a.Stdout, show.Printable(p.ID))
 			}
 			failed := p.Result != nil && p.Result.Status == "start_failed"
 			if (f.wait || failed) && p.State == "ended" {
@@ -199,11 +200,11 @@ func (a *app) sayEnded(p *api.Process) error {
 	if why == "" && p.Result != nil {
 		why = p.Result.Status
 	}
-	fmt.Fprintf(a.stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", show.Printable(p.ID), why, show.ShellWord(p.Session), show.ShellWord(p.ID))
+	fmt.Fprintf(a.Stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", show.Printable(p.ID), why, show.ShellWord(p.Session), show.ShellWord(p.ID))
 	if p.Result == nil {
-		return exitError(exitBoxd)
+		return ctl.ExitError(exitBoxd)
 	}
-	if a.json {
+	if a.JSON {
 		return resultCode(p.Result, 0)
 	}
 	return a.conclude(p.Result, nil, 0)
@@ -215,17 +216,17 @@ func (a *app) psCommand() *cobra.Command {
 		Short: "List the processes of a session, and those that have ended a short time ago",
 		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
 how often a process was started, READERS who is attached to it.`,
-		Args: usage(ids(cobra.ExactArgs(1))),
+		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.client().Processes(cmd.Context(), args[0])
+			list, err := a.Client().Processes(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			slices.SortStableFunc(list, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
-			if a.json {
-				return a.printJSON(api.ProcessList{Processes: list})
+			if a.JSON {
+				return a.PrintJSON(api.ProcessList{Processes: list})
 			}
-			return show.Processes(a.stdout, list, time.Now())
+			return show.Processes(a.Stdout, list, time.Now())
 		},
 	}
 }
@@ -240,7 +241,7 @@ func (a *app) stopCommand() *cobra.Command {
 have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
 		Example: `  boxctl stop work web
   boxctl stop --signal INT --grace 1m work job`,
-		Args: usage(names(cobra.MinimumNArgs(2))),
+		Args: ctl.Usage(names(cobra.MinimumNArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var errs []error
 			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
@@ -249,9 +250,9 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 				errs = append(errs, fmt.Errorf("--signal %q: not the name of a signal such as SIGTERM", signal))
 			}
 			if len(errs) > 0 {
-				return &usageError{errors.Join(errs...)}
+				return &ctl.UsageError{Err: errors.Join(errs...)}
 			}
-			c := a.client()
+			c := a.Client()
 			ended := api.ProcessList{Processes: []api.Process{}}
 			for _, name := range args[1:] {
 				p, err := stop(cmd.Context(), c, args[0], name, signal, wait)
@@ -264,8 +265,8 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 				}
 				ended.Processes = append(ended.Processes, p)
 			}
-			if a.json {
-				errs = append(errs, a.printJSON(ended))
+			if a.JSON {
+				errs = append(errs, a.PrintJSON(ended))
 			}
 			return errors.Join(errs...)
 		},

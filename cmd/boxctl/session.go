@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -69,7 +69,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &usageError{errors.Join(errs...)}
+		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -158,7 +158,7 @@ func (a *app) createCommand() *cobra.Command {
 		Short: "Make a session, or find the one of that id",
 		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
 differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
-		Args: usage(ids(cobra.MaximumNArgs(1))),
+		Args: ctl.Usage(ids(cobra.MaximumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := ""
 			if len(args) > 0 {
@@ -168,14 +168,14 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 			if err != nil {
 				return err
 			}
-			s, _, err := a.client().Create(cmd.Context(), req)
+			s, _, err := a.Client().Create(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(s)
+			if a.JSON {
+				return a.PrintJSON(s)
 			}
-			fmt.Fprintln(a.stdout, s.ID)
+			fmt.Fprintln(a.Stdout, s.ID)
 			return nil
 		},
 	}
@@ -191,19 +191,19 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List sessions",
 		Long: `ls lists the sessions you have, with their limits. RUNNING counts executions under way, LEFT is how
 long a session lives on if nobody uses it.`,
-		Args: usage(cobra.NoArgs),
+		Args: ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := a.client().Sessions(cmd.Context(), all || a.owner != "")
+			list, err := a.Client().Sessions(cmd.Context(), all || a.Owner != "")
 			if err != nil {
 				return err
 			}
-			if a.owner != "" {
-				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.owner })
+			if a.Owner != "" {
+				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.Owner })
 			}
-			if a.json {
-				return a.printJSON(api.SessionList{Sessions: list})
+			if a.JSON {
+				return a.PrintJSON(api.SessionList{Sessions: list})
 			}
-			return show.Sessions(a.stdout, list, time.Now())
+			return show.Sessions(a.Stdout, list, time.Now())
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
@@ -216,13 +216,13 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show all that is known of a session, as JSON",
 		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
 and what it uses now. Of its environment it shows the names alone.`,
-		Args: usage(ids(cobra.ExactArgs(1))),
+		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.client().Session(cmd.Context(), args[0])
+			s, err := a.Client().Session(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			return a.printJSON(s)
+			return a.PrintJSON(s)
 		},
 	}
 }
@@ -233,9 +233,9 @@ func (a *app) rmCommand() *cobra.Command {
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
 		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
 host that were lent to them stay, with what was written there.`,
-		Args: usage(ids(cobra.MinimumNArgs(1))),
+		Args: ctl.Usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.client()
+			c := a.Client()
 			var errs []error
 			removed := []string{}
 			for _, id := range args {
@@ -245,21 +245,11 @@ host that were lent to them stay, with what was written there.`,
 				}
 				removed = append(removed, id)
 			}
-			if a.json {
-				errs = append(errs, a.printJSON(map[string][]string{"removed": removed}))
+			if a.JSON {
+				errs = append(errs, a.PrintJSON(map[string][]string{"removed": removed}))
 			}
 			return errors.Join(errs...)
 		},
-	}
-}
-
-// usage makes a mistake in the number of arguments a usage error.
-func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
-		}
-		return nil
 	}
 }
 
@@ -275,11 +265,4 @@ func ids(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.stdout)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
@@ -22,9 +23,9 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 		Example: `  boxctl top
   boxctl top work
   boxctl top --json work`,
-		Args: usage(ids(cobra.MaximumNArgs(1))),
+		Args: ctl.Usage(ids(cobra.MaximumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t := &show.Looker{Client: a.client(), All: all || a.owner != "", Owner: a.owner}
+			t := &show.Looker{Client: a.Client(), All: all || a.Owner != "", Owner: a.Owner}
 			if len(args) > 0 {
 				t.ID = args[0]
 			}
@@ -32,17 +33,17 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 			if err != nil {
 				return err
 			}
-			if !a.json && tty.Is(a.stdout) {
+			if !a.JSON && tty.Is(a.Stdout) {
 				return a.topLive(cmd.Context(), t, first)
 			}
 			v, err := t.LookAgain(cmd.Context(), first)
 			switch {
 			case err != nil:
 				return err
-			case a.json:
-				return a.printJSON(v)
+			case a.JSON:
+				return a.PrintJSON(v)
 			}
-			return v.Print(a.stdout)
+			return v.Print(a.Stdout)
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
@@ -52,9 +53,9 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 func (a *app) topLive(ctx context.Context, t *show.Looker, first *show.Top) error {
 	signals, release := catchSignals()
 	defer release()
-	sig, err := t.Live(ctx, a.stdin, a.stdout, first, signals)
+	sig, err := t.Live(ctx, a.Stdin, a.Stdout, first, signals)
 	if s, ok := sig.(syscall.Signal); ok {
-		return exitError(exitSignalBase + int(s))
+		return ctl.ExitError(exitSignalBase + int(s))
 	}
 	return err
 }

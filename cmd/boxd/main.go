@@ -102,16 +102,11 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		return err
 	}
 	defer lock.Close()
-	in, err := openWays(ctx, &cfg.Daemon, log)
+	in, err := openFront(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	door, state, err := openGate(cfg, log)
-	if err != nil {
-		return err
-	}
-	defer state.Close()
 	run, err := lockRun(cfg.Daemon.RuntimeDir)
 	if err != nil {
 		return err
@@ -145,12 +140,12 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	if !in.held {
 		idle = 0
 	}
-	server := relay.New(relay.Config{Version: version, Gate: door, IdleExit: idle}, sup, log)
+	server := relay.New(relay.Config{Version: version, Gate: in.gate, IdleExit: idle}, sup, log)
 	seen.events.Add(ctx, events.Event{Type: events.DaemonStarted, Detail: fmt.Sprintf("version %s, socket %s, configuration: %s", version, cfg.Daemon.Socket, cfg.Describe())})
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
-	reload := &reloader{load, applyTo(sup.SetConfig, door, cfg, log), cfg, log, seen.events}
+	reload := &reloader{load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.events}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	err = server.Serve(ctx, in.socket, in.others...)

@@ -16,20 +16,36 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// ways are the sockets boxd serves.
-type ways struct {
+// front is where callers come in: the sockets boxd serves, and who says who they are.
+type front struct {
+	gate   *gate.Gate
+	state  *os.Root       // where the gate keeps grants
 	socket net.Listener   // the Unix socket
 	others []net.Listener // of the loopback
 	held   bool           // by the service manager, which starts boxd for the next caller
 }
 
-// openWays takes the sockets that the service manager holds, and makes what it does not.
-func openWays(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ways, error) {
-	w := &ways{}
+// openFront opens all of it.
+func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*front, error) {
+	f, err := openSockets(ctx, &cfg.Daemon, log)
+	if err != nil {
+		return nil, err
+	}
+	if f.gate, f.state, err = openGate(cfg, log); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openSockets takes the sockets that the service manager holds, and makes what it does not.
+func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*front, error) {
+	w := &front{}
 	var err error
 	w.socket, w.others, err = systemd.Listeners()
 	if w.held = w.socket != nil; err == nil && !w.held {
@@ -59,7 +75,10 @@ func openWays(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ways,
 }
 
 // Close closes all of them.
-func (w *ways) Close() {
+func (w *front) Close() {
+	if w.state != nil {
+		w.state.Close()
+	}
 	if w.socket != nil {
 		w.socket.Close()
 	}

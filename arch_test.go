@@ -85,8 +85,8 @@ func mayImport() map[string]string {
 		"supervisor/failure":   "supervisor/policy cgroup isolation isolation/client internal/fault",
 		"supervisor/result":    "supervisor/policy cgroup cgroup/usage isolation internal/quantity",
 		"supervisor/records":   "supervisor/policy isolation isolation/output internal/durable internal/fdpass",
-		"supervisor/session":   "access supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault supervisor/events",
-		"supervisor":           "access supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity supervisor/events",
+		"supervisor/session":   "access supervisor/quota supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault supervisor/events",
+		"supervisor":           "access supervisor/quota supervisor/ledger supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity supervisor/events",
 		// ways in
 		"relay/api":         "internal/quantity",
 		"relay/client":      "relay/api internal/quantity",

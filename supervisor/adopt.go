@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -181,7 +182,9 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		box.Close()
 		return nil, err
 	}
+	v.book.Restore(s.Owner.Name, key, quota.SizeOf(&r.Settings))
 	s.Adopted(box, found.Frozen, env)
+	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
 	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
 	v.mu.Lock()
 	v.sessions[key] = s

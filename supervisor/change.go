@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -33,15 +34,24 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	if err != nil {
 		return err
 	}
-	if err := req.Fits(v.machine); err != nil {
+	held := v.cfg.Load().BoundsOf(s.Owner)
+	if err := held.Limits(&next, req); err != nil {
+		return err
+	}
+	if err := req.Fits(v.machine, &next); err != nil {
+		return err
+	}
+	if err := v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); err != nil {
 		return err
 	}
 	if err := v.limit(ctx, s, &now, &next); err != nil {
+		v.unsize(s, &now)
 		return err
 	}
 	s.Set(next)
 	if err := v.writeRecord(s); err != nil {
 		s.Set(now)
+		v.unsize(s, &now)
 		return errors.Join(err, v.limit(ctx, s, &next, &now))
 	}
 	if v.grace > 0 {
@@ -54,6 +64,12 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	}
 	s.Tell(ctx, events.Event{Type: events.SessionChanged})
 	return nil
+}
+
+// unsize gives a session the size back that it had, whoever has taken it meanwhile.
+func (v *Supervisor) unsize(s *Session, was *policy.Settings) {
+	held := policy.Held{Bounds: policy.NoBounds()}
+	_ = v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
 }
 
 // limit changes what the kernel keeps. What it does not keep cannot be changed while programs run that

@@ -33,7 +33,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(caller context.Context, s *Session) {
-	box, reason := s.Box(), s.Reason()
+	box, reason, last := s.Box(), s.Reason(), v.reading(s)
 	if reason == EndLost {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
@@ -60,9 +60,8 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	box.Close()
 	s.DropProcesses()
 	<-forgotten
-	v.mu.Lock()
-	delete(v.sessions, s.Key)
-	v.mu.Unlock()
+	v.ledger.Stop(s.Key, last)
+	v.forget(s)
 	s.FinishEnd()
 	s.Tell(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }

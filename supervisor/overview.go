@@ -103,6 +103,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 		return err
 	}
 	v.cfg.Store(&cfg)
+	v.ledger.SetKeep(cfg.Usage.KeepDays)
 	return nil
 }
 

@@ -14,15 +14,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
+	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -59,6 +60,8 @@ type Supervisor struct {
 	stop        context.CancelFunc
 	executed    atomic.Uint64 // programs ever started
 	sessionHost session.Host
+	book        *quota.Book
+	ledger      *ledger.Ledger
 	life        context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu       sync.Mutex // guards the fields below
@@ -81,7 +84,16 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	if err != nil {
 		return nil, err
 	}
+	clock, err := ledger.HostClock()
+	if err != nil {
+		return nil, err
+	}
+	used, err := ledger.Open(parts.StateDir, cfg.Usage.KeepDays, clock, parts.Log)
+	if err != nil {
+		return nil, err
+	}
 	v := &Supervisor{
+		ledger: used, book: quota.New(used, time.Now),
 		boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
@@ -91,6 +103,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		End:     func(s *Session, why EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
 		Events:  parts.Events,
+		Book:    v.book, Used: v.ledger.AddCPU,
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)
@@ -106,6 +119,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v.work.Go(func() { v.reap(v.life) })
+	v.work.Go(func() { v.ledger.Run(v.life, v.readings) })
 	return v, nil
 }
 
@@ -135,26 +149,15 @@ func (v *Supervisor) Close() {
 	v.stop()
 	v.work.Wait()
 	v.records.Close()
+	if err := v.ledger.Close(); err != nil {
+		v.log.Error("usage not written", "error", err)
+	}
 }
 
 // Create returns the principal's session of the requested id, and makes it if there is none; the
 // second result tells which. A session that exists must not differ in what was asked for.
 func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Request) (*Session, bool, error) {
-	if req.ID == "" {
-		req.ID = policy.NewID()
-	}
-	if err := policy.ValidateID(req.ID); err != nil {
-		return nil, false, err
-	}
-	cfg := v.cfg.Load() // one for the whole of the request
-	settings, profile, err := cfg.Merge(req)
-	if err != nil {
-		return nil, false, err
-	}
-	if err := req.Fits(v.machine); err != nil {
-		return nil, false, err
-	}
-	enforced, err := v.enforcement(ctx, cfg, &settings)
+	w, err := v.want(ctx, who, req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -162,14 +165,14 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 		if err := v.reserve(who, req.ID); err != nil {
 			return nil, false, err
 		}
-		s, mine, err := v.claim(who, req, cfg, settings, profile, enforced)
+		s, mine, err := v.claim(w)
 		if err != nil {
 			return nil, false, err
 		}
 		if mine {
 			return s, true, v.start(ctx, s)
 		}
-		joined, err := v.join(ctx, s, req, &settings)
+		joined, err := v.join(ctx, s, req, &w.settings)
 		if joined || err != nil {
 			return s, false, err
 		}
@@ -177,26 +180,21 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 }
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
-func (v *Supervisor) claim(who Principal, req *policy.Request, cfg *policy.Config, settings policy.Settings, profile *policy.Profile, enforced map[string]policy.Mechanism) (*Session, bool, error) {
-	key := policy.Key(who.Name, req.ID)
+func (v *Supervisor) claim(w *want) (*Session, bool, error) {
+	key := policy.Key(w.who.Name, w.req.ID)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if s := v.sessions[key]; s != nil {
 		return s, false, nil
 	}
-	if v.closed {
-		return nil, false, Stopping()
+	if err := v.roomLocked(w); err != nil {
+		return nil, false, err
 	}
-	if most := cfg.Sessions.Max; len(v.sessions) >= most {
-		return nil, false, fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).
-			WithHint("remove one with boxctl rm, or wait for an idle one to end")
-	}
-	if own := v.ownedLocked(who); !who.Is(access.Admin) && own >= cfg.Sessions.MaxPerOwner {
-		return nil, false, fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, cfg.Sessions.MaxPerOwner).
-			WithHint("remove one with boxctl rm, or wait for an idle one to end")
+	if err := v.book.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
+		return nil, false, err
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: req.ID, Owner: who, Created: time.Now(), Settings: settings, Profile: profile, Made: cfg, Env: command.Environment(cfg, req.Env), Enforced: enforced,
+		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.req.Env), Enforced: w.enforced,
 	})
 	v.sessions[key] = s
 	return s, true, nil
@@ -275,13 +273,12 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, failure.Start(s.ID, &s.Settings, err)
 		v.removeRecord(s)
-		v.mu.Lock()
-		delete(v.sessions, s.Key)
-		v.mu.Unlock()
+		v.forget(s)
 	}
 	if move := s.Launched(box, err); err != nil || move != nil {
 		return cmp.Or(err, move)
 	}
+	v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
 	v.wakeReaper()
 	s.Tell(ctx, events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)})
 	return nil

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,17 +18,29 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bare is a supervisor without a keeper: nothing can start or end in it.
-func bare() *Supervisor {
-	v := &Supervisor{log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+func bare(t *testing.T) *Supervisor {
+	t.Helper()
+	used, err := ledger.Open(t.TempDir(), 3, ledger.Clock{Wall: time.Now, Since: func() time.Duration { return 0 }}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := used.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	v := &Supervisor{ledger: used, book: quota.New(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
 	v.cfg.Store(new(policy.DefaultConfig()))
-	v.sessionHost = session.Host{Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }}
+	v.sessionHost = session.Host{Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU}
 	return v
 }
 
@@ -61,7 +75,7 @@ func poked(v *Supervisor) bool {
 func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	v := bare()
+	v := bare(t)
 	if got := v.endDue(now); got != reapAtLeast {
 		t.Errorf("without sessions it sleeps %v", got)
 	}
@@ -88,12 +102,59 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	}
 }
 
+// wanted is a request for a session of which nothing but its id counts.
+func wanted(who Principal, req *policy.Request, cfg *policy.Config) *want {
+	return &want{who: who, req: req, cfg: cfg, held: cfg.BoundsOf(who), profile: &policy.Profile{}}
+}
+
+// Ten thousand creates at once make as many sessions as the policy allows, while another caller is not held up.
+func TestT67TenThousandCreatesAtOnce(t *testing.T) {
+	t.Parallel()
+	v, cfg := bare(t), policy.DefaultConfig()
+	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 4096, 4096
+	b := policy.NoBounds()
+	b.Principals, b.Sessions = []string{"uid:1"}, 5
+	cfg.Policies["ci"] = b
+	one, other := Principal{Name: "uid:1", UID: 1, Role: access.User}, Principal{Name: "uid:2", UID: 2, Role: access.User}
+	var made, refused atomic.Int64
+	var work sync.WaitGroup
+	for i := range 10_000 {
+		work.Go(func() {
+			_, _, err := v.claim(wanted(one, &policy.Request{ID: fmt.Sprint(i)}, &cfg))
+			d := fault.DenialOf(err)
+			switch {
+			case err == nil:
+				made.Add(1)
+			case fault.KindOf(err) == fault.Exhausted && d != nil && d.Rule == "policy.ci.sessions" && d.Used == "5" && d.Allowed == "5":
+				refused.Add(1)
+			default:
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	for i := range 20 {
+		if _, _, err := v.claim(wanted(other, &policy.Request{ID: fmt.Sprint(i)}, &cfg)); err != nil {
+			t.Errorf("another: %v", err)
+		}
+	}
+	work.Wait()
+	if made.Load() != 5 || refused.Load() != 9_995 || len(v.sessions) != 25 {
+		t.Errorf("%d made, %d refused, %d there", made.Load(), refused.Load(), len(v.sessions))
+	}
+	for _, s := range v.sessions {
+		v.forget(s)
+	}
+	if got := v.book.Standing("uid:1"); got != (quota.Standing{}) {
+		t.Errorf("left %+v", got)
+	}
+}
+
 func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	t.Parallel()
-	v, cfg := bare(), policy.DefaultConfig()
+	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
 	claim := func(who Principal, id string) error {
-		_, _, err := v.claim(who, &policy.Request{ID: id}, &cfg, policy.Settings{}, &policy.Profile{}, nil)
+		_, _, err := v.claim(wanted(who, &policy.Request{ID: id}, &cfg))
 		return err
 	}
 	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Role: access.Admin}
@@ -130,9 +191,9 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 
 func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	t.Parallel()
-	v, who := bare(), Principal{Name: "uid:1", UID: 1}
+	v, who := bare(t), Principal{Name: "uid:1", UID: 1}
 	make := func(id string) *Session {
-		s, mine, err := v.claim(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil)
+		s, mine, err := v.claim(wanted(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load()))
 		if err != nil || !mine {
 			t.Fatalf("%s: %v", id, err)
 		}
@@ -160,14 +221,14 @@ func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	if diff := v.differences(old, &policy.Request{Env: map[string]string{"A": "c"}}, &policy.Settings{}); !slices.Equal(diff, []string{"env"}) {
 		t.Errorf("asked in others, it has another %q", diff)
 	}
-	if _, _, err := v.claim(who, &policy.Request{ID: "more"}, v.cfg.Load(), policy.Settings{}, &policy.Profile{}, nil); fault.KindOf(err) != fault.Exhausted {
+	if _, _, err := v.claim(wanted(who, &policy.Request{ID: "more"}, v.cfg.Load())); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("one more than there may be now: %v", err)
 	}
 }
 
 func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) {
 	t.Parallel()
-	v := bare()
+	v := bare(t)
 	if !v.Idle() {
 		t.Error("it has nothing and is not idle")
 	}

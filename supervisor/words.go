@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/result"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -44,8 +45,12 @@ func IsFull(d isolation.Disk) bool { return result.IsFull(d) }
 
 // CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
 // Create judges.
-func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
+func (v *Supervisor) CheckExec(who Principal, profile string, req *ExecRequest) error {
 	cfg := v.cfg.Load()
+	held := cfg.BoundsOf(who)
+	if err := held.May(policy.ToolExec); err != nil {
+		return err
+	}
 	if err := req.Validate(cfg); err != nil {
 		return err
 	}
@@ -54,8 +59,10 @@ func (v *Supervisor) CheckExec(profile string, req *ExecRequest) error {
 	if !ok {
 		return nil
 	}
-	_, _, err := p.ExecTimeout(profile, req.Timeout)
-	return err
+	if _, _, err := held.ExecTimeout(&p, profile, req.Timeout); err != nil {
+		return err
+	}
+	return v.book.TryExecution(who.Name, &held)
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.

@@ -84,7 +84,7 @@ func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
 func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
-	if err := c.Sup.CheckExec(req.Profile, exec); err != nil {
+	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
 		return nil, err
 	}
 	s, isNew, err := c.Sup.Create(c.Context(), c.Who, wire.SessionRequest(req))

@@ -36,7 +36,8 @@ func Create(c *route.Call) (any, error) {
 	if err := c.DecodeBody(&req, route.MaxSessionBody); err != nil {
 		return nil, err
 	}
-	s, isNew, err := c.Sup.Create(c.Context(), c.Who, wire.SessionRequest(&req))
+	want := wire.SessionRequest(&req)
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func Create(c *route.Call) (any, error) {
 		return wire.Session(s.Info()), nil
 	}
 	answer := route.Created{Body: wire.Session(s.Info())}
-	if req.ID == "" { // nobody could use it who does not learn its id
+	if want.MadeUp { // nobody could use it who does not learn its id
 		answer.Undo = func() { c.End(s, supervisor.EndUnclaimed) }
 	}
 	return answer, nil

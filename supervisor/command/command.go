@@ -47,6 +47,7 @@ type Exec struct {
 // Context is what a session gives to all that runs in it.
 type Context struct {
 	Config   *policy.Config
+	Held     policy.Held // the bounds of whose session it is
 	Profile  *policy.Profile
 	Settings policy.Settings
 	Enforced map[string]policy.Mechanism
@@ -66,6 +67,13 @@ type Order struct {
 // it does not ask for, and may ask for any.
 func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 	if err := req.Validate(c.Config); err != nil {
+		return nil, err
+	}
+	tool := policy.ToolExec
+	if managed {
+		tool = policy.ToolProcesses
+	}
+	if err := c.Held.May(tool); err != nil {
 		return nil, err
 	}
 	timeout, clamped, err := c.timeout(req.Timeout, managed)
@@ -108,13 +116,13 @@ const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
 func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
 	switch {
 	case !managed:
-		return c.Profile.ExecTimeout(c.Settings.Profile, asked)
+		return c.Held.ExecTimeout(c.Profile, c.Settings.Profile, asked)
 	case asked == nil:
 		return 0, nil, nil
 	case *asked <= 0 || *asked > longestTimeout:
 		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
 	}
-	return time.Duration(*asked), nil, nil
+	return c.Held.Timeout(time.Duration(*asked), true)
 }
 
 // argv sets the arguments. It returns the code if that is too long to be one of them.

@@ -167,14 +167,30 @@ func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time
 	defer l.mu.Unlock()
 	l.turnLocked()
 	u := l.ofLocked(principal)
-	now := l.clock.Wall().UTC()
-	rest = now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
+	rest = l.rest()
 	if used = int(u.Executions); most > 0 && used >= most {
 		u.Denied++
 		return false, used, rest
 	}
 	u.Executions++
 	return true, used, rest
+}
+
+// Used is how many executions of a principal have begun today, and how long the day still is.
+func (l *Ledger) Used(principal string) (used int, rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	if u := l.use[principal]; u != nil {
+		used = int(u.Executions)
+	}
+	return used, l.rest()
+}
+
+// rest is how long the day still is.
+func (l *Ledger) rest() time.Duration {
+	now := l.clock.Wall().UTC()
+	return now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
 }
 
 // AddCPU counts the processor time of an execution that has ended, in a session whose readings do not.

@@ -70,10 +70,11 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := s
-		clamped, err := h.Hold(&s, req)
-		if err != nil {
+		if err := h.Hold(&s, req); err != nil {
 			t.Fatal(err)
 		}
+		clamped := s.Clamped
+		s.Clamped = nil
 		got := Ceilings{s.CPUs, s.Memory, s.Swap, s.Pids, s.CPUWeight, s.IOWeight, s.IORead, s.IOWrite, s.Tmp, s.WorkspaceQuota, s.WorkspaceInodes, ceilings.Timeout, s.TTL, s.MaxLifetime}
 		want := ceilings
 		if req.Swap == nil {
@@ -119,8 +120,8 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := s
-	if clamped, err := h.Hold(&s, req); err != nil || clamped != nil || !s.Unchanged(&want) {
-		t.Errorf("%v, %v", clamped, err)
+	if err := h.Hold(&s, req); err != nil || !s.Unchanged(&want) {
+		t.Errorf("%v, %v", s.Clamped, err)
 	}
 }
 
@@ -135,14 +136,14 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if clamped, err := h.Hold(&s, &Request{}); err != nil || len(clamped) != 1 || s.Memory != 64*quantity.MiB {
-		t.Errorf("the profile: %v, %v", clamped, err)
+	if err := h.Hold(&s, &Request{}); err != nil || len(s.Clamped) != 1 || s.Memory != 64*quantity.MiB {
+		t.Errorf("the profile: %v, %v", s.Clamped, err)
 	}
 	req := &Request{Memory: new(quantity.GiB)}
 	if s, _, err = c.Merge(req); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.Hold(&s, req)
+	err = h.Hold(&s, req)
 	if got := refusalOf(t, err); got != (refusal{fault.Denied, "memory", "1GiB", "at most 64MiB"}) || fault.DenialOf(err).Rule != "policy.ci.ceilings.memory" {
 		t.Errorf("the request: %+v, %+v", got, fault.DenialOf(err))
 	}
@@ -177,7 +178,7 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	} {
 		s := base()
 		tc.change(&s)
-		_, err := h.Hold(&s, &Request{})
+		err := h.Hold(&s, &Request{})
 		d := fault.DenialOf(err)
 		if fault.KindOf(err) != fault.Denied || d == nil || d.Layer != tc.layer || d.Rule != "policy.ci."+tc.rule || d.Setting == "" || d.Allowed == "" {
 			t.Errorf("%s: %v, %+v", tc.name, err, d)
@@ -185,7 +186,7 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	}
 	s := base()
 	s.Mounts = []Mount{{Source: "/srv/ci"}, {Source: "/data/x"}}
-	if _, err := h.Hold(&s, &Request{}); err != nil || s.Mounts[0].Within != "/srv/ci" || s.Mounts[1].Within != "/data" {
+	if err := h.Hold(&s, &Request{}); err != nil || s.Mounts[0].Within != "/srv/ci" || s.Mounts[1].Within != "/data" {
 		t.Errorf("%v, %+v", err, s.Mounts)
 	}
 	for _, tool := range Tools() {
@@ -197,7 +198,7 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	h.Networks = []string{NetworkEgress}
 	s = base()
 	s.Network = NetworkEgress
-	if _, err := h.Hold(&s, &Request{}); fault.DenialOf(err) == nil || fault.DenialOf(err).Layer != fault.LayerNetwork {
+	if err := h.Hold(&s, &Request{}); fault.DenialOf(err) == nil || fault.DenialOf(err).Layer != fault.LayerNetwork {
 		t.Errorf("a network without the tool: %v", err)
 	}
 }
@@ -282,5 +283,32 @@ func TestTheIdOfASession(t *testing.T) {
 	}
 	if !slices.Contains(Tools(), ToolNetwork) {
 		t.Error("the list of tools is not whole")
+	}
+}
+
+// What a change gives anew is not listed as cut any more.
+func TestAChangeIsHeldToo(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), "ci"}
+	s, p, err := c.Merge(&Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Hold(&s, &Request{}); err != nil || len(s.Clamped) != 2 {
+		t.Fatalf("%v, %v", s.Clamped, err)
+	}
+	for _, tc := range []struct {
+		ask, got quantity.Size
+		clamps   int
+	}{{40 * quantity.MiB, 40 * quantity.MiB, 1}, {quantity.GiB, 64 * quantity.MiB, 2}} {
+		req := &Request{Memory: new(tc.ask)}
+		next, err := p.Change(&s, req)
+		if err == nil {
+			err = h.Limits(&next, req)
+		}
+		if err != nil || next.Memory != tc.got || len(next.Clamped) != tc.clamps || len(s.Clamped) != 2 {
+			t.Errorf("%v: %v, %v, %v", tc.ask, next.Memory, next.Clamped, err)
+		}
 	}
 }

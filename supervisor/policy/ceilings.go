@@ -13,41 +13,58 @@ import (
 )
 
 // Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
-// it where the bounds say so, and listed; anything else that they do not allow is refused. asked tells what
-// the request has said itself: a default that is too much is always cut.
-func (h *Held) Hold(s *Settings, asked *Request) ([]Clamp, error) {
-	if h.Name == "" {
-		return nil, nil
-	}
+// it where the bounds say so, and is in Settings.Clamped; anything else that they do not allow is refused.
+// asked tells what the request has said itself: a default that is too much is always cut.
+func (h *Held) Hold(s *Settings, asked *Request) error {
 	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
-		return nil, h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
+		return h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
 	}
 	if !slices.Contains(h.Networks, s.Network) {
-		return nil, h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
+		return h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
 	}
 	if s.Network != NetworkOff {
 		if err := h.May(ToolNetwork); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for i := range s.Mounts {
 		root := h.root(s.Mounts[i].Source)
 		if root == "" {
-			return nil, h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), s.Mounts[i].Source, "mounts", h.Mounts)
+			return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), s.Mounts[i].Source, "mounts", h.Mounts)
 		}
 		if s.Mounts[i].Within = root; root == Any {
 			s.Mounts[i].Within = ""
 		}
 	}
-	return h.cut(s, asked)
+	var err error
+	s.Clamped, err = h.cut(s, asked)
+	return err
 }
 
-// Limits holds limits alone, of a session that is changed.
-func (h *Held) Limits(s *Settings, asked *Request) ([]Clamp, error) {
-	if h.Name == "" {
-		return nil, nil
+// Limits holds limits alone, of a session that is changed. What is cut is in Settings.Clamped.
+func (h *Held) Limits(s *Settings, asked *Request) error {
+	clamped, err := h.cut(s, asked)
+	if err != nil {
+		return err
 	}
-	return h.cut(s, asked)
+	was := slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool {
+		return asked.names(c.Field) || slices.ContainsFunc(clamped, func(n Clamp) bool { return n.Field == c.Field })
+	})
+	s.Clamped = append(was, clamped...)
+	if len(s.Clamped) == 0 {
+		s.Clamped = nil // as it is where there never was any
+	}
+	return nil
+}
+
+// names reports whether a request has said a limit itself.
+func (req *Request) names(field string) bool {
+	given, ok := map[string]bool{
+		"cpus": req.CPUs != nil, "memory": req.Memory != nil, "memory_high": req.MemoryHigh != nil || req.Memory != nil, "swap": req.Swap != nil, "pids": req.Pids != nil,
+		"cpu_weight": req.CPUWeight != nil, "io_weight": req.IOWeight != nil, "io_read": req.IORead != nil, "io_write": req.IOWrite != nil,
+		"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil, "ttl": req.TTL != nil, "max_lifetime": req.MaxLifetime != nil,
+	}[field]
+	return ok && given
 }
 
 // cut cuts every limit to its ceiling.
@@ -75,11 +92,21 @@ func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
 	return t.clamped, t.err
 }
 
+// ExecTimeout is that of the profile, held.
+func (h *Held) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
+	d, clamped, err := p.ExecTimeout(name, asked)
+	if err != nil {
+		return 0, nil, err
+	}
+	d, more, err := h.Timeout(d, asked != nil)
+	if len(more) > 0 && len(clamped) > 0 { // once is enough: what was asked for, and what it came to
+		more[0].Asked, clamped = clamped[0].Asked, nil
+	}
+	return d, append(clamped, more...), err
+}
+
 // Timeout holds the time of one execution. More than a managed process has asked for is 0, which is none.
 func (h *Held) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, error) {
-	if h.Name == "" {
-		return d, nil, nil
-	}
 	t := cutter{held: h}
 	got := ceiling(&t, "timeout", quantity.Duration(d), h.Ceilings.Timeout, explicit, true)
 	return time.Duration(got), t.clamped, t.err

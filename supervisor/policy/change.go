@@ -53,15 +53,16 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 // Unchanged reports whether two settings are the same.
 func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
 
-// Fits refuses limits that were asked for and are above what the machine has: they would be none.
-func (req *Request) Fits(has machine.Size) error {
+// Fits refuses limits that were asked for, as far as they are given, and are above what the machine has: they
+// would be none.
+func (req *Request) Fits(has machine.Size, s *Settings) error {
 	switch {
-	case req.CPUs != nil && *req.CPUs > float64(has.CPUs):
-		return fault.Field("cpus", *req.CPUs, fmt.Sprintf("at most %d, which this host has", has.CPUs))
-	case req.Memory != nil && *req.Memory > has.Memory:
-		return fault.Field("memory", *req.Memory, fmt.Sprintf("at most %d MiB, which this host has", has.Memory/quantity.MiB))
-	case req.Pids != nil && *req.Pids > has.Pids:
-		return fault.Field("pids", *req.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", has.Pids))
+	case req.CPUs != nil && s.CPUs > float64(has.CPUs):
+		return fault.Field("cpus", s.CPUs, fmt.Sprintf("at most %d, which this host has", has.CPUs))
+	case req.Memory != nil && s.Memory > has.Memory:
+		return fault.Field("memory", s.Memory, fmt.Sprintf("at most %d MiB, which this host has", has.Memory/quantity.MiB))
+	case req.Pids != nil && s.Pids > has.Pids:
+		return fault.Field("pids", s.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", has.Pids))
 	}
 	return nil
 }

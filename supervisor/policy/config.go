@@ -22,6 +22,7 @@ type Config struct {
 	Sessions  SessionLimits       `toml:"sessions"`
 	Exec      ExecLimits          `toml:"exec"`
 	Processes ProcessLimits       `toml:"processes"`
+	Usage     UsageKeep           `toml:"usage"`
 	Env       map[string]string   `toml:"env"`
 	Languages map[string]Language `toml:"languages"`
 	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
@@ -60,6 +61,11 @@ type ExecLimits struct {
 type ProcessLimits struct {
 	Max  int               `toml:"max"`  // of a session, living
 	Keep quantity.Duration `toml:"keep"` // how long one that has ended is known
+}
+
+// UsageKeep is about what is known of what everybody has used.
+type UsageKeep struct {
+	KeepDays int `toml:"keep_days"`
 }
 
 // Language is how code of a language is run. In both forms exactly one argument is the placeholder:
@@ -170,6 +176,7 @@ func DefaultConfig() Config {
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
+		Usage:     UsageKeep{KeepDays: 400},
 		Env:       defaultEnv(),
 		Languages: defaultLanguages(),
 		Profiles:  defaultProfiles(),
@@ -241,6 +248,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Processes.Keep < 0 || c.Processes.Keep > longestTimeout {
 		bad("processes.keep", c.Processes.Keep, "0s to "+longestTimeout.String())
+	}
+	if c.Usage.KeepDays < 1 || c.Usage.KeepDays > 10_000 {
+		bad("usage.keep_days", c.Usage.KeepDays, "1 to 10000")
 	}
 	if c.Host.KeepFreeDisk > maxSize || c.Host.KeepFreeMemory > maxSize {
 		bad("host", fmt.Sprintf("keep_free_disk %v, keep_free_memory %v", c.Host.KeepFreeDisk, c.Host.KeepFreeMemory), "at most "+quantity.Size(maxSize).String())

@@ -51,6 +51,7 @@ func (c *Config) SessionID(h *Held, req *Request) (string, error) {
 	case !force && req.ID != "":
 		return req.ID, ValidateID(req.ID)
 	case !force && req.Template == "" && req.Variables == nil:
+		req.MadeUp = true
 		return NewID(), nil
 	case text == "":
 		return "", fault.Field("variables", fault.Word("given"), "left out without a template").

@@ -24,6 +24,7 @@ type Request struct {
 	ID              string // "": one is made of Template, or up
 	Template        string // of the id; "": the configured one
 	Variables       map[string]string
+	MadeUp          bool   // set where the id was: nobody could ask for the session who does not learn it
 	Profile         string // "": the configured default
 	Image           *string
 	Network         *string
@@ -81,7 +82,8 @@ type Settings struct {
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Mounts          []Mount           `json:"mounts,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
-	EnvNames        []string          `json:"env,omitempty"` // names only; the values are in no record
+	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
+	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
 }
 
 // Bounds of a session's fields.
@@ -194,9 +196,10 @@ func pick[T comparable](m *merger, field string, profile T, asked *T) T {
 
 // Clamp says that less was given than asked for.
 type Clamp struct {
-	Field, Asked, Got string
-
-	By string // the key of box.toml that says so
+	Field string `json:"field"`
+	Asked string `json:"asked"` // or what the profile has
+	Got   string `json:"got"`
+	By    string `json:"by"` // the key of box.toml that says so
 }
 
 // ExecTimeout is how long an execution may take: the profile's, or the request's as far as the profile goes.

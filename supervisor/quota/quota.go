@@ -21,6 +21,8 @@ type Day interface {
 	// Begin counts one more execution of a principal, unless it has had that many today; most 0 is any number.
 	// It returns how many there were before, and how long the day still is.
 	Begin(principal string, most int) (ok bool, used int, rest time.Duration)
+	// Used is how many there were, and counts none.
+	Used(principal string) (used int, rest time.Duration)
 }
 
 // Book holds all reservations.
@@ -82,14 +84,43 @@ func (b *Book) Session(principal string, held *policy.Held, key string, size Siz
 	defer b.mu.Unlock()
 	a := b.of(principal)
 	defer b.forget(principal)
-	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
-		return full(held, "sessions", "sessions", strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
-	}
-	if err := a.fits(held, Size{}, size); err != nil {
+	if err := a.another(held, size); err != nil {
 		return err
 	}
 	a.add(key, size)
 	return nil
+}
+
+// another refuses a session that would be one too many.
+func (a *account) another(held *policy.Held, size Size) error {
+	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
+		return full(held, "sessions", "sessions", strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
+	}
+	return a.fits(held, Size{}, size)
+}
+
+// TrySession says whether Session would be refused now, and reserves nothing.
+func (b *Book) TrySession(principal string, held *policy.Held, size Size) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.forget(principal)
+	return b.of(principal).another(held, size)
+}
+
+// TryExecution says whether Execution would be refused now, and takes nothing.
+func (b *Book) TryExecution(principal string, held *policy.Held) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.of(principal)
+	defer b.forget(principal)
+	if err := a.oneMore(held); err != nil {
+		return err
+	}
+	if err := a.inRate(held, b.now()); err != nil {
+		return err
+	}
+	used, rest := b.day.Used(principal)
+	return inDay(held, used, rest)
 }
 
 func (a *account) add(key string, size Size) {
@@ -169,8 +200,8 @@ func (b *Book) Execution(principal string, held *policy.Held) (release func(), e
 	defer b.mu.Unlock()
 	a := b.of(principal)
 	defer b.forget(principal)
-	if most := held.Executions; most > 0 && a.executions >= most {
-		return nil, full(held, "executions", "executions under way", strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
+	if err := a.oneMore(held); err != nil {
+		return nil, err
 	}
 	if err := b.begin(principal, a, held); err != nil {
 		return nil, err
@@ -217,25 +248,50 @@ func (b *Book) once(principal string, give func(*account)) func() {
 	})
 }
 
+// oneMore refuses an execution that would be one too many at a time.
+func (a *account) oneMore(held *policy.Held) error {
+	if most := held.Executions; most > 0 && a.executions >= most {
+		return full(held, "executions", "executions under way", strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
+	}
+	return nil
+}
+
 // begin takes an execution from the rate and from the day, or neither.
 func (b *Book) begin(principal string, a *account, held *policy.Held) error {
 	now := b.now()
-	if wait := a.fill(held, now); wait > 0 {
-		most := strconv.Itoa(held.PerMinute)
-		err := exceeded(held, "executions_per_minute", most, most, "your executions come too fast", fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
-		err.Denial.After = wait
+	if err := a.inRate(held, now); err != nil {
 		return err
 	}
 	if ok, used, rest := b.day.Begin(principal, held.PerDay); !ok {
-		err := full(held, "executions_per_day", "executions today", strconv.Itoa(used), strconv.Itoa(held.PerDay), "a day begins at midnight UTC")
-		err.Denial.After = rest
-		return err
+		return inDay(held, used, rest)
 	}
 	if held.PerMinute > 0 {
 		a.tokens--
 		a.again = now.Add(time.Duration((burst(held) - a.tokens) / rate(held)))
 	}
 	return nil
+}
+
+// inRate refuses an execution that comes too fast.
+func (a *account) inRate(held *policy.Held, now time.Time) error {
+	wait := a.fill(held, now)
+	if wait == 0 {
+		return nil
+	}
+	most := strconv.Itoa(held.PerMinute)
+	err := exceeded(held, "executions_per_minute", most, most, "your executions come too fast", fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
+	err.Denial.After = wait
+	return err
+}
+
+// inDay refuses an execution where there have been as many today as there may be.
+func inDay(held *policy.Held, used int, rest time.Duration) error {
+	if held.PerDay == 0 || used < held.PerDay {
+		return nil
+	}
+	err := full(held, "executions_per_day", "executions today", strconv.Itoa(used), strconv.Itoa(held.PerDay), "a day begins at midnight UTC")
+	err.Denial.After = rest
+	return err
 }
 
 // fill puts into the bucket what the time since has brought, and returns how long it takes until there is one.

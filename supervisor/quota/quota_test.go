@@ -34,6 +34,12 @@ func (d *days) Begin(principal string, most int) (bool, int, time.Duration) {
 	return true, used, time.Hour
 }
 
+func (d *days) Used(principal string) (int, time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.used[principal], time.Hour
+}
+
 // clock is one that a test sets.
 type clock struct{ at atomic.Int64 }
 
@@ -104,6 +110,12 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 			for i := range 2 {
 				if err := tc.do(b, h, i); err != nil {
 					t.Fatalf("number %d: %v", i, err)
+				}
+			}
+			for range 3 { // who asks takes nothing
+				tried := errors.Join(b.TrySession("ann", h, small), b.TryExecution("ann", h))
+				if refused := tc.rule != "processes"; (tried != nil) != refused {
+					t.Errorf("tried: %v", tried)
 				}
 			}
 			d := denial(t, tc.do(b, h, 2))

@@ -63,6 +63,7 @@ func (s *Session) enter(p *process.Process) bool {
 	s.execs++
 	if entry.past = p.Past(); !entry.past {
 		s.running++
+		entry.release = s.host.Book.Running(s.Owner.Name, spec.Managed)
 		if entry.managed {
 			s.lives++
 		}

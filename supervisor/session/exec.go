@@ -26,6 +26,7 @@ type ExecRequest = command.Exec
 // Execution is a program under way.
 type Execution struct {
 	session *Session
+	release func() // gives back what was reserved
 	program *client.Program
 	timeout time.Duration
 	clamped []policy.Clamp
@@ -44,7 +45,8 @@ type Execution struct {
 
 // context is what a session gives to its programs.
 func (s *Session) context() *command.Context {
-	return &command.Context{Config: s.host.Config(), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: s.env}
+	cfg := s.host.Config()
+	return &command.Context{Config: cfg, Held: cfg.BoundsOf(s.Owner), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: s.env}
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
@@ -60,7 +62,8 @@ func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
 // Start starts a program in a session, once that has started itself. The caller must call Close, which
 // ends the program if it still runs.
 func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, error) {
-	order, err := s.context().Order(req, false)
+	given := s.context()
+	order, err := given.Order(req, false)
 	if err != nil {
 		return nil, err
 	}
@@ -75,12 +78,21 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	box, err := s.begin(s.host.Config().Exec.MaxPerSession, time.Now())
+	if err := s.room(given.Config.Exec.MaxPerSession); err != nil { // which takes nothing of the owner's day
+		return nil, err
+	}
+	release, err := s.host.Book.Execution(s.Owner.Name, &given.Held)
 	if err != nil {
+		return nil, err
+	}
+	box, err := s.begin(given.Config.Exec.MaxPerSession, time.Now())
+	if err != nil {
+		release()
 		return nil, err
 	}
 	p, err := box.Start(cmd, files)
 	if err != nil {
+		release()
 		s.done()
 		if errors.Is(err, client.ErrBoxLost) {
 			return nil, Gone(s.ID)
@@ -89,7 +101,7 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	}
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
-	e := &Execution{caller: context.WithoutCancel(ctx), session: s, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	e := &Execution{caller: context.WithoutCancel(ctx), session: s, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
@@ -196,6 +208,9 @@ func (e *Execution) Close() {
 		if e.stdin != nil {
 			e.stdin.Abandon()
 		}
+		if exit, err := e.program.Wait(e.caller); err == nil { // does not wait
+			e.session.used(exit)
+		}
 		if e.follow {
 			_ = e.program.Forget() // without a box there is nothing to forget
 		}
@@ -203,8 +218,16 @@ func (e *Execution) Close() {
 		e.told.Do(func() { // nobody has waited for it
 			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(result.StatusCanceled)})
 		})
+		e.release()
 		e.session.done()
 	})
+}
+
+// used tells what a program has used, where the groups of the box do not.
+func (s *Session) used(exit *isolation.Exit) {
+	if !s.Grouped() {
+		s.host.Used(s.Owner.Name, exit.UserTime+exit.SystemTime)
+	}
 }
 
 // done ends an execution, and tells the reaper if it may not know when the session ends now.

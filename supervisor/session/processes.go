@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ type slot struct {
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
+	release func()      // gives back what was reserved; nil of one that is past
 	timer   *time.Timer // guarded by the session's mu: forgets it; nil while it lives
 }
 
@@ -37,11 +39,12 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	if err := s.Await(ctx); err != nil {
 		return nil, false, err
 	}
-	spec, err := s.context().Process(req)
+	given := s.context()
+	spec, err := given.Process(req)
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := s.reserveProcess(spec)
+	entry, mine, err := s.reserveProcess(spec, given)
 	if err != nil {
 		return nil, false, err
 	}
@@ -71,7 +74,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (s *Session) reserveProcess(spec *process.Spec) (entry *slot, mine bool, err error) {
+func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (entry *slot, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -84,20 +87,33 @@ func (s *Session) reserveProcess(spec *process.Spec) (entry *slot, mine bool, er
 		return entry, false, nil
 	}
 	if !spec.Managed {
-		if err := s.roomLocked(s.host.Config().Exec.MaxPerSession); err != nil {
+		if err := s.roomLocked(given.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if s.lives >= s.host.Config().Processes.Max {
+	} else if most := given.Config.Processes.Max; s.lives >= most {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
-			WithHint("stop one of them")
+			WithHint("stop one of them").
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
+	}
+	reserve := s.host.Book.Execution
+	if spec.Managed {
+		reserve = s.host.Book.Process
+	}
+	if err := s.openLocked(); err != nil {
+		return nil, false, err
+	}
+	release, err := reserve(s.Owner.Name, &given.Held)
+	if err != nil {
+		return nil, false, err
 	}
 	if err := s.beginLocked(time.Now()); err != nil {
+		release()
 		return nil, false, err
 	}
 	if spec.Managed {
 		s.lives++
 	}
-	entry = &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, release: release, known: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -113,7 +129,7 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = Gone(s.ID)
 		}
-		s.processEnded(entry)
+		s.processEnded(ctx, entry)
 		s.dropProcess(entry)
 		return
 	}
@@ -145,19 +161,25 @@ func (s *Session) drive(ctx context.Context, entry *slot) {
 		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
 		if !entry.past {
 			s.tellEnd(ctx, entry.process, entry.managed)
-			s.processEnded(entry)
+			s.processEnded(ctx, entry)
 		}
 		s.retire(entry)
 	})
 }
 
 // processEnded lets go of a session.
-func (s *Session) processEnded(entry *slot) {
+func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.mu.Lock()
 	if entry.managed {
 		s.lives--
 	}
 	s.mu.Unlock()
+	if entry.process != nil {
+		if exit, err := entry.process.Wait(context.WithoutCancel(ctx)); err == nil { // it has ended
+			s.used(exit)
+		}
+	}
+	entry.release()
 	s.done()
 }
 

@@ -4,9 +4,11 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
 // Host is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
@@ -29,6 +32,8 @@ type Host struct {
 	Due      func(time.Time) // the session has an end that may be earlier than any other
 	Leaving  func() bool     // the boxes are about to be left to the next boxd
 	Events   *events.Log     // nil: what happens is not noted
+	Book     *quota.Book     // what owners have
+	Used     func(owner string, cpu time.Duration)
 }
 
 // Params are what a session is made of.
@@ -166,22 +171,38 @@ func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	return s.box, s.beginLocked(now)
 }
 
+// room refuses an execution that begin would refuse now.
+func (s *Session) room(limit int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.roomLocked(limit), s.openLocked())
+}
+
 // roomLocked refuses an execution that would be one too many.
 func (s *Session) roomLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
 		return nil // or beginLocked refuses it
 	}
 	return fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
-		WithHint("wait for one of them to end")
+		WithHint("wait for one of them to end").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})
 }
 
-// beginLocked is begin for whoever counts for himself.
-func (s *Session) beginLocked(now time.Time) error {
+// openLocked refuses a session in which nothing can begin.
+func (s *Session) openLocked() error {
 	if s.state != StateReady {
 		return Gone(s.ID)
 	}
 	if s.frozen {
 		return failure.Frozen(s.ID)
+	}
+	return nil
+}
+
+// beginLocked is begin for whoever counts for himself.
+func (s *Session) beginLocked(now time.Time) error {
+	if err := s.openLocked(); err != nil {
+		return err
 	}
 	s.running++
 	s.execs++

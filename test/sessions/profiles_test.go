@@ -140,7 +140,7 @@ func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
 	create(t, d, api.SessionRequest{ID: "s1"})
 	req := sh("true")
 	req.Timeout = duration("1h")
-	want := []api.Clamp{{Field: "timeout", Asked: "1h", Got: "3s"}}
+	want := []api.Clamp{{Field: "timeout", Asked: "1h", Got: "3s", By: "profiles.default.max_timeout"}}
 	if r := in(t, d, "s1", req); r.Timeout != *duration("3s") || !cmp.Equal(r.Clamped, want) {
 		t.Errorf("%s", show(r))
 	}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/ledger"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// want is what a request for a session has come to.
+type want struct {
+	who      Principal
+	req      *policy.Request // its id is the one the session is to have
+	cfg      *policy.Config  // one for the whole of the request
+	held     policy.Held
+	settings policy.Settings
+	profile  *policy.Profile
+	enforced map[string]policy.Mechanism
+}
+
+// want merges a request with its profile and holds it against the bounds of who asks. What it has found out
+// until a refusal is there too.
+func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Request) (*want, error) {
+	w := &want{who: who, req: req, cfg: v.cfg.Load()}
+	w.held = w.cfg.BoundsOf(who)
+	id, err := w.cfg.SessionID(&w.held, req)
+	if err != nil {
+		return w, err
+	}
+	req.ID = id
+	if w.settings, w.profile, err = w.cfg.Merge(req); err != nil {
+		return w, err
+	}
+	if err = w.held.Hold(&w.settings, req); err != nil {
+		return w, err
+	}
+	if err = req.Fits(v.machine, &w.settings); err != nil {
+		return w, err
+	}
+	w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings)
+	return w, err
+}
+
+// roomLocked refuses a session that would be one too many, whoever asks.
+func (v *Supervisor) roomLocked(w *want) error {
+	const hint = "remove one with boxctl rm, or wait for an idle one to end"
+	limits := w.cfg.Sessions
+	if v.closed {
+		return Stopping()
+	}
+	if most := limits.Max; len(v.sessions) >= most {
+		return fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})
+	}
+	if own := v.ownedLocked(w.who); !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
+		return fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})
+	}
+	return nil
+}
+
+// forget takes a session off the list, with what it had reserved.
+func (v *Supervisor) forget(s *Session) {
+	v.mu.Lock()
+	delete(v.sessions, s.Key)
+	v.book.Release(s.Owner.Name, s.Key)
+	v.mu.Unlock()
+}
+
+// May refuses a tool that the owner of a session may not use in it: see policy.Tools.
+func (v *Supervisor) May(s *Session, tool string) error {
+	held := v.cfg.Load().BoundsOf(s.Owner)
+	return held.May(tool)
+}
+
+// reading is what a session has at the moment.
+func (v *Supervisor) reading(s *Session) ledger.Reading {
+	r := ledger.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
+	if d := v.Work(s); d != nil {
+		r.Disk = quantity.Size(d.Used)
+	}
+	if u := s.Usage(); u != nil {
+		r.CPU = u.CPU
+	}
+	return r
+}
+
+// readings are those of all sessions.
+func (v *Supervisor) readings() map[string]ledger.Reading {
+	v.mu.Lock()
+	all := make([]*Session, 0, len(v.sessions))
+	for _, s := range v.sessions {
+		all = append(all, s)
+	}
+	v.mu.Unlock()
+	list := make(map[string]ledger.Reading, len(all))
+	for _, s := range all {
+		select {
+		case <-s.Started():
+			list[s.Key] = v.reading(s)
+		default: // it is not counted yet
+		}
+	}
+	return list
+}
+
+// Usage is what a principal, or everybody, has used on the last days that there are.
+func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Row, error) {
+	name := who.Name
+	if everybody {
+		name = ""
+	}
+	return v.ledger.Rows(name, days)
+}
+
+// UsedToday is what everybody has used on this day, from memory alone.
+func (v *Supervisor) UsedToday() []ledger.Row { return v.ledger.Today() }

@@ -32,7 +32,6 @@ import (
 var version = "devel"
 
 const (
-	configPath = "/etc/boxd/box.toml"
 	// greetPatience covers an earlier keeper that has to end first, and the making of the store.
 	greetPatience = time.Minute
 )
@@ -48,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
-	path := flags.String("config", "", "configuration `file`; default "+configPath+", if it exists")
+	path := flags.String("config", "", "configuration `file`; default "+config.DefaultPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	show := flags.Bool("version", false, "print the version and exit")
 	unit := flags.Bool("keeper-unit", false, "the keeper has a unit of its own, as boxd-keeper.service is")
@@ -65,10 +64,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	required := *path != ""
 	if !required {
-		*path = configPath
+		*path = config.DefaultPath
 	}
 	load := func() (config.Config, error) {
-		cfg, err := config.Load(*path, required)
+		cfg, err := config.Load(*path, required, os.Environ())
 		if err == nil {
 			err = chooseKeeper(&cfg, *unit || *be)
 		}

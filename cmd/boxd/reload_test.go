@@ -68,14 +68,14 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		}
 	}
 	write("")
-	started, err := config.Load(path, true)
+	started, err := config.Load(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, text := quiet()
 	most, refuses := 0, error(nil)
 	r := &reloader{
-		load: func() (config.Config, error) { return config.Load(path, true) }, started: &started, log: log, events: events.New(8, events.Logged(log)),
+		load: func() (config.Config, error) { return config.Load(path, true, nil) }, started: &started, log: log, events: events.New(8, events.Logged(log)),
 		apply: func(c *config.Config) error {
 			if refuses == nil {
 				most = c.Sessions.Max

@@ -88,6 +88,9 @@ func (s *Size) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// MarshalText writes the size as a configuration has it.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // MarshalJSON writes the number of bytes.
 func (s Size) MarshalJSON() ([]byte, error) { return strconv.AppendUint(nil, uint64(s), 10), nil }
 
@@ -137,6 +140,9 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	*d = Duration(n * float64(time.Second))
 	return nil
 }
+
+// MarshalText writes the duration as a configuration has it.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // MarshalJSON writes the text.
 func (d Duration) MarshalJSON() ([]byte, error) { return strconv.AppendQuote(nil, d.String()), nil }

@@ -37,6 +37,8 @@ type Config struct {
 	Access rules.Config   `toml:"access"`
 	policy.Config
 	Principals map[string]rules.Rule `toml:"principals"`
+	// Origins says where each key comes from that has been set: a file and its line, or a variable.
+	Origins map[string]string `toml:"-"`
 }
 
 // Daemon is the table of what boxd itself needs: where it listens and keeps things, who starts its keeper.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -51,10 +52,14 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Load(path, true)
+	got, err := Load(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(got.Origins) > 0 {
+		t.Errorf("it sets %v", got.Origins)
+	}
+	got.Origins = nil
 	if diff := cmp.Diff(Default(), got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
 	}
@@ -64,7 +69,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path+".d", "x.toml"), []byte("[sessions]\nmax = 7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = Load(path, true); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
+	if got, err = Load(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
 		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
 	}
 	// Every value of the file is there to be uncommented.
@@ -162,7 +167,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Load(path, true)
+			_, err := Load(path, true, nil)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -190,7 +195,7 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := Load(path, true)
+	cfg, err := Load(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,10 +205,10 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 	if got := cfg.Allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
 		t.Errorf("allow = %v", got)
 	}
-	if _, err := Load(path+".none", true); err == nil {
+	if _, err := Load(path+".none", true, nil); err == nil {
 		t.Error("a missing file that was named is no error")
 	}
-	if _, err := Load(path+".none", false); err != nil {
+	if _, err := Load(path+".none", false, nil); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
 	}
 }
@@ -217,10 +222,107 @@ func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
 		if err := os.WriteFile(path, []byte("[sessions]\n"+text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := Load(path, true); err != nil || cfg.Sessions.MaxPerOwner != want {
+		if cfg, err := Load(path, true, nil); err != nil || cfg.Sessions.MaxPerOwner != want {
 			t.Errorf("%q: %d, %v, want %d", text, cfg.Sessions.MaxPerOwner, err, want)
 		}
 	}
+}
+
+func TestDropInsOfTheAdministratorHideThoseOfTheVendor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"vendor/10-a.toml", "vendor/20-b.toml", "boot/20-b.toml", "boot/30-c.toml", "etc/30-c.toml", "etc/05-d.toml", "etc/not"} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := dropIns([]string{dir + "/vendor", dir + "/boot", dir + "/etc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{dir + "/etc/05-d.toml", dir + "/vendor/10-a.toml", dir + "/boot/20-b.toml", dir + "/etc/30-c.toml"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := dropInDirs(DefaultPath); len(got) != 3 || got[2] != "/etc/boxd/box.toml.d" {
+		t.Errorf("the packaged boxd reads %q", got)
+	}
+	if got := dropInDirs("/x"); !slices.Equal(got, []string{"/x.d"}) {
+		t.Errorf("another reads %q", got)
+	}
+}
+
+func TestVariablesComeOnTop(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "box.toml")
+	if err := os.WriteFile(path, []byte("\n[sessions]\nmax = 3\n[profiles.mine]\nmemory = \"1GiB\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(path, true, []string{
+		"BOXD__SESSIONS__MAX=9", "BOXD__PROFILES__MINE__PIDS=77", "BOXD__PROFILES__MINE__TTL=5m", `BOXD__LIMITS__BEST_EFFORT=["cpu", "io"]`,
+		"BOXD__ENV__MyName=a\"b\\c=\n1", "BOXD__DAEMON__SOCKET_GROUP=7", "BOXD_SOCKET=/nothing", "BOXD_=", "HOME=/x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := cfg.Profiles["mine"]
+	if cfg.Sessions.Max != 9 || mine.Pids != 77 || mine.Memory != quantity.GiB || time.Duration(mine.TTL) != 5*time.Minute ||
+		!slices.Equal(cfg.Limits.BestEffort, []string{"cpu", "io"}) || cfg.Env["MyName"] != "a\"b\\c=\n1" || cfg.Daemon.SocketGroup != "7" {
+		t.Errorf("max %d, mine %+v, best effort %q, env %q, group %q", cfg.Sessions.Max, mine, cfg.Limits.BestEffort, cfg.Env, cfg.Daemon.SocketGroup)
+	}
+	values, err := cfg.Values()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]Value{
+		"sessions.max":         {"sessions.max", "9", "variable BOXD__SESSIONS__MAX"},
+		"profiles.mine.memory": {"profiles.mine.memory", `"1GiB"`, path + ":5"},
+		"profiles.mine.ttl":    {"profiles.mine.ttl", `"5m"`, "variable BOXD__PROFILES__MINE__TTL"},
+		"ids.count":            {"ids.count", "4096", BuiltIn},
+		"env.MyName":           {"env.MyName", "(not shown)", "variable BOXD__ENV__MyName"},
+		"limits.best_effort":   {"limits.best_effort", `["cpu", "io"]`, "variable BOXD__LIMITS__BEST_EFFORT"},
+	}
+	for _, v := range values {
+		if w, ok := want[v.Key]; ok && v != w {
+			t.Errorf("%+v, want %+v", v, w)
+		}
+		delete(want, v.Key)
+	}
+	if len(want) > 0 {
+		t.Errorf("not told: %v", want)
+	}
+	for _, bad := range []string{"BOXD__SESSIONS=1", "BOXD____MAX=1", "BOXD__SESSIONS__MAXX=1", "BOXD__SESSIONS__MAX=many", "BOXD__SESSIONS__MAX=1\nmax_per_owner = 1", "BOXD__PROFILES__MINE__TTL=\xff"} {
+		name, _, _ := strings.Cut(bad, "=")
+		if _, err := Load(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// FuzzVariable sets any key to any text: it is refused by name, or what comes of it is in order, and no other key changes.
+func FuzzVariable(f *testing.F) {
+	f.Add("SESSIONS__MAX", "9")
+	f.Add("PROFILES__X__LOCKED", `["memory"]`)
+	f.Add("ENV__A", "x\ny")
+	f.Add("MOUNTS__ALLOW", `[{path = "/srv", owner = "1:1"}]`)
+	f.Fuzz(func(t *testing.T, name, value string) {
+		cfg := Default()
+		cfg.Origins = map[string]string{}
+		if err := cfg.decodeVariable(variablePrefix+name, value); err != nil {
+			return
+		}
+		if len(cfg.Origins) > 1 && !strings.Contains(value, "{") {
+			t.Fatalf("one variable has set %v", cfg.Origins)
+		}
+		if cfg.Check("fuzz") == nil {
+			if _, err := cfg.Values(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // FuzzConfig feeds arbitrary files to the reader: it answers or refuses, and what it accepts is valid.

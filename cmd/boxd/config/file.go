@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"os/user"
@@ -19,10 +20,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Load reads a file and the drop-ins beside it (box.toml.d/*.toml, in order of their names) on
-// top of the built-in configuration. A missing file is an error only if required.
-func Load(path string, required bool) (Config, error) {
+// Load reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
+// before it, and all of it on top of the built-in configuration. A missing file is an error only if required.
+//
+// The drop-ins of Path are Path.d/*.toml and those of the vendor and of this boot, in order of their names; of two with
+// one name the administrator's counts, then that of this boot, as systemd does it (systemd.unit(5)).
+func Load(path string, required bool, environ []string) (Config, error) {
 	cfg := Default()
+	cfg.Origins = map[string]string{}
 	perOwner := cfg.Sessions.MaxPerOwner
 	cfg.Sessions.MaxPerOwner = unsaid
 	err := cfg.decodeFile(path)
@@ -32,19 +37,57 @@ func Load(path string, required bool) (Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	dropIns, err := filepath.Glob(path + ".d/*.toml") // sorted
+	dropIns, err := dropIns(dropInDirs(path))
 	if err != nil {
-		return cfg, fmt.Errorf("configuration: %w", err)
+		return cfg, err
 	}
 	for _, f := range dropIns {
 		if err := cfg.decodeFile(f); err != nil {
 			return cfg, err
 		}
 	}
+	if err := cfg.decodeEnvironment(environ); err != nil {
+		return cfg, err
+	}
 	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
 		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
 	}
 	return cfg, cfg.Check(path)
+}
+
+// Where the packaged boxd reads its configuration, and what comes with packages and for this boot alone.
+const (
+	DefaultPath = "/etc/boxd/box.toml"
+	vendorDir   = "/usr/lib/boxd/box.toml.d"
+	bootDir     = "/run/boxd/box.toml.d"
+)
+
+// dropInDirs are the directories of drop-ins, the strongest last.
+func dropInDirs(path string) []string {
+	if path == DefaultPath {
+		return []string{vendorDir, bootDir, path + ".d"}
+	}
+	return []string{path + ".d"}
+}
+
+// dropIns lists the files of directories in the order of their names. A name in a later directory hides the same name
+// in an earlier one.
+func dropIns(dirs []string) ([]string, error) {
+	byName := map[string]string{}
+	for _, dir := range dirs {
+		found, err := filepath.Glob(filepath.Join(dir, "*.toml"))
+		if err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		for _, f := range found {
+			byName[filepath.Base(f)] = f
+		}
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		list = append(list, byName[name])
+	}
+	return list, nil
 }
 
 // unsaid is a number that stands for none; who writes it into a file gets what it stands for.
@@ -86,7 +129,11 @@ func (c *Config) decode(name, text string) error {
 	if err := c.decodePolicies(name, meta, file.Policies); err != nil {
 		return err
 	}
-	return unknownKeys(name, text, meta)
+	if err := unknownKeys(name, text, meta); err != nil {
+		return err
+	}
+	c.note(name, text, meta)
+	return nil
 }
 
 // decodePolicies puts the tables of a file on top of those there are, each on top of one that bounds nothing.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// BuiltIn is the origin of what nobody has set.
+const BuiltIn = "built-in"
+
+// Value is one key that is in force.
+type Value struct {
+	Key    string
+	Text   string // as box.toml would have it
+	Origin string // file and line, "variable NAME", or BuiltIn
+}
+
+// note remembers where keys have been set.
+func (c *Config) note(name, text string, meta toml.MetaData) {
+	if c.Origins == nil {
+		return // nobody will ask
+	}
+	for _, key := range meta.Keys() {
+		if meta.Type(key...) == "Hash" {
+			continue // a table by itself says nothing
+		}
+		origin := name
+		if !strings.HasPrefix(name, "variable ") {
+			origin = name + ":" + strconv.Itoa(lineOf(text, key))
+		}
+		c.Origins[key.String()] = origin
+	}
+}
+
+// Values lists every key with its value, in order. What is set for programs ([env]) is named, and not told.
+func (c *Config) Values() ([]Value, error) {
+	var text strings.Builder
+	file := struct {
+		*Config
+		Profiles map[string]policy.Profile `toml:"profiles"`
+	}{c, c.Profiles}
+	if err := toml.NewEncoder(&text).Encode(file); err != nil {
+		return nil, fmt.Errorf("show the configuration: %w", err)
+	}
+	var tree map[string]any
+	if _, err := toml.Decode(text.String(), &tree); err != nil {
+		return nil, fmt.Errorf("show the configuration: %w", err)
+	}
+	var list []Value
+	c.collect(nil, tree, &list)
+	slices.SortFunc(list, func(a, b Value) int { return strings.Compare(a.Key, b.Key) })
+	return list, nil
+}
+
+func (c *Config) collect(above toml.Key, table map[string]any, list *[]Value) {
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		key := append(slices.Clone(above), name)
+		if below, ok := table[name].(map[string]any); ok {
+			c.collect(key, below, list)
+			continue
+		}
+		v := Value{Key: key.String(), Text: literal(table[name]), Origin: BuiltIn}
+		if origin, ok := c.Origins[v.Key]; ok {
+			v.Origin = origin
+		}
+		if key[0] == "env" || key[0] == "profiles" && slices.Contains(key[1:len(key)-1], "env") {
+			v.Text = "(not shown)"
+		}
+		*list = append(*list, v)
+	}
+}
+
+// literal is a value as box.toml would have it.
+func literal(v any) string {
+	switch v := v.(type) {
+	case string:
+		return quote(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i, item := range v {
+			parts[i] = literal(item)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case []map[string]any:
+		parts := make([]string, len(v))
+		for i, item := range v {
+			parts[i] = literal(item)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, name+" = "+literal(v[name]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	default:
+		return fmt.Sprint(v)
+	}
+}

@@ -32,6 +32,7 @@ func routes() []route.Route {
 		line("GET /v1/openapi.json", route.Anyone, "", host.Description),
 		line("GET /v1/status", access.Viewer, "", host.Status),
 		line("GET /v1/profiles", access.Viewer, "", host.Profiles),
+		line("GET /v1/config", access.Operator, "", host.Configuration),
 		line("GET /v1/doctor", access.Viewer, "", host.Doctor),
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),

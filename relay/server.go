@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
@@ -26,6 +27,8 @@ type Config struct {
 	Version string
 	// Gate knows who calls.
 	Gate *gate.Gate
+	// Settings tells what is in force of the configuration.
+	Settings func() ([]api.Setting, error)
 	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
 	// not. It needs a *net.UnixListener that somebody else keeps open, or the next caller finds nobody.
 	IdleExit time.Duration
@@ -52,7 +55,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Sup: sup, Log: log, Version: cfg.Version, Started: time.Now(), Answers: answerPatience}
+	common := &route.Common{Sup: sup, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience}
 	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
 }
 

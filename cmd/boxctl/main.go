@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
@@ -98,7 +99,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	)
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
-	root.AddCommand(completion)
+	root.AddCommand(completion, config.Command(&a.App))
 	complete.Add(root, a.Client)
 	correctHelp(root)
 	return root

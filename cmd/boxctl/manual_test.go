@@ -242,7 +242,7 @@ func related(cmd *cobra.Command) (list []string) {
 		{"freeze", "set", "thaw"},
 		{"attach", "logs", "ps", "start", "stop"},
 		{"ls", "status", "top"},
-		{"doctor", "status", "version"},
+		{"config", "doctor", "status", "version"},
 	} {
 		if slices.Contains(group, cmd.Name()) {
 			list = append(list, group...)

@@ -139,12 +139,12 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	if !in.held {
 		idle = 0
 	}
-	server := relay.New(relay.Config{Version: version, Gate: in.gate, IdleExit: idle}, sup, log)
+	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.events)
+	server := relay.New(relay.Config{Version: version, Gate: in.gate, IdleExit: idle, Settings: reload.settings}, sup, log)
 	seen.events.Add(ctx, events.Event{Type: events.DaemonStarted, Detail: fmt.Sprintf("version %s, socket %s, configuration: %s", version, cfg.Daemon.Socket, cfg.Describe())})
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
-	reload := &reloader{load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.events}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	err = server.Serve(ctx, in.socket, in.others...)

@@ -6,9 +6,12 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -20,6 +23,44 @@ type reloader struct {
 	started *config.Config // what boxd has started with
 	log     *slog.Logger
 	events  *events.Log
+
+	mu    sync.Mutex
+	force config.Config // what is in force: guarded by mu
+}
+
+func newReloader(load func() (config.Config, error), apply func(*config.Config) error, started *config.Config, log *slog.Logger, events *events.Log) *reloader {
+	return &reloader{load: load, apply: apply, started: started, log: log, events: events, force: *started}
+}
+
+// settings tells what is in force, key by key.
+func (r *reloader) settings() ([]api.Setting, error) {
+	r.mu.Lock()
+	force := r.force
+	r.mu.Unlock()
+	values, err := force.Values()
+	if err != nil {
+		return nil, err
+	}
+	late, err := config.Fixed(r.started, &force)
+	if err != nil {
+		return nil, err
+	}
+	first, err := r.started.Values()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]api.Setting, 0, len(values))
+	for _, v := range values {
+		if slices.Contains(late, v.Key) {
+			i := slices.IndexFunc(first, func(o config.Value) bool { return o.Key == v.Key })
+			if i < 0 {
+				continue
+			}
+			v = first[i]
+		}
+		list = append(list, api.Setting{Key: v.Key, Value: v.Text, Origin: v.Origin})
+	}
+	return list, nil
 }
 
 // run reads the configuration again whenever it is told to, until ctx ends.
@@ -52,6 +93,9 @@ func (r *reloader) reload(ctx context.Context) {
 		return
 	}
 	r.events.Add(ctx, events.Event{Type: events.ConfigReloaded, Detail: next.Describe()})
+	r.mu.Lock()
+	r.force = next
+	r.mu.Unlock()
 	late, err := config.Fixed(r.started, &next)
 	if err != nil || len(late) > 0 {
 		r.log.Warn("these keys have changed, and take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)

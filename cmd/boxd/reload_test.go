@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -74,15 +77,14 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 	}
 	log, text := quiet()
 	most, refuses := 0, error(nil)
-	r := &reloader{
-		load: func() (config.Config, error) { return config.Load(path, true, nil) }, started: &started, log: log, events: events.New(8, events.Logged(log)),
-		apply: func(c *config.Config) error {
-			if refuses == nil {
-				most = c.Sessions.Max
-			}
-			return refuses
-		},
+	load := func() (config.Config, error) { return config.Load(path, true, nil) }
+	apply := func(c *config.Config) error {
+		if refuses == nil {
+			most = c.Sessions.Max
+		}
+		return refuses
 	}
+	r := newReloader(load, apply, &started, log, events.New(8, events.Logged(log)))
 	for _, tc := range []struct {
 		file string
 		most int
@@ -98,6 +100,18 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		r.reload(t.Context())
 		if most != tc.most || !strings.Contains(text.String(), tc.says) {
 			t.Errorf("%q: sessions.max is %d, and the log says %s", tc.file, most, text)
+		}
+		settings, err := r.settings()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []api.Setting{
+			{Key: "sessions.max", Value: strconv.Itoa(tc.most), Origin: path + ":2"},
+			{Key: "daemon.socket", Value: `"/run/boxd/boxd.sock"`, Origin: api.OriginBuiltIn}, // until it is restarted
+		} {
+			if !slices.Contains(settings, want) {
+				t.Errorf("%q: not in force: %+v", tc.file, want)
+			}
 		}
 	}
 	text.Reset()

@@ -287,6 +287,21 @@ type Denial struct {
 // ProblemType is the beginning of every Problem.Type; the kind of the problem follows.
 const ProblemType = "urn:boxd:problem:"
 
+// Configuration is what is in force of box.toml.
+type Configuration struct {
+	Settings []Setting `json:"settings"`
+}
+
+// Setting is one key that is in force.
+type Setting struct {
+	Key    string `json:"key"`    // "sessions.max"
+	Value  string `json:"value"`  // as box.toml would have it
+	Origin string `json:"origin"` // file and line, "variable NAME", or OriginBuiltIn
+}
+
+// OriginBuiltIn is the origin of what nobody has set.
+const OriginBuiltIn = "built-in"
+
 // Profile describes a profile.
 type Profile struct {
 	Image           string            `json:"image"`

@@ -213,6 +213,12 @@ func (c *Client) Status(ctx context.Context) (s api.Status, err error) {
 	return s, err
 }
 
+// Configuration returns what is in force of box.toml. It is for operators.
+func (c *Client) Configuration(ctx context.Context) (f api.Configuration, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/v1/config", nil, &f)
+	return f, err
+}
+
 // Doctor examines the host.
 func (c *Client) Doctor(ctx context.Context) (d api.Doctor, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/v1/doctor", nil, &d)

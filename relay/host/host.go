@@ -43,6 +43,12 @@ func Status(c *route.Call) (any, error) {
 	}, nil
 }
 
+// Configuration tells what is in force of box.toml.
+func Configuration(c *route.Call) (any, error) {
+	settings, err := c.Settings()
+	return api.Configuration{Settings: settings}, err
+}
+
 // Profiles lists the profiles.
 func Profiles(c *route.Call) (any, error) {
 	all, usual := c.Sup.Profiles()

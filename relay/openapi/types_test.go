@@ -31,6 +31,7 @@ func answers() []any {
 		api.LogLine{},
 		api.Problem{},
 		api.ProfileList{},
+		api.Configuration{},
 		api.Status{},
 		api.Doctor{},
 		api.Health{},

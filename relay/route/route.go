@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/stream"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -44,10 +45,12 @@ type Path struct{ Session, Process string }
 type Common struct {
 	Sup     *supervisor.Supervisor
 	Log     *slog.Logger
-	Version string         // of boxd
-	Started time.Time      // when boxd was
-	Answers time.Duration  // patience with who does not read an answer
-	Streams sync.WaitGroup // http.Server does not know hijacked connections
+	Version string // of boxd
+	// Settings tells what is in force of the configuration.
+	Settings func() ([]api.Setting, error)
+	Started  time.Time      // when boxd was
+	Answers  time.Duration  // patience with who does not read an answer
+	Streams  sync.WaitGroup // http.Server does not know hijacked connections
 }
 
 // Call is one request on its way through.

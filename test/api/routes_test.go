@@ -63,6 +63,9 @@ func (c *contract) daemon() {
 		c.gets(200, ask{route: route, uid: otherUID})
 		c.refused(400, "query", ask{route: route, query: "nonsense=1"})
 	}
+	c.gets(200, ask{route: "GET /v1/config"})
+	c.refused(400, "query", ask{route: "GET /v1/config", query: "nonsense=1"})
+	c.refused(403, "", ask{route: "GET /v1/config", uid: otherUID})
 	// What no route is described for.
 	for _, tc := range []struct {
 		method, path, field string

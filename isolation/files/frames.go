@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A frame is a kind, the length of what follows in four bytes, the lowest first, and that.
+const (
+	frameRequest byte = 'q' // a Request
+	frameData    byte = 'd' // a piece of a content or an archive, of either side
+	frameEnd     byte = 'z' // all of what belongs to a request has been said
+	frameAnswer  byte = 'a' // an Answer, the last frame
+	headerSize        = 5
+)
+
+// ErrMalformed means that what boxfiles, or what stands in its place, said makes no sense.
+var ErrMalformed = errors.New("malformed answer of boxfiles")
+
+// ErrTooMuch means that it said more than was asked for.
+var ErrTooMuch = errors.New("boxfiles answered more than was asked for")
+
+func frame(kind byte, payload []byte) []byte {
+	b := make([]byte, headerSize, headerSize+len(payload))
+	b[0] = kind
+	binary.LittleEndian.PutUint32(b[1:], uint32(len(payload)))
+	return append(b, payload...)
+}
+
+// Encode returns a request's frame.
+func (r *Request) Encode() ([]byte, error) {
+	payload, err := json.Marshal(r)
+	if err == nil && len(payload) > MaxRequest {
+		err = fmt.Errorf("a request of %d bytes, more than %d", len(payload), MaxRequest)
+	}
+	return frame(frameRequest, payload), err
+}
+
+// ReadRequest reads a request. What belongs to it a Reader reads.
+func ReadRequest(r io.Reader) (*Request, error) {
+	kind, length, err := header(r)
+	if err != nil {
+		return nil, err
+	}
+	if kind != frameRequest || length > MaxRequest {
+		return nil, errors.New("not a request")
+	}
+	payload := make([]byte, length)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		return nil, err
+	}
+	req := &Request{}
+	return req, json.Unmarshal(payload, req)
+}
+
+func header(r io.Reader) (kind byte, length int, err error) {
+	var h [headerSize]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return 0, 0, err
+	}
+	return h[0], int(binary.LittleEndian.Uint32(h[1:])), nil
+}
+
+// Reader reads what follows a request. It ends with io.EOF only if all of it has come.
+type Reader struct {
+	from io.Reader
+	left int // of the frame
+	end  bool
+}
+
+// NewReader returns one.
+func NewReader(from io.Reader) *Reader { return &Reader{from: from} }
+
+func (r *Reader) Read(p []byte) (int, error) {
+	for r.left == 0 && !r.end && len(p) > 0 {
+		kind, length, err := header(r.from)
+		switch {
+		case errors.Is(err, io.EOF):
+			return 0, io.ErrUnexpectedEOF
+		case err != nil:
+			return 0, err
+		case kind == frameEnd && length == 0:
+			r.end = true
+		case kind == frameData && length <= MaxData:
+			r.left = length
+		default:
+			return 0, errors.New("not what follows a request")
+		}
+	}
+	if r.end {
+		return 0, io.EOF
+	}
+	n, err := r.from.Read(p[:min(len(p), r.left)])
+	r.left -= n
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// Writer writes frames: of an answer, or of what follows a request.
+type Writer struct {
+	to io.Writer
+}
+
+// NewWriter returns one.
+func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
+
+// Write writes p as frames of data.
+func (w *Writer) Write(p []byte) (int, error) {
+	for piece := range slices.Chunk(p, MaxData) {
+		if _, err := w.to.Write(frame(frameData, piece)); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// End says that all of what belongs to a request has been written.
+func (w *Writer) End() error {
+	_, err := w.to.Write(frame(frameEnd, nil))
+	return err
+}
+
+// Answer writes the last frame.
+func (w *Writer) Answer(a *Answer) error {
+	payload, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	if len(payload) > MaxAnswer {
+		payload, err = json.Marshal(&Answer{Failure: &Failure{
+			Kind: TooMany, Text: fmt.Sprintf("the answer has %d bytes, more than %d", len(payload), MaxAnswer), Hint: "ask for less: a lower limit, or a narrower path",
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	_, err = w.to.Write(frame(frameAnswer, payload))
+	return err
+}
+
+// Receive reads an answer of what nobody vouches for, and hands data that comes before it to the writer.
+// More than most bytes of data are ErrTooMuch, and everything that does not belong there ErrMalformed. A Failure
+// is no error here.
+func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
+	buf := make([]byte, MaxData)
+	for {
+		kind, length, err := header(r)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+		case kind == frameData && length <= MaxData:
+			if most -= int64(length); most < 0 {
+				return nil, ErrTooMuch
+			}
+			if _, err := io.ReadFull(r, buf[:length]); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+			}
+			if _, err := data.Write(buf[:length]); err != nil {
+				return nil, err
+			}
+		case kind == frameAnswer && length <= MaxAnswer:
+			return lastFrame(r, length)
+		default:
+			return nil, ErrMalformed
+		}
+	}
+}
+
+func lastFrame(r io.Reader, length int) (*Answer, error) {
+	payload, err := io.ReadAll(io.LimitReader(r, int64(length))) // it takes what has come, not what was claimed
+	if err == nil && len(payload) < length {
+		err = io.ErrUnexpectedEOF
+	}
+	a := &Answer{}
+	if err == nil {
+		err = json.Unmarshal(payload, a)
+	}
+	if err == nil {
+		err = a.check()
+	}
+	if err == nil {
+		if n, _ := r.Read(make([]byte, 1)); n > 0 {
+			err = errors.New("more after the last frame")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return a, nil
+}
+
+// check holds an answer against what one can say.
+func (a *Answer) check() error {
+	given := 0
+	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Done, a.Failure != nil} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return fmt.Errorf("%d answers", given)
+	}
+	ok := true
+	switch {
+	case a.Failure != nil:
+		ok = a.Failure.ok()
+	case a.Read != nil:
+		ok = a.Read.File.ok() && a.Read.Offset >= 0 && a.Read.Next >= a.Read.Offset && a.Read.FirstLine >= 0 && a.Read.LastLine >= 0 && isCut(a.Read.Cut)
+	case a.Write != nil:
+		ok = a.Write.File.ok()
+	case a.Edit != nil:
+		ok = a.Edit.File.ok() && !slices.ContainsFunc(a.Edit.Edits, func(r Replaced) bool { return r.Count < 0 || r.Line < 0 })
+	case a.List != nil:
+		ok = isCut(a.List.Cut) && !slices.ContainsFunc(a.List.Entries, func(e Entry) bool { return !e.ok() })
+	case a.Grep != nil:
+		ok = a.Grep.ok()
+	case a.Stat != nil:
+		ok = a.Stat.ok()
+	case a.Archive != nil:
+		ok = a.Archive.Entries >= 0 && a.Archive.Bytes >= 0 && a.Archive.Skipped >= 0
+	}
+	if !ok {
+		return errors.New("an impossible value")
+	}
+	return nil
+}
+
+func (e *Entry) ok() bool {
+	digest, given := strings.CutPrefix(e.Digest, DigestPrefix)
+	if e.Digest != "" && (!given || len(digest) != 64 || strings.Trim(digest, "0123456789abcdef") != "") {
+		return false
+	}
+	return slices.Contains(Types(), e.Type) && e.Size >= 0 && e.Mode <= 0o7777 && e.Time.Year() >= 0 && e.Time.Year() <= 9999
+}
+
+func (g *GrepAnswer) ok() bool {
+	for _, n := range []int{g.Matches, g.Searched, g.Binary, g.Large, g.Failed} {
+		if n < 0 {
+			return false
+		}
+	}
+	for i := range g.Files {
+		if slices.ContainsFunc(g.Files[i].Lines, func(l Line) bool { return l.Number < 0 || l.Column < 0 }) {
+			return false
+		}
+	}
+	return isCut(g.Cut)
+}
+
+// maxText bounds the texts of a Failure, in bytes: they come from a box, and people read them.
+const maxText = 1 << 10
+
+func (f *Failure) ok() bool {
+	for _, text := range []string{f.Text, f.Hint, f.Field, f.Allowed} {
+		if len(text) > maxText {
+			return false
+		}
+	}
+	return slices.Contains(Kinds(), f.Kind)
+}
+
+func isCut(by string) bool {
+	return by == "" || by == CutLines || by == CutBytes || by == CutEntries || by == CutFiles
+}
+
+// DigestPrefix says by which function a digest was made.
+const DigestPrefix = "sha256:"

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"path"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/verbs"
+)
+
+// job is a file to be searched, as one worker gets it and one result comes of it.
+type job struct {
+	number int // in the order of the walk
+	fd     int
+	size   int64
+	path   string
+
+	found  *files.Found // nil: nothing
+	hits   int
+	binary bool
+	failed bool
+}
+
+// Grep finds lines. The files are read by several threads; what is found does not depend on which was faster.
+func Grep(req *files.Grep) (*files.GrepAnswer, error) {
+	m, err := newMatcher(req)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := newFilter(req.Include, req.Exclude)
+	if err != nil {
+		return nil, err
+	}
+	g := &grep{req: req, m: m, wanted: wanted, stop: make(chan struct{}), answer: &files.GrepAnswer{}}
+	dir, err := openDir(req.Path)
+	if errors.Is(err, unix.ENOTDIR) {
+		return g.one()
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	return g.answer, g.search(func() error {
+		w := &walk{left: req.Walk, depth: files.MaxDepth, ignore: req.Ignore, visit: g.visit}
+		return w.run(dir)
+	})
+}
+
+// grep is one search.
+type grep struct {
+	req    *files.Grep
+	m      *matcher
+	wanted filter
+	jobs   chan *job
+	stop   chan struct{} // closed when enough is found
+	answer *files.GrepAnswer
+	walked walked
+	room   int // bytes of the answer that are used
+}
+
+// walked is what the walker has counted: it and the collector are two.
+type walked struct {
+	number        int
+	total         int64
+	large, failed int
+	cut           string
+}
+
+// one searches a single file.
+func (g *grep) one() (*files.GrepAnswer, error) {
+	f, st, err := verbs.OpenRegular(unix.AT_FDCWD, string(g.req.Path), unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	f.Close()
+	if err != nil {
+		return nil, err
+	}
+	return g.answer, g.search(func() error { return g.send(fd, st.Size, path.Base(string(g.req.Path))) })
+}
+
+// search runs a walk, with workers behind it, and collects what they find.
+func (g *grep) search(walk func() error) error {
+	n := runtime.GOMAXPROCS(0)
+	g.jobs = make(chan *job, 4*n)
+	results := make(chan *job, 4*n)
+	var workers, walker sync.WaitGroup
+	for range n {
+		workers.Go(func() { g.work(results) })
+	}
+	var failed error
+	walker.Go(func() {
+		failed = walk()
+		close(g.jobs)
+		workers.Wait()
+		close(results)
+	})
+	g.collect(results)
+	walker.Wait()
+	w, a := &g.walked, g.answer
+	a.Large, a.Failed, a.Cut = w.large, a.Failed+w.failed, cmp.Or(a.Cut, w.cut)
+	if errors.Is(failed, errEnough) {
+		a.Cut, failed = cmp.Or(a.Cut, files.CutFiles), nil
+	}
+	return failed
+}
+
+// visit opens a file of the walk for the workers.
+func (g *grep) visit(dir int, path, name string, kind byte) error {
+	if kind != unix.DT_REG || !g.wanted.wants(path) {
+		return nil
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		g.walked.failed++
+		return nil
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 { // empty are also the kernel's
+		unix.Close(fd)
+		return nil
+	}
+	return g.send(fd, st.Size, path)
+}
+
+func (g *grep) send(fd int, size int64, path string) error {
+	if size > g.req.MaxFile {
+		unix.Close(fd)
+		g.walked.large++
+		return nil
+	}
+	if g.walked.total += size; g.walked.total > g.req.MaxTotal {
+		unix.Close(fd)
+		g.walked.cut = files.CutBytes
+		return errEnough
+	}
+	select {
+	case g.jobs <- &job{number: g.walked.number, fd: fd, size: size, path: path}:
+		g.walked.number++
+		return nil
+	case <-g.stop:
+		unix.Close(fd)
+		return errEnough
+	}
+}
+
+// work searches files until there are no more.
+func (g *grep) work(results chan<- *job) {
+	var content, scratch []byte
+	for j := range g.jobs {
+		if int64(cap(content)) < j.size {
+			content = make([]byte, j.size, j.size+j.size/2)
+		}
+		text, err := readAll(j.fd, content[:j.size])
+		unix.Close(j.fd)
+		switch {
+		case err != nil:
+			j.failed = true
+		case bytes.IndexByte(text, 0) >= 0:
+			j.binary = true
+		default:
+			scratch = g.find(j, text, scratch)
+		}
+		results <- j
+	}
+}
+
+func readAll(fd int, b []byte) ([]byte, error) {
+	for n := 0; ; {
+		m, err := unix.Read(fd, b[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n += m; m == 0 || n == len(b) {
+			return b[:n], nil
+		}
+	}
+}
+
+// find looks for the lines of a file.
+func (g *grep) find(j *job, content, scratch []byte) []byte {
+	t, scratch := g.m.look(content, scratch)
+	s := &shown{g: g, content: content, line: 1}
+	for pos := 0; j.hits < g.req.Limit; {
+		begin, end, column := t.next(pos)
+		if begin < 0 {
+			break
+		}
+		if j.hits++; g.req.NamesOnly {
+			break
+		}
+		s.add(begin, end, column)
+		pos = end + 1
+	}
+	if j.hits > 0 {
+		s.after(len(content))
+		j.found = &files.Found{Path: []byte(j.path), Lines: s.lines}
+	}
+	return scratch
+}
+
+// shown gathers matching lines and what is around them.
+type shown struct {
+	g       *grep
+	content []byte
+	lines   []files.Line
+	at      int // beginning of the line with the number line
+	line    int
+	from    int // what is before that has been shown
+	left    int // lines still to be shown after the last match
+}
+
+func (s *shown) add(begin, end, column int) {
+	s.after(begin)
+	first := begin
+	for range s.g.req.Before {
+		if first <= s.from {
+			break
+		}
+		first = bytes.LastIndexByte(s.content[:first-1], '\n') + 1
+	}
+	for at := max(first, s.from); at < begin; {
+		at = s.put(at, false, 0)
+	}
+	s.put(begin, true, column+1)
+	s.from, s.left = end+1, s.g.req.After
+}
+
+// after shows what follows the last match, as far as wanted and not beyond a position.
+func (s *shown) after(limit int) {
+	for ; s.left > 0 && s.from < limit; s.left-- {
+		s.from = s.put(s.from, false, 0)
+	}
+}
+
+// put shows the line that begins at a position, and returns where the next one does.
+func (s *shown) put(at int, match bool, column int) int {
+	s.line += bytes.Count(s.content[s.at:at], []byte{'\n'})
+	s.at = at
+	end, next := len(s.content), len(s.content)
+	if i := bytes.IndexByte(s.content[at:], '\n'); i >= 0 {
+		end, next = at+i, at+i+1
+	}
+	l := files.Line{Number: s.line, Match: match, Column: column}
+	if end-at > s.g.req.MaxLine {
+		end, l.Cut = at+s.g.req.MaxLine, true
+	}
+	l.Text = bytes.Clone(s.content[at:end])
+	s.lines = append(s.lines, l)
+	return next
+}
+
+// maxFound bounds the bytes of all that is shown.
+const maxFound = 8 << 20
+
+// collect takes results in the order of the walk, until there are enough.
+func (g *grep) collect(results <-chan *job) {
+	early := map[int]*job{}
+	enough := false
+	for j := range results {
+		early[j.number] = j
+		for next := early[g.answer.Searched+g.answer.Binary+g.answer.Failed]; next != nil && !enough; next = early[g.answer.Searched+g.answer.Binary+g.answer.Failed] {
+			delete(early, next.number)
+			if enough = g.take(next); enough {
+				close(g.stop)
+			}
+		}
+	}
+}
+
+// take adds what was found in a file, and reports whether that is enough.
+func (g *grep) take(j *job) bool {
+	a := g.answer
+	switch {
+	case j.binary:
+		a.Binary++
+	case j.failed:
+		a.Failed++
+	default:
+		a.Searched++
+	}
+	if j.found == nil {
+		return false
+	}
+	if left := g.req.Limit - a.Matches; j.hits > left {
+		j.hits, j.found.Lines = left, firstMatches(j.found.Lines, left)
+	}
+	if j.hits == 0 && !g.req.NamesOnly || g.req.NamesOnly && a.Matches == g.req.Limit {
+		a.Cut = files.CutLines
+		return true
+	}
+	g.room += len(j.found.Path)
+	for i := range j.found.Lines {
+		g.room += len(j.found.Lines[i].Text) + 32
+	}
+	if g.room > maxFound {
+		a.Cut = files.CutBytes
+		return true
+	}
+	a.Matches += j.hits
+	a.Files = append(a.Files, *j.found)
+	if a.Matches >= g.req.Limit {
+		a.Cut = files.CutLines
+		return true
+	}
+	return false
+}
+
+// firstMatches leaves out what comes after so many matching lines.
+func firstMatches(lines []files.Line, n int) []files.Line {
+	for i := range lines {
+		if lines[i].Match {
+			if n--; n < 0 {
+				return lines[:i]
+			}
+		}
+	}
+	return lines
+}

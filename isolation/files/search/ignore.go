@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files/verbs"
+)
+
+// leftOut are directories that a search which ignores does not enter: what programs have made of the rest.
+func leftOut() []string {
+	return []string{".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", "dist", "build"}
+}
+
+// Bounds of a .gitignore; what is beyond them does not count.
+const (
+	maxIgnoreFile  = 256 << 10
+	maxIgnoreRules = 4096
+)
+
+// rule is a line of a .gitignore.
+type rule struct {
+	again     bool   // ! : not ignored after all
+	directory bool   // for directories alone
+	name      string // a plain name, anywhere below; "": re counts
+	suffix    string // *suffix, anywhere below
+	re        *regexp.Regexp
+	whole     bool // re is of the path from the directory of the file, not of the name
+}
+
+// rules are those of one directory, and of those above it.
+type rules struct {
+	above *rules
+	dir   string // path of the directory, "" or with a slash at its end
+	list  []rule
+}
+
+// ignored reports whether a path is left out. The last rule that matches decides, and those of a directory
+// come after those above it (gitignore(5)).
+func (r *rules) ignored(p, name string, directory bool) bool {
+	for ; r != nil; r = r.above {
+		for i := range slices.Backward(r.list) {
+			if r.list[i].matches(p[len(r.dir):], name, directory) {
+				return !r.list[i].again
+			}
+		}
+	}
+	return false
+}
+
+func (r *rule) matches(p, name string, directory bool) bool {
+	switch {
+	case r.directory && !directory:
+		return false
+	case r.name != "":
+		return name == r.name
+	case r.suffix != "":
+		return strings.HasSuffix(name, r.suffix)
+	case r.whole:
+		return r.re.MatchString(p)
+	}
+	return r.re.MatchString(name)
+}
+
+// readRules reads the .gitignore of a directory, if it has one.
+func readRules(dir int, at string, above *rules) *rules {
+	f, _, err := verbs.OpenRegular(dir, ".gitignore", unix.O_RDONLY|unix.O_NOFOLLOW)
+	if err != nil {
+		return above
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxIgnoreFile))
+	if err != nil {
+		return above
+	}
+	list := parseRules(string(text))
+	if len(list) == 0 {
+		return above
+	}
+	return &rules{above: above, dir: at, list: list}
+}
+
+func parseRules(text string) []rule {
+	var list []rule
+	for line := range strings.SplitSeq(text, "\n") {
+		if len(list) == maxIgnoreRules {
+			break
+		}
+		line = strings.TrimSuffix(line, "\r")
+		if !strings.HasSuffix(line, `\ `) {
+			line = strings.TrimRight(line, " \t")
+		}
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if r, ok := parseRule(line); ok {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+func parseRule(line string) (r rule, ok bool) {
+	line, r.again = strings.CutPrefix(line, "!")
+	line, r.directory = strings.CutSuffix(line, "/")
+	anchored := strings.Contains(line, "/")
+	line = strings.TrimPrefix(line, "/")
+	if line == "" {
+		return r, false
+	}
+	if !anchored {
+		rest, star := strings.CutPrefix(line, "*")
+		if strings.ContainsAny(rest, `*?[\`) {
+			rest = ""
+		}
+		switch {
+		case rest != "" && star:
+			r.suffix = rest
+			return r, true
+		case rest != "":
+			r.name = rest
+			return r, true
+		}
+	}
+	r.whole = anchored
+	var err error
+	r.re, err = compileGlob(strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)) // braces are themselves there
+	return r, err == nil
+}
+
+// filter says which files a search is about, by globs: one without a slash is of the name.
+type filter struct{ include, exclude []glob }
+
+type glob struct {
+	re    *regexp.Regexp
+	whole bool
+}
+
+func newFilter(include, exclude []string) (f filter, err error) {
+	if f.include, err = compileGlobs(include); err == nil {
+		f.exclude, err = compileGlobs(exclude)
+	}
+	return f, err
+}
+
+func compileGlobs(list []string) ([]glob, error) {
+	globs := make([]glob, 0, len(list))
+	for _, text := range list {
+		re, err := compileGlob(strings.TrimPrefix(text, "/"))
+		if err != nil {
+			return nil, err
+		}
+		globs = append(globs, glob{re, strings.Contains(text, "/")})
+	}
+	return globs, nil
+}
+
+func (f *filter) wants(p string) bool {
+	match := func(g glob) bool {
+		if g.whole {
+			return g.re.MatchString(p)
+		}
+		return g.re.MatchString(path.Base(p))
+	}
+	return (len(f.include) == 0 || slices.ContainsFunc(f.include, match)) && !slices.ContainsFunc(f.exclude, match)
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/verbs"
+)
+
+// maxNames bounds the bytes of the paths in an answer: those of a deep tree are long.
+const maxNames = 8 << 20
+
+// collector gathers entries as long as there is room.
+type collector struct {
+	entries []files.Entry
+	limit   int
+	names   int
+}
+
+func (c *collector) add(dir int, path, name string) error {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return nil // it is gone
+	}
+	e := verbs.EntryOf(path, &st)
+	if e.Type == files.TypeLink {
+		e.Target = verbs.Target(dir, name)
+	}
+	c.names += len(path) + len(e.Target)
+	if len(c.entries) == c.limit || c.names > maxNames {
+		return errEnough
+	}
+	c.entries = append(c.entries, e)
+	return nil
+}
+
+// List lists a directory.
+func List(req *files.List) (*files.ListAnswer, error) {
+	dir, err := openDir(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	c := &collector{limit: req.Limit}
+	w := &walk{left: listFactor * max(req.Limit, listFactor), depth: req.Depth, visit: func(dir int, path, name string, _ byte) error {
+		return c.add(dir, path, name)
+	}}
+	a := &files.ListAnswer{}
+	if err := w.run(dir); errors.Is(err, errEnough) {
+		a.Cut = files.CutEntries
+	} else if err != nil {
+		return nil, err
+	}
+	a.Entries = c.entries
+	return a, nil
+}
+
+// listFactor is how many times as many entries are looked at as there may be in a list: it is sorted.
+const listFactor = 100
+
+// Glob finds files and directories whose path matches a pattern.
+func Glob(req *files.Glob) (*files.ListAnswer, error) {
+	re, err := compileGlob(req.Pattern)
+	if err != nil {
+		return nil, err
+	}
+	begin, prefix := beginning(req.Path, req.Pattern)
+	dir, err := openDir(begin)
+	if prefix != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
+		var at int
+		if at, err = openDir(req.Path); err == nil { // that is there, so there are just no matches
+			unix.Close(at)
+			return &files.ListAnswer{}, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	found := &collector{limit: req.Walk}
+	w := &walk{left: req.Walk, depth: files.MaxDepth, ignore: req.Ignore, visit: func(dir int, path, name string, _ byte) error {
+		if !re.MatchString(prefix + path) {
+			return nil
+		}
+		return found.add(dir, prefix+path, name)
+	}}
+	a := &files.ListAnswer{}
+	if err := w.run(dir); errors.Is(err, errEnough) {
+		a.Cut = files.CutEntries
+	} else if err != nil {
+		return nil, err
+	}
+	if !req.ByName {
+		slices.SortStableFunc(found.entries, func(a, b files.Entry) int { return b.Time.Compare(a.Time) })
+	}
+	if len(found.entries) > req.Limit {
+		found.entries, a.Cut = found.entries[:req.Limit], files.CutEntries
+	}
+	a.Entries = found.entries
+	return a, nil
+}
+
+// beginning is the directory in which a pattern begins to be one: there is no need to look elsewhere.
+func beginning(at []byte, pattern string) (dir []byte, prefix string) {
+	i := strings.IndexAny(pattern, `*?[{\`)
+	if i < 0 {
+		i = len(pattern)
+	}
+	prefix = pattern[:strings.LastIndexByte(pattern[:i], '/')+1]
+	if prefix == "" || path.Clean("/" + prefix)[1:]+"/" != prefix {
+		return at, ""
+	}
+	return append(slices.Clip(slices.Clone(at)), "/"+prefix...), prefix
+}

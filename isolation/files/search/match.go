@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"bytes"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// matcher finds lines. Regular expressions of Go are slow next to the search for a text, so that as many lines
+// as possible are passed over because a text is missing that every match has.
+type matcher struct {
+	re      *regexp.Regexp // of one line
+	across  bool           // re can be used on many lines at once, to find the next that may match
+	needles [][]byte       // every match has one of them; none: unknown
+	exact   bool           // and is one of them
+	fold    bool           // needles are lower case, and so must be what they are looked for in
+}
+
+func newMatcher(req *files.Grep) (*matcher, error) {
+	pattern := req.Pattern
+	if len(pattern) == 0 || len(pattern) > maxPattern {
+		return nil, badPattern(pattern, "1 to 1024 bytes")
+	}
+	if req.Literal {
+		pattern = regexp.QuoteMeta(pattern)
+	}
+	flags := "(?m)"
+	if req.IgnoreCase {
+		flags = "(?mi)"
+	}
+	re, err := regexp.Compile(flags + pattern)
+	if err != nil {
+		f := badPattern(req.Pattern, "a regular expression of RE2, see golang.org/s/re2syntax")
+		f.Text, f.Hint = f.Text+": "+shorten(err.Error()), "literal = true searches for the text as it is"
+		return nil, f
+	}
+	m := &matcher{re: re, across: true}
+	tree, err := syntax.Parse(flags+pattern, syntax.Perl)
+	if err != nil {
+		return m, nil //nolint:nilerr // it has just been compiled; without the tree the search is only slower
+	}
+	tree = tree.Simplify()
+	m.across = !hasOp(tree, syntax.OpBeginText) && !hasOp(tree, syntax.OpEndText)
+	l := literalsOf(tree)
+	m.exact, m.fold = l.exact, l.fold
+	for _, text := range l.set {
+		m.needles = append(m.needles, []byte(text))
+	}
+	return m, nil
+}
+
+func hasOp(re *syntax.Regexp, op syntax.Op) bool {
+	if re.Op == op {
+		return true
+	}
+	for _, sub := range re.Sub {
+		if hasOp(sub, op) {
+			return true
+		}
+	}
+	return false
+}
+
+// literals is a set of texts of which every match has one; empty if there is none. exact: a match is one of
+// them, and nothing else. fold: in lower case.
+type literals struct {
+	set   []string
+	exact bool
+	fold  bool
+}
+
+// maxLiterals bounds a set: each is searched for on its own.
+const maxLiterals = 8
+
+func literalsOf(re *syntax.Regexp) literals {
+	switch re.Op {
+	case syntax.OpLiteral:
+		text := string(re.Rune)
+		if strings.ContainsRune(text, '\n') {
+			return literals{}
+		}
+		if re.Flags&syntax.FoldCase == 0 {
+			return literals{set: []string{text}, exact: true}
+		}
+		for _, r := range re.Rune {
+			if r >= utf8.RuneSelf {
+				return literals{}
+			}
+		}
+		return literals{set: []string{strings.ToLower(text)}, exact: true, fold: true}
+	case syntax.OpCapture:
+		return literalsOf(re.Sub[0])
+	case syntax.OpPlus:
+		l := literalsOf(re.Sub[0])
+		l.exact = false
+		return l
+	case syntax.OpConcat:
+		return concat(re.Sub)
+	case syntax.OpAlternate:
+		var all literals
+		all.exact = true
+		for i, sub := range re.Sub {
+			l := literalsOf(sub)
+			if len(l.set) == 0 || len(all.set)+len(l.set) > maxLiterals || i > 0 && l.fold != all.fold {
+				return literals{}
+			}
+			all = literals{append(all.set, l.set...), all.exact && l.exact, l.fold}
+		}
+		return all
+	}
+	return literals{}
+}
+
+// concat puts the literals of parts that follow each other together, and chooses the best.
+func concat(subs []*syntax.Regexp) literals {
+	var best, run literals
+	whole := true
+	for _, sub := range subs {
+		l := literalsOf(sub)
+		switch {
+		case l.exact && run.exact && l.fold == run.fold && len(run.set)*len(l.set) <= maxLiterals:
+			var set []string
+			for _, a := range run.set {
+				for _, b := range l.set {
+					set = append(set, a+b)
+				}
+			}
+			run.set = set
+		default:
+			whole = whole && len(run.set) == 0 && l.exact
+			best = better(best, run)
+			run = l
+			if !l.exact {
+				best, run = better(best, l), literals{}
+			}
+		}
+	}
+	best = better(best, run)
+	best.exact = best.exact && whole
+	return best
+}
+
+func better(a, b literals) literals {
+	if shortest(b.set) > shortest(a.set) {
+		return b
+	}
+	return a
+}
+
+func shortest(set []string) int {
+	if len(set) == 0 {
+		return 0
+	}
+	n := len(set[0])
+	for _, s := range set {
+		n = min(n, len(s))
+	}
+	return n
+}
+
+// text is a file's content while it is searched.
+type text struct {
+	content []byte
+	lower   []byte // in lower case, if the needles are
+	m       *matcher
+	ahead   []int // where each needle is next, -1 nowhere
+}
+
+func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
+	t = &text{content: content, m: m}
+	if len(m.needles) == 0 {
+		return t, scratch
+	}
+	t.lower = content
+	if m.fold {
+		// Two letters have a third form, outside ASCII (unicode.SimpleFold): with those about, nothing is passed over.
+		if bytes.Contains(content, []byte("\u212a")) || bytes.Contains(content, []byte("\u017f")) {
+			slow := *m
+			slow.needles, slow.exact = nil, false
+			t.m = &slow
+			return t, scratch
+		}
+		scratch = lower(scratch[:0], content)
+		t.lower = scratch
+	}
+	t.ahead = make([]int, len(m.needles))
+	for i := range t.ahead {
+		t.ahead[i] = -2
+	}
+	return t, scratch
+}
+
+func lower(to, from []byte) []byte {
+	to = append(to, from...)
+	for i, c := range to {
+		if c-'A' < 26 {
+			to[i] = c + 'a' - 'A'
+		}
+	}
+	return to
+}
+
+// next finds the first matching line at or after a position, which is the beginning of one: where it begins
+// and ends, and where in it the match is. begin is -1 if there is none.
+func (t *text) next(pos int) (begin, end, column int) {
+	for pos < len(t.content) {
+		at := pos
+		switch {
+		case len(t.m.needles) > 0:
+			at = t.candidate(pos)
+		case t.m.across:
+			if loc := t.m.re.FindIndex(t.content[pos:]); loc != nil {
+				at = pos + loc[0]
+			} else {
+				at = -1
+			}
+		}
+		if at < 0 || at >= len(t.content) { // after the last line's end is no line
+			return -1, -1, 0
+		}
+		begin = bytes.LastIndexByte(t.content[:at], '\n') + 1
+		end = len(t.content)
+		if i := bytes.IndexByte(t.content[at:], '\n'); i >= 0 {
+			end = at + i
+		}
+		if t.m.exact {
+			return begin, end, at - begin
+		}
+		if loc := t.m.re.FindIndex(t.content[begin:end]); loc != nil {
+			return begin, end, loc[0]
+		}
+		pos = end + 1
+	}
+	return -1, -1, 0
+}
+
+// candidate is where one of the needles is next, -1 if none is.
+func (t *text) candidate(pos int) int {
+	first := -1
+	for i, needle := range t.m.needles {
+		if t.ahead[i] != -1 && t.ahead[i] < pos {
+			if t.ahead[i] = bytes.Index(t.lower[pos:], needle); t.ahead[i] >= 0 {
+				t.ahead[i] += pos
+			}
+		}
+		if at := t.ahead[i]; at >= 0 && (first < 0 || at < first) {
+			first = at
+		}
+	}
+	return first
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serve is boxfiles: it reads one request, does what it asks, and answers.
+package serve
+
+import (
+	"bufio"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/search"
+	"github.com/boxd-dev/boxd/isolation/files/verbs"
+)
+
+// Main serves one request and returns the exit status: 0 if it has been answered, with a Failure too.
+func Main(in io.Reader, out io.Writer) int {
+	// Other programs of the box have the same user. The kernel sees to it from the first instruction on, since
+	// nobody in a box can read the program (execve(2)); this is for a kernel that has been told otherwise.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	unix.Umask(0o022)
+	from, to := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(out, 64<<10)
+	w := files.NewWriter(to)
+	req, err := files.ReadRequest(from)
+	a := &files.Answer{}
+	if err != nil {
+		a.Failure = &files.Failure{Kind: files.BadRequest, Text: "no request: " + err.Error()}
+	} else if err := answer(req, files.NewReader(from), w, a); err != nil {
+		*a = files.Answer{Failure: verbs.Fail(pathOf(req), err)}
+	}
+	if w.Answer(a) != nil || to.Flush() != nil {
+		return 1
+	}
+	return 0
+}
+
+// answer does what is asked and fills the field of its kind.
+func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (err error) {
+	switch {
+	case req.Read != nil:
+		a.Read, err = verbs.Read(req.Read, w)
+	case req.Write != nil:
+		a.Write, err = verbs.Write(req.Write, body)
+	case req.Edit != nil:
+		a.Edit, err = verbs.Edit(req.Edit)
+	case req.Glob != nil:
+		a.List, err = search.Glob(req.Glob)
+	case req.Grep != nil:
+		a.Grep, err = search.Grep(req.Grep)
+	case req.List != nil:
+		a.List, err = search.List(req.List)
+	case req.Stat != nil:
+		a.Stat, err = verbs.Stat(req.Stat)
+	case req.Move != nil:
+		err = verbs.Move(req.Move)
+		a.Done = err == nil
+	case req.Remove != nil:
+		err = verbs.Remove(req.Remove)
+		a.Done = err == nil
+	case req.Pack != nil:
+		a.Archive, err = verbs.Pack(req.Pack, w)
+	case req.Unpack != nil:
+		a.Archive, err = verbs.Unpack(req.Unpack, body)
+	default:
+		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
+	}
+	return err
+}
+
+// pathOf is what a request is about.
+func pathOf(req *files.Request) string {
+	switch {
+	case req.Read != nil:
+		return string(req.Read.Path)
+	case req.Write != nil:
+		return string(req.Write.Path)
+	case req.Edit != nil:
+		return string(req.Edit.Path)
+	case req.Glob != nil:
+		return string(req.Glob.Path)
+	case req.Grep != nil:
+		return string(req.Grep.Path)
+	case req.List != nil:
+		return string(req.List.Path)
+	case req.Stat != nil:
+		return string(req.Stat.Path)
+	case req.Move != nil:
+		return string(req.Move.From)
+	case req.Remove != nil:
+		return string(req.Remove.Path)
+	case req.Pack != nil:
+		return string(req.Pack.Path)
+	case req.Unpack != nil:
+		return string(req.Unpack.Path)
+	}
+	return ""
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/tarball"
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Pack writes an archive of a directory's content, or of one file.
+func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, err
+	}
+	var where unix.Statfs_t
+	if err := unix.Statfs(path, &where); err != nil {
+		return nil, err
+	}
+	if ofKernel(where.Type) {
+		return nil, &files.Failure{Kind: files.NotRegular, Text: "files of the kernel's, not of a disk"}
+	}
+	var stats tarball.Stats
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		var root *os.Root
+		if root, err = os.OpenRoot(path); err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		stats, err = tarball.PackDir(w, root, tarball.Bounds(req.Bounds))
+	case unix.S_IFREG:
+		if path, err = final(path); err != nil {
+			return nil, err
+		}
+		var root *os.Root
+		if root, err = os.OpenRoot(parent(path)); err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		stats, err = tarball.PackFile(w, root, base(path), tarball.Bounds(req.Bounds))
+	default:
+		return nil, notRegular(&st)
+	}
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	a := files.Archived(stats)
+	return &a, nil
+}
+
+// asFailure says what is wrong with an archive.
+func asFailure(err error) error {
+	r, ok := errors.AsType[*tarball.Refusal](err)
+	switch {
+	case ok && r.TooMuch:
+		return &files.Failure{Kind: files.TooLarge, Text: r.Error()}
+	case ok:
+		return &files.Failure{Kind: files.BadArchive, Text: r.Error()}
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &files.Failure{Kind: files.BadArchive, Text: "the archive ends early"}
+	}
+	return err
+}
+
+// Unpack makes a directory's content of an archive. All of it is unpacked beside what is there, before anything of
+// that changes; then it is moved to its place, and back if something is in the way.
+func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Stat(path, &st)
+	missing := errors.Is(err, unix.ENOENT)
+	switch {
+	case missing:
+		err = makeParents(path)
+	case err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, err
+	}
+	within := path
+	if missing {
+		within = parent(path)
+	}
+	root, err := os.OpenRoot(within)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	name := ".boxd-" + rand.Text()
+	if err := root.Mkdir(name, 0o755); err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.RemoveAll(name) }() // what has been moved is not in it any more
+	stage, err := root.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	defer stage.Close()
+	stats, err := tarball.Unpack(r, stage, tarball.Rules{Bounds: tarball.Bounds(req.Bounds), CaseTwins: req.CaseTwins, OutwardLinks: req.OutwardLinks})
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	if missing {
+		err = unix.Renameat2(unix.AT_FDCWD, within+"/"+name, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	} else {
+		err = merge(stage, within+"/"+name, within, req.Overwrite)
+	}
+	a := files.Archived(stats)
+	return &a, err
+}
+
+// moved is what undoes a step of merging.
+type moved struct {
+	from, to string
+	flags    uint
+}
+
+// merge moves what is in one directory into another: all of it, or nothing.
+func merge(stage *os.Root, from, to string, overwrite bool) error {
+	var done []moved
+	err := mergeDir(stage, ".", from, to, overwrite, &done)
+	if err == nil {
+		return nil
+	}
+	for _, m := range slices.Backward(done) {
+		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // who moves things here meanwhile keeps them
+	}
+	return err
+}
+
+func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]moved) error {
+	dir, err := stage.Open(rel)
+	if err != nil {
+		return err
+	}
+	entries, err := dir.ReadDir(-1)
+	dir.Close()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		source, target := from+"/"+e.Name(), to+"/"+e.Name()
+		var st unix.Stat_t
+		err := unix.Lstat(target, &st)
+		isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+		flags := uint(unix.RENAME_NOREPLACE)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return Fail(target, err)
+		case e.IsDir() && isDir:
+			if err := mergeDir(stage, rel+"/"+e.Name(), source, target, overwrite, done); err != nil {
+				return err
+			}
+			continue
+		case e.IsDir() != isDir:
+			return &files.Failure{Kind: files.Exists, Path: []byte(target), Text: "a directory is there, or comes in place of something else"}
+		case !overwrite:
+			return &files.Failure{Kind: files.Exists, Path: []byte(target), Text: "something is there", Hint: "overwrite = true replaces it"}
+		default:
+			flags = unix.RENAME_EXCHANGE // the old one is then where the new one was, to come back or to go with that
+		}
+		if err := unix.Renameat2(unix.AT_FDCWD, source, unix.AT_FDCWD, target, flags); err != nil {
+			return Fail(target, err)
+		}
+		*done = append(*done, moved{source, target, flags})
+	}
+	return nil
+}

@@ -18,7 +18,7 @@ export GOFLAGS := -buildvcs=false
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## the four programs, static, into bin/
+build: ## the programs, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 test: ## everything: pure tests, real boxes, the demo, a virtual machine; needs root

@@ -32,6 +32,7 @@ func mayImport() map[string]string {
 		"internal/durable":  "",
 		"internal/quantity": "",
 		"internal/tty":      "",
+		"internal/tarball":  "",
 		"internal/trace":    "",
 		"internal/chain":    "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
@@ -46,7 +47,7 @@ func mayImport() map[string]string {
 		"isolation/hunt":        "",
 		"isolation/life":        "isolation",
 		"isolation/output":      "",
-		"isolation/rootfs":      "isolation internal/mountfd",
+		"isolation/rootfs":      "isolation isolation/files internal/mountfd",
 		"isolation/disk":        "internal/mountfd",
 		"isolation/workspaces":  "isolation isolation/disk internal/mountfd",
 		"isolation/ids":         "isolation",
@@ -55,8 +56,13 @@ func mayImport() map[string]string {
 		"isolation/records":     "isolation cgroup internal/fdpass",
 		"isolation/dress":       "isolation",
 		"isolation/keeper":      "isolation isolation/dress isolation/ids isolation/sources isolation/examine isolation/records isolation/rootfs isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
-		"isolation/inside":      "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
-		"isolation/client":      "isolation isolation/output cgroup internal/fdpass",
+		// the program that serves files inside a box, and what it is asked
+		"isolation/files":        "",
+		"isolation/files/verbs":  "isolation/files internal/tarball",
+		"isolation/files/search": "isolation/files isolation/files/verbs",
+		"isolation/files/serve":  "isolation/files isolation/files/verbs isolation/files/search",
+		"isolation/inside":       "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
+		"isolation/client":       "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
 		"systemd":         "",
 		"systemd/journal": "internal/trace",
@@ -107,6 +113,7 @@ func mayImport() map[string]string {
 		"relay/client/complete": "relay/api relay/client relay/client/show",
 		// programs
 		"cmd/boxinit":       "isolation/inside",
+		"cmd/boxfiles":      "isolation/files/serve",
 		"cmd/boxkeeper":     "isolation isolation/keeper cgroup/tree",
 		"cmd/boxd/config":   "access/rules supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity",
 		"cmd/boxd":          "access/gate access/grants access/rules cmd/boxd/config relay relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal",
@@ -127,12 +134,14 @@ func mustNotLink() map[string][]string {
 	return map[string][]string{
 		// PID 1 of every box: small, and nothing that parses or connects.
 		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "reflect:never", module + "/isolation/keeper", module + "/isolation/disk", module + "/supervisor"},
+		// It runs in boxes, and everything it does it does there.
+		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client"},
 		// The privileged half parses one binary protocol and nothing else.
-		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
+		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/isolation/files/serve", module + "/internal/tarball", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
-		"cmd/boxd": {"go.yaml.in/yaml/v3", "github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/records", module + "/isolation/sources", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp"},
+		"cmd/boxd": {"go.yaml.in/yaml/v3", "github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/records", module + "/isolation/sources", module + "/isolation/disk", module + "/isolation/rootfs", module + "/isolation/inside", module + "/isolation/seccomp", module + "/isolation/files/serve", module + "/isolation/files/verbs"},
 	}
 }
 
@@ -141,7 +150,7 @@ func prescribed() map[string][]string {
 	return map[string][]string{
 		"github.com/coreos/go-systemd/v22": {"cmd/boxd"},
 		"github.com/containerd/cgroups/v3": {"cmd/boxd"},
-		"golang.org/x/sys":                 {"cmd/boxd", "cmd/boxctl", "cmd/boxkeeper", "cmd/boxinit"},
+		"golang.org/x/sys":                 {"cmd/boxd", "cmd/boxctl", "cmd/boxkeeper", "cmd/boxinit", "cmd/boxfiles"},
 		"github.com/BurntSushi/toml":       {"cmd/boxd"},
 		"github.com/creack/pty":            {"cmd/boxinit"},
 	}
@@ -149,7 +158,7 @@ func prescribed() map[string][]string {
 
 // sizes of the programs, static and stripped, in bytes.
 func maxSize() map[string]int64 {
-	return map[string]int64{"boxinit": 2 << 20, "boxkeeper": 4 << 20, "boxctl": 8 << 20, "boxd": 20 << 20}
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxctl": 8 << 20, "boxd": 20 << 20}
 }
 
 type goPackage struct {

@@ -71,11 +71,7 @@ func PackDir(w io.Writer, dir *os.Root, b Bounds) (Stats, error) {
 // PackFile writes one file of a directory, as the only entry.
 func PackFile(w io.Writer, dir *os.Root, name string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
-	info, err := dir.Stat(name)
-	if err == nil {
-		err = p.file(dir, name, path.Base(name), info)
-	}
-	if err != nil {
+	if err := p.file(dir, name, path.Base(name)); err != nil {
 		return p.stats, err
 	}
 	return p.stats, p.out.Close()
@@ -142,7 +138,7 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 		defer sub.Close()
 		return p.directory(sub, full+"/", depth+1)
 	case info.Mode().IsRegular():
-		return p.file(dir, name, full, info)
+		return p.file(dir, name, full)
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := dir.Readlink(name)
 		if err != nil {
@@ -165,14 +161,15 @@ func (p *packer) head(h *tar.Header, info fs.FileInfo) error {
 	return p.out.WriteHeader(h)
 }
 
-func (p *packer) file(dir *os.Root, name, full string, info fs.FileInfo) error {
+func (p *packer) file(dir *os.Root, name, full string) error {
 	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil {
+	info, err := f.Stat()
+	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() {

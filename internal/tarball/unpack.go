@@ -133,7 +133,7 @@ func clean(name string) (string, error) {
 	case strings.IndexByte(name, 0) >= 0:
 		return "", errors.New("a name with NUL")
 	case slices.Contains(strings.Split(name, "/"), ".."):
-		return "", errors.New("a name with ..")
+		return "", errors.New("a name with .. in it")
 	case strings.Count(name, "/") >= maxDepth:
 		return "", errors.New("too many directories below each other")
 	}

@@ -27,7 +27,7 @@ type collector struct {
 func (c *collector) add(dir int, path, name string) error {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return nil // it is gone
+		return nil //nolint:nilerr // it is gone
 	}
 	e := verbs.EntryOf(path, &st)
 	if e.Type == files.TypeLink {

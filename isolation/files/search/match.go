@@ -113,8 +113,9 @@ func literalsOf(re *syntax.Regexp) literals {
 			all = literals{append(all.set, l.set...), all.exact && l.exact, l.fold}
 		}
 		return all
+	default:
+		return literals{}
 	}
-	return literals{}
 }
 
 // concat puts the literals of parts that follow each other together, and chooses the best.

@@ -66,8 +66,9 @@ func kindOf(errno syscall.Errno) files.Kind {
 		return files.BadPath
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
 		return files.TooMany
+	default:
+		return files.Broken
 	}
-	return files.Broken
 }
 
 // checkPath refuses what the kernel would read as something else, or not at all.

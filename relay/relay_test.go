@@ -69,7 +69,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	for _, r := range routes() {
 		method, path, _ := strings.Cut(r.Pattern, " ")
 		w := httptest.NewRecorder()
-		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y").Replace(path), nil))
+		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y", "{principal}", "z").Replace(path), nil))
 		if w.Code != http.StatusForbidden {
 			t.Errorf("%s: %d %s", r.Pattern, w.Code, w.Body)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/logs"
 	"github.com/boxd-dev/boxd/relay/processes"
@@ -34,6 +35,9 @@ func routes() []route.Route {
 		line("GET /v1/profiles", access.Viewer, "", host.Profiles),
 		line("GET /v1/config", access.Operator, "", host.Configuration),
 		line("GET /v1/doctor", access.Viewer, "", host.Doctor),
+		line("GET /v1/grants", access.Admin, "", grants.List),
+		line("POST /v1/grants", access.Admin, "", grants.Give),
+		line("DELETE /v1/grants/{principal}", access.Admin, "", grants.Revoke),
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),
 		line("GET /v1/sessions", access.Viewer, "all", sessions.List),
@@ -117,6 +121,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Session
 		case "{p}":
 			id = &p.Process
+		case "{principal}":
+			id = &p.Principal
 		case asked[i]:
 		default:
 			return p, false

@@ -55,7 +55,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Sup: sup, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience}
+	common := &route.Common{Gate: cfg.Gate, Sup: sup, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience}
 	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
 }
 

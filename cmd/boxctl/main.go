@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/access"
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -89,13 +90,15 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.Socket, "socket", socket, "`PATH` of the Unix socket of boxd; also from BOXD_SOCKET")
-	flags.StringVar(&a.Owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (root only)")
+	flags.StringVar(&a.Socket, "socket", socket, "`PATH` of the Unix socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
+	access.Flags(flags, &a.App)
+	flags.StringVar(&a.Owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (operators)")
 	flags.BoolVar(&a.JSON, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+		access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)

@@ -168,6 +168,8 @@ func TestFieldsAreNamedInOneStyle(t *testing.T) {
 		api.SessionList{},
 		api.ExecResult{},
 		api.Problem{},
+		api.GrantList{},
+		api.GrantRequest{},
 		api.ProfileList{},
 		api.Status{},
 		api.Doctor{},

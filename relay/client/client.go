@@ -60,23 +60,60 @@ type Client struct {
 	http    *http.Client
 	streams *http.Client // for WebSockets
 	pace    pace         // of connections that are made again
-	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only root may.
+	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only some may.
 	Owner string
+	// Token is sent with every request, if it is set: boxd takes its bearer for who it says.
+	Token string
 }
 
-// New returns a client of the boxd at a Unix socket. It does not connect yet.
+// New returns a client of the boxd at a Unix socket, or at an address of the loopback, "http://127.0.0.1:5410". It
+// does not connect yet.
 func New(socket string) *Client {
+	c := &Client{socket: socket, pace: usualPace()}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, socket) }
-	return &Client{
-		socket: socket, pace: usualPace(),
-		http: httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64}),
-		streams: httpClient(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return streamConn{conn}, nil
-		}}),
+	c.http = c.httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64})
+	c.streams = c.httpClient(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return streamConn{conn}, nil
+	}})
+	return c
+}
+
+// overTCP is the address of a boxd that is not at a Unix socket.
+func overTCP(socket string) (address string, ok bool) {
+	address, ok = strings.CutPrefix(socket, "http://")
+	return strings.TrimSuffix(address, "/"), ok
+}
+
+// bearer shows a token with every request, and names the host that is asked where that matters.
+type bearer struct {
+	client *Client
+	next   http.RoundTripper
+}
+
+// RoundTrip makes one request.
+func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	b.client.sign(req)
+	return b.next.RoundTrip(req)
+}
+
+// CloseIdleConnections is that of what makes the requests.
+func (b bearer) CloseIdleConnections() {
+	if t, ok := b.next.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+func (c *Client) sign(req *http.Request) {
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	if address, ok := overTCP(c.socket); ok {
+		req.Host = address
 	}
 }
 
@@ -87,13 +124,17 @@ const (
 )
 
 func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	network, address := "unix", socket
+	if tcp, ok := overTCP(socket); ok {
+		network, address = "tcp", tcp
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	for end := time.Now().Add(crowdPatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
 		select {
 		case <-time.After(crowdPause):
 		case <-ctx.Done():
 		}
-		conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno // what is around it names the socket again
@@ -104,10 +145,10 @@ func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	return conn, nil
 }
 
-func httpClient(t *http.Transport) *http.Client {
+func (c *Client) httpClient(t *http.Transport) *http.Client {
 	t.DisableCompression = true
 	return &http.Client{
-		Transport:     t,
+		Transport:     bearer{c, t},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd has none
 	}
 }

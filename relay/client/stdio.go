@@ -39,14 +39,15 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	}
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", api.StdioProtocol)
+	c.sign(req)
 	conn, err := dialSocket(ctx, c.socket)
 	if err != nil {
 		return files, err
 	}
 	defer conn.Close()
 	socket, ok := conn.(*net.UnixConn)
-	if !ok { // never: that is what was dialed
-		return files, ErrNoStdio
+	if !ok {
+		return files, fmt.Errorf("%w: descriptors go over a Unix socket alone", ErrNoStdio)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	in := &rights{conn: socket}

@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.Terminal{}, api.ClientControl{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}}
 }
 
 func answers() []any {
@@ -30,6 +30,7 @@ func answers() []any {
 		api.ProcessList{},
 		api.LogLine{},
 		api.Problem{},
+		api.GrantList{},
 		api.ProfileList{},
 		api.Configuration{},
 		api.Status{},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
@@ -39,10 +40,11 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process string }
+type Path struct{ Session, Process, Principal string }
 
 // Common is what all calls have.
 type Common struct {
+	Gate    *gate.Gate
 	Sup     *supervisor.Supervisor
 	Log     *slog.Logger
 	Version string // of boxd

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 
@@ -26,6 +27,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	seen := map[string]bool{}
 	c := begin(t, seen, profile)
 	c.daemon()
+	c.grants()
 	c.sessions()
 	c.changes()
 	c.executions()
@@ -55,6 +57,32 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	if list := c.missing(); len(list) > 0 {
 		t.Errorf("described, and never seen:\n%s", strings.Join(list, "\n"))
 	}
+}
+
+// grants asks for roles for a time.
+func (c *contract) grants() {
+	const give = "POST /v1/grants"
+	var list api.GrantList
+	c.reads(c.gets(200, ask{route: "GET /v1/grants"}), &list)
+	if len(list.Grants) != 0 {
+		c.t.Errorf("%+v", list)
+	}
+	var g api.Grant
+	c.reads(c.gets(201, ask{route: give, body: `{"principal":"uid:4242","role":"operator","for":"1h"}`}), &g)
+	if g.Principal != "uid:4242" || g.Role != "operator" || g.By != "uid:0" || g.Until.Sub(g.CreatedAt) != time.Hour {
+		c.t.Errorf("%+v", g)
+	}
+	c.refused(400, "role", ask{route: give, body: `{"principal":"uid:4242","role":"none","for":"1h"}`, odd: true})
+	c.refused(400, "for", ask{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
+	c.refused(400, "principal", ask{route: give, body: `{"principal":"alcie","role":"admin","for":"1h"}`})
+	for _, a := range []ask{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
+		a.uid = otherUID // who is an operator now, and no admin
+		if p := c.refused(403, "role", a); p.By != "uid:4242" || p.Denial == nil || p.Denial.Rule != "grant" || p.Value != "operator" {
+			c.t.Errorf("%+v", p)
+		}
+	}
+	c.gets(204, ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
+	c.refused(404, "", ask{route: "DELETE /v1/grants/{principal}", p: "uid:4242"})
 }
 
 // daemon asks for what is no session's.

@@ -20,13 +20,14 @@ type App struct {
 	Stderr io.Writer
 	Socket string
 	Owner  string // whose sessions; "" is the caller's own
+	Token  string // that is shown; "" is none
 	JSON   bool   // print JSON
 }
 
 // Client returns a client of the daemon that was asked for.
 func (a *App) Client() *client.Client {
 	c := client.New(a.Socket)
-	c.Owner = a.Owner
+	c.Owner, c.Token = a.Owner, a.Token
 	return c
 }
 

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grants has the routes about roles that somebody has for a time.
+package grants
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/grants"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
+)
+
+// List answers with those there are.
+func List(c *route.Call) (any, error) {
+	list := api.GrantList{Grants: []api.Grant{}}
+	for _, g := range c.Gate.Grants().List() {
+		list.Grants = append(list.Grants, grant(&g))
+	}
+	return list, nil
+}
+
+// Give gives a role to a principal.
+func Give(c *route.Call) (any, error) {
+	var req api.GrantRequest
+	if err := c.DecodeBody(&req, route.MaxSmallBody); err != nil {
+		return nil, err
+	}
+	var role access.Role
+	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
+		return nil, fault.Field("role", req.Role, strings.Join(access.Roles(), ", "))
+	}
+	if !c.Gate.Knows(req.Principal) {
+		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "the name of a table [principals.NAME] of box.toml, or a user such as uid:1000")
+	}
+	g, err := c.Gate.Grants().Give(req.Principal, role, time.Duration(req.For), c.Who.Name)
+	if err != nil {
+		return nil, err
+	}
+	c.Log.WarnContext(c.Context(), "a role was granted", "principal", g.Principal, "role", g.Role.String(), "until", g.Until, "by", g.By)
+	return route.Created{Body: grant(&g)}, nil
+}
+
+// Revoke ends the grant of a principal, and what it has under way that needs it.
+func Revoke(c *route.Call) (any, error) {
+	if err := c.Gate.Grants().Revoke(c.Path.Principal); err != nil {
+		return nil, err
+	}
+	c.Log.WarnContext(c.Context(), "a role was revoked", "principal", c.Path.Principal, "by", c.Who.Name)
+	return route.NoContent{}, nil
+}
+
+func grant(g *grants.Grant) api.Grant {
+	return api.Grant{Principal: g.Principal, Role: g.Role.String(), By: g.By, CreatedAt: g.Created.UTC(), Until: g.Until.UTC()}
+}

@@ -37,6 +37,7 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 9, List: &List{}},
 		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
 		{Req: 11, Dress: &Dress{Key: spec.Key, Hostname: "s1"}},
+		{Req: 12, Reclaim: &Reclaim{Key: spec.Key}},
 	}
 }
 

@@ -25,6 +25,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Launched, as above     or Failed
 //	Dress{req, key, hostname} ─────────►  name a box that was made ahead of need
 //	            ◄──────────────────────── Done{req}              or Failed
+//	Reclaim{req, key} ─────────────────►  take memory back that the programs of a box do not need
+//	            ◄──────────────────────── Done{req}              or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -64,6 +66,7 @@ const (
 	msgListed
 	msgAdopt
 	msgDress
+	msgReclaim
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -81,7 +84,12 @@ type KeeperRequest struct {
 	List   *List
 	Adopt  *Adopt
 	Dress  *Dress
+
+	Reclaim *Reclaim
 }
+
+// Reclaim asks that memory be taken back from a living box.
+type Reclaim struct{ Key string }
 
 // List asks for the keys of living boxes.
 type List struct{ After string }
@@ -201,6 +209,11 @@ func (m *KeeperRequest) Encode() []byte {
 		e.str(m.Dress.Key)
 		e.str(m.Dress.Hostname)
 		return e.b
+	case m.Reclaim != nil:
+		e := message(msgReclaim)
+		e.u32(m.Req)
+		e.str(m.Reclaim.Key)
+		return e.b
 	}
 	for _, f := range []struct {
 		set  bool
@@ -247,6 +260,8 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.Adopt = d.u32(), &Adopt{Key: d.str()}
 	case msgDress:
 		m.Req, m.Dress = d.u32(), &Dress{Key: d.str(), Hostname: d.str()}
+	case msgReclaim:
+		m.Req, m.Reclaim = d.u32(), &Reclaim{Key: d.str()}
 	default:
 		d.bad = true
 	}

@@ -4,8 +4,10 @@ package supervisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -24,7 +26,16 @@ import (
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
+		Box: boxOf(s), Asleep: s.Asleep(),
 	})
+}
+
+// boxOf is what a record has of the key of the box.
+func boxOf(s *Session) string {
+	if s.BoxKey() == s.Key {
+		return ""
+	}
+	return s.BoxKey()
 }
 
 func (v *Supervisor) removeRecord(s *Session) {
@@ -35,11 +46,11 @@ func (v *Supervisor) removeRecord(s *Session) {
 
 // bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
-func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string) error {
+func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting []json.RawMessage) error {
 	if v.grace == 0 && !v.keep {
 		return nil // it ends with this boxd, as nothing has told it otherwise
 	}
-	file, err := records.EnvironmentFile(env)
+	file, err := records.EnvironmentFile(env, waiting)
 	if err != nil {
 		return err
 	}
@@ -94,7 +105,15 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
-	all := slices.Concat(recorded, living)
+	sessions := map[string]string{} // by the keys of their boxes
+	for _, key := range recorded {
+		box := key
+		if r, err := v.records.Read(key); err == nil { // or adopt says what is wrong with it
+			box = r.BoxKey()
+		}
+		sessions[box] = key
+	}
+	all := slices.Concat(slices.Collect(maps.Keys(sessions)), living)
 	for _, o := range orphans {
 		all = append(all, o.Name())
 	}
@@ -105,11 +124,11 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		errs []error
 		room = make(chan struct{}, adoptAtOnce)
 	)
-	for _, key := range slices.Compact(all) {
+	for _, box := range slices.Compact(all) {
 		room <- struct{}{}
 		work.Go(func() {
 			defer func() { <-room }()
-			err := v.takeOverOne(ctx, key, slices.Contains(recorded, key), slices.Contains(living, key))
+			err := v.takeOverOne(ctx, box, sessions[box], slices.Contains(living, box))
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
@@ -119,7 +138,9 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	return errors.Join(errs...)
 }
 
-func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, living bool) error {
+// takeOverOne takes over the session of a box, or cleans up after it; key is "" if there is none.
+func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bool) error {
+	recorded := key != ""
 	if recorded && living {
 		s, err := v.adopt(ctx, key)
 		if err == nil {
@@ -128,16 +149,16 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string, recorded, livi
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
 	}
-	err := v.boxes.End(ctx, key, true)
+	err := v.boxes.End(ctx, box, true)
 	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
-		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", key, "error", err)
+		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("clean up session %s: %w", key, err)
+		return fmt.Errorf("clean up session %s: %w", box, err)
 	}
 	if !recorded {
-		v.log.Info("removed what an earlier boxd left", "key", key)
+		v.log.Info("removed what an earlier boxd left", "key", box)
 		return nil
 	}
 	if !living {
@@ -164,16 +185,17 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	s := session.New(&v.sessionHost, &session.Params{
 		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced,
 	})
+	s.SetBoxKey(r.Box)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
 	}
-	env, err := records.ReadEnvironment(found.Private)
+	env, waiting, err := records.ReadEnvironment(found.Private)
 	if err == nil && s.Grouped() != (box.Group != "") {
 		err = errors.New("the record is wrong about control groups")
 	}
 	if err == nil {
-		err = v.bequeath(s, box, env)
+		err = v.bequeath(s, box, env, waiting)
 	}
 	if err != nil {
 		for _, p := range found.Programs {
@@ -185,7 +207,11 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	v.book.Restore(s.Owner.Name, key, quota.SizeOf(&r.Settings))
 	s.Adopted(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
+	if r.Asleep {
+		s.SetAsleep()
+	}
 	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
+	s.Resume(context.WithoutCancel(ctx), waiting, v.log)
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -47,20 +48,25 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	return w, err
 }
 
-// roomLocked refuses a session that would be one too many, whoever asks.
+// roomLocked refuses a session that would be one too many, whoever asks: an *admission.Full, but for a boxd that
+// stops.
 func (v *Supervisor) roomLocked(w *want) error {
 	const hint = "remove one with boxctl rm, or wait for an idle one to end"
 	limits := w.cfg.Sessions
 	if v.closed {
 		return Stopping()
 	}
-	if most := limits.Max; len(v.sessions) >= most {
-		return fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})
-	}
 	if own := v.ownedLocked(w.who); !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
-		return fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})
+		return v.evictedLocked(w, &admission.Full{Reason: admission.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})})
+	}
+	if most := limits.Max; len(v.sessions) >= most {
+		return v.evictedLocked(w, &admission.Full{Reason: admission.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})})
+	}
+	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
+		return &admission.Full{Reason: admission.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are being started, the limit (queue.starts)", most).
+			WithHint("try again")}
 	}
 	return nil
 }

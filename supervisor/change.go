@@ -88,7 +88,7 @@ func (v *Supervisor) limit(ctx context.Context, s *Session, now, next *policy.Se
 		return fault.Errorf(fault.Unsupported, "the limits of session %s cannot be changed: not all of them are kept by the kernel", fault.Show(s.ID)).
 			WithHint("make another session with the limits you want")
 	}
-	err = v.boxes.SetLimits(ctx, s.Key, &limits, work)
+	err = v.boxes.SetLimits(ctx, s.BoxKey(), &limits, work)
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case err == nil:

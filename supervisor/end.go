@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
@@ -34,7 +35,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(caller context.Context, s *Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
-	if reason == EndLost {
+	if reason == EndLost || reason == ended.Unhealthy {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})
@@ -44,7 +45,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	}()
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.boxes.End(ctx, s.Key, true) //nolint:contextcheck // the caller is for what is told of it alone
+		err := v.boxes.End(ctx, s.BoxKey(), true) //nolint:contextcheck // the caller is for what is told of it alone
 		cancel()
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break
@@ -62,7 +63,10 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	<-forgotten
 	v.ledger.Stop(s.Key, last)
 	v.forget(s)
+	v.ended.Add(s.Key, reason, time.Now())
 	s.FinishEnd()
+	v.line.Wake()
+	v.pool.Wake()
 	s.Tell(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }
 

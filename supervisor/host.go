@@ -5,10 +5,12 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -43,18 +45,30 @@ func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settin
 	return cfg.Enforcement(settings, host)
 }
 
-// reserve refuses a new session when the host has less left than the operator wants kept.
-func (v *Supervisor) reserve(who Principal, id string) error {
-	v.mu.Lock()
-	exists, dir := v.sessions[policy.Key(who.Name, id)] != nil, v.host.Workspaces
-	v.mu.Unlock()
-	if exists {
-		return nil
-	}
-	return v.room(dir)
+// verdict is what the host has had to say about a new session, and when.
+type verdict struct {
+	at  time.Time
+	err error
 }
 
-// room reports whether the host has as much left as the operator wants kept; dir is where workspaces are.
+// fresh is how long a verdict counts: a flood of starts need not look each for itself.
+const fresh = 100 * time.Millisecond
+
+// hostRoom is room, or what that has said just now.
+func (v *Supervisor) hostRoom() error {
+	if last := v.pressed.Load(); last != nil && time.Since(last.at) < fresh {
+		return last.err
+	}
+	v.mu.Lock()
+	dir := v.host.Workspaces
+	v.mu.Unlock()
+	err := v.room(dir)
+	v.pressed.Store(&verdict{time.Now(), err})
+	return err
+}
+
+// room reports whether the host has as much left as the operator wants kept, and is not busier than new
+// sessions may find it; dir is where workspaces are.
 func (v *Supervisor) room(dir string) error {
 	keep := v.cfg.Load().Host
 	free, err := machine.FreeDisk(dir)
@@ -65,19 +79,35 @@ func (v *Supervisor) room(dir string) error {
 		}
 	}
 	if err == nil && free < keep.KeepFreeDisk {
-		err = shortOf("disk", free, keep.KeepFreeDisk)
+		err = shortOf(admission.Disk, free, keep.KeepFreeDisk)
 	}
 	if err != nil {
 		return err
 	}
 	free, err = machine.FreeMemory()
 	if err == nil && free < keep.KeepFreeMemory {
-		err = shortOf("memory", free, keep.KeepFreeMemory)
+		err = shortOf(admission.Memory, free, keep.KeepFreeMemory)
 	}
-	return err
+	if err != nil || keep.PressureCPU+keep.PressureMemory+keep.PressureIO == 0 {
+		return err
+	}
+	p, err := machine.LookPressure()
+	if err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		name       string
+		is, bounds float64
+	}{{"cpu", p.CPU, keep.PressureCPU}, {"memory", p.Memory, keep.PressureMemory}, {"io", p.IO, keep.PressureIO}} {
+		if of.bounds > 0 && of.is > of.bounds {
+			return &admission.Full{Reason: admission.Pressure, Err: fault.Errorf(fault.Unavailable, "for %g %% of the last ten seconds some task of the host waited for %s, and sessions start up to %g (host.pressure_%s)", of.is, of.name, of.bounds, of.name).
+				WithHint("try again when the host is less busy")}
+		}
+	}
+	return nil
 }
 
-func shortOf(what string, free, keep quantity.Size) error {
-	return fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
-		WithHint("remove sessions, or make room on the host")
+func shortOf(what admission.Reason, free, keep quantity.Size) error {
+	return &admission.Full{Reason: what, Err: fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
+		WithHint("remove sessions, or make room on the host")}
 }

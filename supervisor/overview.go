@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/doctor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/pool"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -57,7 +58,21 @@ type Overview struct {
 	Unenforced    []string                    // of them, those that are not kept here
 	Enforced      map[string]policy.Mechanism // what keeps each limit here
 	Degraded      []string                    // what is not as it should be, in words
+	State         Condition
+	Off           string       // why new sessions are not taken, if boxd is switched off
+	Warm          []pool.Count // boxes ahead of need
 }
+
+// Condition is how boxd is as a whole.
+type Condition string
+
+// The conditions, the worst that is true counting.
+const (
+	ConditionOK       Condition = "ok"
+	ConditionDegraded Condition = "degraded" // it works, and not all is as it should be
+	ConditionOff      Condition = "off"      // somebody has switched it off: it takes no new sessions
+	ConditionFailed   Condition = "failed"   // no session can start
+)
 
 // Overview returns the daemon in figures.
 func (v *Supervisor) Overview() Overview {
@@ -75,8 +90,9 @@ func (v *Supervisor) Overview() Overview {
 		o.Running += info.Running
 		o.Processes += info.Processes
 	}
+	o.State, o.Warm = ConditionOK, v.pool.Counts()
 	if !v.boxes.Present() {
-		o.Degraded = append(o.Degraded, "there is no keeper at present: boxes live on, and none can start")
+		o.Degraded, o.State = append(o.Degraded, "there is no keeper at present: boxes live on, and none can start"), ConditionFailed
 	}
 	settings, _, err := cfg.Merge(&policy.Request{})
 	if err == nil {
@@ -86,6 +102,18 @@ func (v *Supervisor) Overview() Overview {
 		if err != nil {
 			o.Degraded = append(o.Degraded, "new sessions are refused: "+err.Error())
 		}
+	}
+	if err != nil {
+		o.State = ConditionFailed
+	}
+	if err := v.gate.Check(cfg.Enabled); err != nil {
+		o.Off = err.Error()
+		if o.State != ConditionFailed {
+			o.State = ConditionOff
+		}
+	}
+	if o.State == ConditionOK && len(o.Degraded) > 0 {
+		o.State = ConditionDegraded
 	}
 	return o
 }
@@ -104,10 +132,13 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	}
 	v.cfg.Store(&cfg)
 	v.ledger.SetKeep(cfg.Usage.KeepDays)
+	v.setWarm()
+	v.line.Wake()
+	v.execs.Wake()
 	return nil
 }
 
-// Idle reports whether there is no session.
+// Idle reports whether there is no session. Who waits for one has a connection, which is for others to count.
 func (v *Supervisor) Idle() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -144,6 +175,9 @@ func (v *Supervisor) Ready() error {
 	case <-v.boxes.Done():
 		return fault.Errorf(fault.Unavailable, "the keeper is gone").WithHint("boxd waits for another one; if none comes its log says why")
 	default:
-		return nil
 	}
+	if !v.boxes.Present() {
+		return fault.Errorf(fault.Unavailable, "there is no keeper at present: no session can start").WithHint("boxd waits for another one; if none comes its log says why")
+	}
+	return v.gate.Check(v.cfg.Load().Enabled)
 }

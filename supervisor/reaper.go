@@ -31,11 +31,9 @@ func (v *Supervisor) reap(ctx context.Context) {
 
 // endDue starts the end of every session whose time is over and returns how long until the next is.
 func (v *Supervisor) endDue(now time.Time) time.Duration {
+	all := v.all()
+	v.ended.Expire(now)
 	v.mu.Lock()
-	all := make([]*Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
-	}
 	v.nextLook = now.Add(reapAtLeast) // whoever has an earlier deadline from here on tells
 	v.mu.Unlock()
 	wait := reapAtLeast
@@ -47,6 +45,12 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 			wait = min(wait, at.Sub(now))
 		default:
 			v.work.Go(func() { _ = v.End(v.life, s, why) }) // logged where it fails
+			continue
+		}
+		if at := s.RestAt(); at.After(now) {
+			wait = min(wait, at.Sub(now))
+		} else if !at.IsZero() {
+			v.work.Go(func() { v.rest(s) })
 		}
 	}
 	v.mu.Lock()

@@ -6,7 +6,6 @@ package supervisor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -16,13 +15,16 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/failure"
+	"github.com/boxd-dev/boxd/supervisor/gate"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/pool"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -62,11 +64,18 @@ type Supervisor struct {
 	sessionHost session.Host
 	book        *quota.Book
 	ledger      *ledger.Ledger
-	life        context.Context //nolint:containedctx // the supervisor's own: ends its background work, never a request's
+	gate        *gate.Gate
+	line        *admission.Line // where starts wait
+	execs       *admission.Line // where executions wait for room in their session
+	pool        *pool.Pool
+	ended       ended.Memory
+	pressed     atomic.Pointer[verdict] // what the host last had to say
+	life        context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[string]*Session
 	closed   bool
+	starting int       // boxes, for sessions
 	nextLook time.Time // when the reaper looks again
 	host     policy.Host
 }
@@ -92,13 +101,20 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	if err != nil {
 		return nil, err
 	}
+	closed, err := gate.Open(parts.StateDir)
+	if err != nil {
+		found.Close()
+		return nil, err
+	}
 	v := &Supervisor{
 		ledger: used, book: quota.New(used, time.Now),
-		boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		gate: closed, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
+	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
 	v.sessionHost = session.Host{
+		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
 		End:     func(s *Session, why EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
@@ -118,8 +134,13 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		v.Close()
 		return nil, err
 	}
+	v.setWarm()
 	v.work.Go(func() { v.reap(v.life) })
 	v.work.Go(func() { v.ledger.Run(v.life, v.readings) })
+	v.work.Go(func() { v.line.Run(v.life) })
+	v.work.Go(func() { v.execs.Run(v.life) })
+	v.work.Go(func() { v.pool.Run(v.life) })
+	v.work.Go(func() { v.examine(v.life) })
 	return v, nil
 }
 
@@ -133,6 +154,7 @@ func (v *Supervisor) Close() {
 		all = append(all, s)
 	}
 	v.mu.Unlock()
+	v.line.Wake() // who waits for room hears of it
 	var ends sync.WaitGroup
 	for _, s := range all {
 		ends.Go(func() {
@@ -152,6 +174,7 @@ func (v *Supervisor) Close() {
 	if err := v.ledger.Close(); err != nil {
 		v.log.Error("usage not written", "error", err)
 	}
+	v.gate.Close()
 }
 
 // Create returns the principal's session of the requested id, and makes it if there is none; the
@@ -162,10 +185,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 		return nil, false, err
 	}
 	for {
-		if err := v.reserve(who, req.ID); err != nil {
-			return nil, false, err
-		}
-		s, mine, err := v.claim(w)
+		s, mine, err := v.admit(ctx, w)
 		if err != nil {
 			return nil, false, err
 		}
@@ -177,37 +197,6 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 			return s, false, err
 		}
 	}
-}
-
-// claim finds the session or enters a new one that its caller must start. Nothing slow happens here.
-func (v *Supervisor) claim(w *want) (*Session, bool, error) {
-	key := policy.Key(w.who.Name, w.req.ID)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if s := v.sessions[key]; s != nil {
-		return s, false, nil
-	}
-	if err := v.roomLocked(w); err != nil {
-		return nil, false, err
-	}
-	if err := v.book.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
-		return nil, false, err
-	}
-	s := session.New(&v.sessionHost, &session.Params{
-		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.req.Env), Enforced: w.enforced,
-	})
-	v.sessions[key] = s
-	return s, true, nil
-}
-
-// ownedLocked counts the sessions of one principal.
-func (v *Supervisor) ownedLocked(who Principal) (n int) {
-	for _, s := range v.sessions {
-		if s.Owner.Name == who.Name {
-			n++
-		}
-	}
-	return n
 }
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
@@ -251,39 +240,6 @@ func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.
 	return names
 }
 
-// start launches the box of a claimed session, outside any lock, and undoes the claim if it fails.
-func (v *Supervisor) start(ctx context.Context, s *Session) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
-	defer cancel()
-	begin := time.Now()
-	written := make(chan error, 1)
-	go func() { written <- v.writeRecord(s) }() // waited for below
-	box, err := v.boxes.Launch(ctx, s.Spec())
-	werr := <-written
-	if err == nil {
-		if err = werr; err == nil {
-			err = v.bequeath(s, box, s.Environment())
-		}
-		if err != nil {
-			err = errors.Join(err, v.boxes.End(ctx, s.Key, true))
-			box.Close()
-		}
-	}
-	if err != nil {
-		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
-		box, err = nil, failure.Start(s.ID, &s.Settings, err)
-		v.removeRecord(s)
-		v.forget(s)
-	}
-	if move := s.Launched(box, err); err != nil || move != nil {
-		return cmp.Or(err, move)
-	}
-	v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
-	v.wakeReaper()
-	s.Tell(ctx, events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)})
-	return nil
-}
-
 // Session returns the principal's session of an id.
 func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
 	if err := policy.ValidateID(id); err != nil {
@@ -293,7 +249,7 @@ func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
 	s := v.sessions[policy.Key(who.Name, id)]
 	v.mu.Unlock()
 	if s == nil {
-		return nil, session.Gone(id)
+		return nil, v.gone(who, id)
 	}
 	return s, nil
 }

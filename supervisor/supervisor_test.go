@@ -15,9 +15,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/supervisor/gate"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -38,9 +41,11 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, book: quota.New(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}}
+	v := &Supervisor{ledger: used, book: quota.New(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &gate.Gate{}, layout: usage.Legacy}
 	v.cfg.Store(new(policy.DefaultConfig()))
-	v.sessionHost = session.Host{Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU}
+	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
+	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
+	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU}
 	return v
 }
 
@@ -112,6 +117,7 @@ func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 	t.Parallel()
 	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 4096, 4096
+	cfg.Queue.Starts = 1000
 	b := policy.NoBounds()
 	b.Principals, b.Sessions = []string{"uid:1"}, 5
 	cfg.Policies["ci"] = b
@@ -153,6 +159,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	t.Parallel()
 	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
+	cfg.Queue.Starts = 100
 	claim := func(who Principal, id string) error {
 		_, _, err := v.claim(wanted(who, &policy.Request{ID: id}, &cfg))
 		return err

@@ -32,6 +32,7 @@ type (
 // The states and reasons that callers ask for.
 const (
 	StateReady   = session.StateReady
+	Unhealthy    = session.Unhealthy // signs of life in a row that a session has not given
 	StatusExited = result.StatusExited
 	EndDeleted   = session.EndDeleted
 	EndOneShot   = session.EndOneShot

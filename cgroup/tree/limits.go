@@ -116,3 +116,26 @@ func wholeDisk(device, number string) string {
 	}
 	return strings.TrimSpace(string(whole))
 }
+
+// Reclaim takes memory back that the programs of the box do not need, as far as the kernel can: what it gives
+// back in this way it would otherwise have to find when somebody else needs it. ErrUnsupported before Linux
+// 5.19.
+func (b *Box) Reclaim() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.removed {
+		return unix.ESRCH
+	}
+	used, err := b.work.Number("memory.current")
+	if err != nil || used == 0 {
+		return err
+	}
+	err = b.work.Write("memory.reclaim", strconv.FormatUint(used, 10))
+	switch {
+	case errors.Is(err, unix.EAGAIN): // less than asked for, as always
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return errors.ErrUnsupported
+	}
+	return err
+}

@@ -202,6 +202,9 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	if !strings.Contains(text, "[cgroups]") {
 		text += fmt.Sprintf("\n[cgroups]\nparent = %q\n", d.Group)
 	}
+	if !strings.Contains(text, "[queue]") { // who tests a limit need not wait to be refused
+		text += "\n[queue]\nwait = \"0s\"\n"
+	}
 	if !strings.Contains(text, "[workspaces]") {
 		text += "\n[workspaces]\nstore_size = \"0\"\n"
 	}

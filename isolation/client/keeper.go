@@ -331,6 +331,13 @@ func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
 	return err
 }
 
+// Reclaim takes memory back that the programs of a box do not need.
+func (k *Keeper) Reclaim(ctx context.Context, key string) error {
+	a, err := k.do(ctx, isolation.KeeperRequest{Reclaim: &isolation.Reclaim{Key: key}})
+	fdpass.CloseAll(a.files)
+	return err
+}
+
 // Look finds out what can be enforced on this host.
 func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
 	a, err := k.do(ctx, isolation.KeeperRequest{Look: true})

@@ -41,3 +41,18 @@ func (k *Keeper) dress(req *isolation.Dress) error {
 	}
 	return dress.Name(pid, alive, req.Hostname)
 }
+
+// reclaim takes memory back that the programs of a box do not need.
+func (k *Keeper) reclaim(key string) error {
+	k.mu.Lock()
+	b := k.boxes[key]
+	known := b != nil && b.handed
+	k.mu.Unlock()
+	if !known {
+		return unix.ESRCH
+	}
+	if b.groups == nil {
+		return unix.EOPNOTSUPP
+	}
+	return b.groups.Reclaim()
+}

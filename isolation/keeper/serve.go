@@ -192,6 +192,10 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		if err := k.dress(req.Dress); err != nil {
 			reply.Failed = stepError(isolation.StepHostname, req.Dress.Key, err)
 		}
+	case req.Reclaim != nil:
+		if err := k.reclaim(req.Reclaim.Key); err != nil {
+			reply.Failed = stepError(isolation.StepGroup, req.Reclaim.Key, err)
+		}
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)

@@ -39,6 +39,7 @@ type SessionRequest struct {
 	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
+	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
 }
 
 // SessionChange asks for other limits and times of a living session: the body of PATCH
@@ -177,6 +178,8 @@ type ExecRequest struct {
 	StdinEncoding string `json:"stdin_encoding,omitempty"`
 	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.
 	OutputLimit *quantity.Size `json:"output_limit,omitempty"`
+	// Wait is how long it waits at most for another one of its session to end, if there are as many as may be.
+	Wait *quantity.Duration `json:"wait,omitempty"`
 	// Encoding of stdout and stderr in the answer: "utf-8" (the default; bytes that are none become
 	// U+FFFD) or "base64".
 	Encoding string `json:"encoding,omitempty"`
@@ -326,6 +329,8 @@ type Profile struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Leftovers       string            `json:"leftovers"`
+	FreezeAfter     quantity.Duration `json:"freeze_after"` // unused; 0 is never
+	Warm            int               `json:"warm"`         // boxes that are started ahead of need
 	Locked          []string          `json:"locked"`
 }
 
@@ -352,6 +357,11 @@ type Status struct {
 	Enforced map[string]string `json:"enforced"`
 	// Degraded says in words what is not as it should be.
 	Degraded []string `json:"degraded"`
+	// State is "ok"; "degraded", see there; "off", see there; or "failed", when no session can start.
+	State string `json:"state"`
+	Off   string `json:"off,omitempty"` // why boxd takes no new sessions, if somebody has switched it off
+	Queue Queue  `json:"queue"`
+	Warm  []Warm `json:"warm"`
 }
 
 // Doctor is the answer of GET /v1/doctor. OK is false if a check failed.

@@ -224,6 +224,27 @@ func (c *Client) Thaw(ctx context.Context, id string) (s api.Session, err error)
 	return s, err
 }
 
+// RenewSession begins the idle time of a session anew.
+func (c *Client) RenewSession(ctx context.Context, id string) (s api.Session, err error) {
+	path, err := c.path(id, "/renew")
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
+	}
+	return s, err
+}
+
+// Drain has boxd take no new sessions, until Undrain; only root may.
+func (c *Client) Drain(ctx context.Context, req *api.DrainRequest) (d api.Drain, err error) {
+	_, err = c.do(ctx, http.MethodPost, "/v1/drain", req, &d)
+	return d, err
+}
+
+// Undrain has boxd take new sessions again; only root may.
+func (c *Client) Undrain(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, "/v1/drain", nil, nil)
+	return err
+}
+
 // Delete ends a session and waits until nothing is left of it.
 func (c *Client) Delete(ctx context.Context, id string) error {
 	path, err := c.path(id, "")

@@ -6,11 +6,14 @@ package host
 import (
 	"encoding/json"
 
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/openapi"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // Health answers whether boxd is alive.
@@ -36,6 +39,7 @@ func Description(*route.Call) (any, error) { return json.RawMessage(openapi.Docu
 func Status(c *route.Call) (any, error) {
 	o := c.Sup.Overview()
 	return api.Status{
+		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),
 		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
 		Processes: o.Processes, MaxProcesses: o.MaxProcesses, Running: o.Running, Executed: o.Executed,
 		ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
@@ -48,6 +52,45 @@ func Configuration(c *route.Call) (any, error) {
 	settings, err := c.Settings()
 	return api.Configuration{Settings: settings}, err
 }
+
+// queue tells who waits. What others wait for is not the caller's to know, but how many are before it.
+func queue(c *route.Call) api.Queue {
+	limits := c.Sup.Queue()
+	starts, executions := c.Sup.Waiting()
+	q := api.Queue{Waiting: len(starts), Executions: len(executions), Length: limits.Length, Wait: quantity.Duration(limits.Wait), Places: []api.Place{}}
+	for _, p := range starts {
+		if p.Who == c.Who.Name || c.Who.Is(access.Admin) {
+			q.Places = append(q.Places, api.Place{ID: p.What, Owner: p.Who, Position: p.Position, Reason: string(p.Reason), Since: p.Since})
+		}
+	}
+	return q
+}
+
+func warm(o supervisor.Overview) []api.Warm {
+	list := []api.Warm{}
+	for _, w := range o.Warm {
+		list = append(list, api.Warm(w))
+	}
+	return list
+}
+
+// Drain has boxd take no new sessions.
+func Drain(c *route.Call) (any, error) {
+	var r api.DrainRequest
+	if c.R.ContentLength != 0 {
+		if err := c.DecodeBody(&r, route.MaxSmallBody); err != nil {
+			return nil, err
+		}
+	}
+	d, err := c.Sup.Drain(c.Who, r.Reason)
+	if err != nil {
+		return nil, err
+	}
+	return api.Drain(d), nil
+}
+
+// Undrain has it take them again.
+func Undrain(c *route.Call) (any, error) { return route.NoContent{}, c.Sup.Undrain(c.Who) }
 
 // Profiles lists the profiles.
 func Profiles(c *route.Call) (any, error) {

@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}}
 }
 
 func answers() []any {
@@ -35,6 +35,7 @@ func answers() []any {
 		api.Configuration{},
 		api.Status{},
 		api.Doctor{},
+		api.Drain{},
 		api.Health{},
 		api.ServerControl{},
 	}

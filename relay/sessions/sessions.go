@@ -117,6 +117,18 @@ func setFrozen(c *route.Call, on bool) (any, error) {
 	return wire.Session(s.Info()), nil
 }
 
+// Renew begins the idle time of a session anew.
+func Renew(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Sup.Renew(c.Context(), s); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
 // Delete ends a session.
 func Delete(c *route.Call) (any, error) {
 	s, err := c.Session()

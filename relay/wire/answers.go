@@ -16,6 +16,9 @@ import (
 // stateFrozen is shown instead of ready.
 const stateFrozen = "frozen"
 
+// stateUnhealthy is shown instead of ready of one whose PID 1 does not answer.
+const stateUnhealthy = "unhealthy"
+
 // Session describes a session.
 func Session(i supervisor.Info) api.Session {
 	s := api.Session{
@@ -26,6 +29,9 @@ func Session(i supervisor.Info) api.Session {
 		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
 		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
 		CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
+	}
+	if i.Silent >= supervisor.Unhealthy && i.State == supervisor.StateReady {
+		s.State = stateUnhealthy
 	}
 	if i.Frozen && i.State == supervisor.StateReady {
 		s.State = stateFrozen

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"encoding/base64"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -23,7 +24,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
 		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
 		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
-		Env: r.Env, Labels: r.Labels,
+		Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, m := range r.Mounts {
 		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
@@ -40,7 +41,7 @@ func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 	}
 	req := &supervisor.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
-		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit,
+		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
 		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
 	}
 	if r.StdinEncoding == encodingBase64 {

@@ -220,6 +220,13 @@ func (l *Line) Len() int {
 	return l.count
 }
 
+// Waits reports whether anybody of a name does.
+func (l *Line) Waits(who string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.lines[who]) > 0
+}
+
 // Waiting lists those who wait, in the order in which they would be let in if nothing but the line kept them.
 func (l *Line) Waiting() []Place {
 	l.mu.Lock()

@@ -42,6 +42,8 @@ type Exec struct {
 	Follow bool
 	// StdinPipe gives the program a standard input that is written to while it runs.
 	StdinPipe bool
+	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
+	Wait *time.Duration
 }
 
 // Context is what a session gives to all that runs in it.

@@ -17,9 +17,11 @@ import (
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
+	Enabled   bool                `toml:"enabled"` // new sessions may start
 	Limits    Limits              `toml:"limits"`
 	Host      HostReserve         `toml:"host"`
 	Sessions  SessionLimits       `toml:"sessions"`
+	Queue     QueueLimits         `toml:"queue"`
 	Exec      ExecLimits          `toml:"exec"`
 	Processes ProcessLimits       `toml:"processes"`
 	Usage     UsageKeep           `toml:"usage"`
@@ -38,15 +40,21 @@ type Limits struct {
 type HostReserve struct {
 	KeepFreeDisk   quantity.Size `toml:"keep_free_disk"`
 	KeepFreeMemory quantity.Size `toml:"keep_free_memory"`
+	PressureCPU    float64       `toml:"pressure_cpu"` // percent of the last ten seconds; 0: any
+	PressureMemory float64       `toml:"pressure_memory"`
+	PressureIO     float64       `toml:"pressure_io"`
 }
 
 // SessionLimits bounds sessions.
 type SessionLimits struct {
-	Max            int    `toml:"max"`
-	MaxPerOwner    int    `toml:"max_per_owner"` // of everybody but root
-	DefaultProfile string `toml:"default_profile"`
-	Template       string `toml:"template"` // of the ids of sessions whose request names none; "": they are made up
-	ForceTemplate  bool   `toml:"force_template"`
+	Max            int               `toml:"max"`
+	MaxPerOwner    int               `toml:"max_per_owner"` // of everybody but root
+	DefaultProfile string            `toml:"default_profile"`
+	Evict          bool              `toml:"evict"`     // the least recently used idle one makes room for another of its owner
+	Ping           quantity.Duration `toml:"ping"`      // how often PID 1 of each is asked for a sign of life; 0: never
+	Unhealthy      string            `toml:"unhealthy"` // what becomes of one that gives none
+	Template       string            `toml:"template"`  // of the ids of sessions whose request names none; "": they are made up
+	ForceTemplate  bool              `toml:"force_template"`
 }
 
 // ExecLimits bounds executions.
@@ -121,6 +129,8 @@ type Profile struct {
 	TTL             quantity.Duration `toml:"ttl"`
 	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
 	Leftovers       string            `toml:"leftovers"`
+	FreezeAfter     quantity.Duration `toml:"freeze_after"` // unused; 0: never
+	Warm            int               `toml:"warm"`         // boxes that are started ahead of need
 	Locked          []string          `toml:"locked"`
 }
 
@@ -169,9 +179,11 @@ func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n
 // DefaultConfig returns the built-in configuration; box.toml spells it out.
 func DefaultConfig() Config {
 	return Config{
+		Enabled:  true,
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
-		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, DefaultProfile: "default"},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, DefaultProfile: "default", Ping: seconds(30), Unhealthy: UnhealthyEnd},
+		Queue:    defaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
@@ -255,6 +267,7 @@ func (c *Config) Validate() error {
 	if c.Host.KeepFreeDisk > maxSize || c.Host.KeepFreeMemory > maxSize {
 		bad("host", fmt.Sprintf("keep_free_disk %v, keep_free_memory %v", c.Host.KeepFreeDisk, c.Host.KeepFreeMemory), "at most "+quantity.Size(maxSize).String())
 	}
+	c.validateLife(bad)
 	for _, s := range []struct {
 		key      string
 		value    quantity.Size
@@ -320,6 +333,12 @@ func (p *Profile) validate() (errs []error) {
 	}
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
+	}
+	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {
+		bad("freeze_after", p.FreezeAfter, "0s to "+longestTimeout.String())
+	}
+	if p.Warm < 0 || p.Warm > mostWarm {
+		bad("warm", p.Warm, fmt.Sprintf("0 to %d", mostWarm))
 	}
 	if p.MaxTimeout > longestTimeout {
 		bad("max_timeout", p.MaxTimeout, "at most "+longestTimeout.String())

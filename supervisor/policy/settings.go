@@ -47,6 +47,7 @@ type Request struct {
 	Mounts          []Mount
 	Env             map[string]string
 	Labels          map[string]string
+	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
 }
 
 // Mount asks for a host directory in the box.

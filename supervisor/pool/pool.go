@@ -249,6 +249,22 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	return of, &spec, quiet - time.Since(p.used)
 }
 
+// Yield ends one box, for a session that lacks what it has; false if there is none.
+func (p *Pool) Yield(ctx context.Context) bool {
+	p.mu.Lock()
+	var gone []*Member
+	for _, k := range p.kinds {
+		if n := len(k.ready); n > 0 {
+			gone = append(gone, k.ready[n-1])
+			k.ready = k.ready[:n-1]
+			break
+		}
+	}
+	p.mu.Unlock()
+	p.end(ctx, gone)
+	return len(gone) > 0
+}
+
 // make makes one box, and reports whether it has.
 func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	within, cancel := context.WithTimeout(ctx, patience)

@@ -14,9 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// EnvironmentFile returns a memory file with the values that no record has, for PID 1 of the box to keep.
-func EnvironmentFile(env []string) (*os.File, error) {
+// EnvironmentFile returns a memory file with the values that no record has, for PID 1 of the box to keep: the
+// environment, and behind it the executions that wait.
+func EnvironmentFile(env []string, waiting []json.RawMessage) (*os.File, error) {
 	data, err := json.Marshal(env)
+	if err == nil && len(waiting) > 0 {
+		var more []byte
+		more, err = json.Marshal(waiting)
+		data = append(append(data, '\n'), more...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("environment of the session: %w", err)
 	}
@@ -28,24 +34,29 @@ func EnvironmentFile(env []string) (*os.File, error) {
 }
 
 // maxEnvironment bounds what is read of PID 1, which is not trusted.
-const maxEnvironment = 4 << 20
+const maxEnvironment = 64 << 20
 
-// ReadEnvironment reads what EnvironmentFile has written, or a hostile PID 1, and closes it.
-func ReadEnvironment(f *os.File) (env []string, err error) {
+// ReadEnvironment reads what EnvironmentFile has written, of this version or an earlier one, or a hostile PID
+// 1, and closes it.
+func ReadEnvironment(f *os.File) (env []string, waiting []json.RawMessage, err error) {
 	if f == nil {
-		return nil, errors.New("the environment of the session is not there")
+		return nil, nil, errors.New("the environment of the session is not there")
 	}
 	defer f.Close()
 	if !output.IsMemory(int(f.Fd())) {
-		return nil, output.ErrNotMemory
+		return nil, nil, output.ErrNotMemory
 	}
-	if err := json.NewDecoder(io.NewSectionReader(f, 0, maxEnvironment)).Decode(&env); err != nil {
-		return nil, fmt.Errorf("environment of the session: %w", err)
+	d := json.NewDecoder(io.NewSectionReader(f, 0, maxEnvironment))
+	if err := d.Decode(&env); err != nil {
+		return nil, nil, fmt.Errorf("environment of the session: %w", err)
+	}
+	if err := d.Decode(&waiting); err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, fmt.Errorf("waiting executions of the session: %w", err)
 	}
 	for _, kv := range env {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.Contains(kv, "\x00") {
-			return nil, errors.New("environment of the session: not one")
+			return nil, nil, errors.New("environment of the session: not one")
 		}
 	}
-	return env, nil
+	return env, waiting, nil
 }

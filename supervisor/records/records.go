@@ -27,6 +27,8 @@ type Record struct {
 	Created  time.Time                   `json:"created"`
 	Settings policy.Settings             `json:"settings"`
 	Enforced map[string]policy.Mechanism `json:"enforcement"`
+	Box      string                      `json:"box,omitempty"`    // key of the box, if that was made ahead of need
+	Asleep   bool                        `json:"asleep,omitempty"` // it is frozen because nobody uses it
 }
 
 // Owner is whose session it is.
@@ -96,8 +98,21 @@ func (d *Dir) Read(key string) (*Record, error) {
 	if err := durable.ReadJSON(d.root, key+suffix, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Path(key), err)
 	}
-	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() {
+	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() || r.Box != "" && !isKey(r.Box) {
 		return nil, fmt.Errorf("%s: not the record of that session", d.Path(key))
 	}
 	return r, nil
+}
+
+// BoxKey names the box of the session.
+func (r *Record) BoxKey() string {
+	if r.Box != "" {
+		return r.Box
+	}
+	return r.Key
+}
+
+// isKey reports whether a text can be the key of a box.
+func isKey(key string) bool {
+	return len(key) == isolation.KeyLen && strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }

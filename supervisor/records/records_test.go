@@ -3,8 +3,10 @@
 package records_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +64,7 @@ func TestWhatIsNoRecordIsNamed(t *testing.T) {
 		"another session's":     func(r *records.Record) { r.Key = strings.Repeat("0", 32) },
 		"another owner's":       func(r *records.Record) { r.Owner.Name = "uid:0" },
 		"of an id that is none": func(r *records.Record) { r.ID = "\n" },
+		"of a box that is none": func(r *records.Record) { r.Box = "../x" },
 		"of no time":            func(r *records.Record) { r.Created = time.Time{} },
 	} {
 		d, dir := open(t)
@@ -93,19 +96,21 @@ func TestWhatIsNoRecordIsNamed(t *testing.T) {
 func TestAnEnvironmentComesBack(t *testing.T) {
 	t.Parallel()
 	want := []string{"A=b", "C=", "D=e=f"}
-	f, err := records.EnvironmentFile(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := records.ReadEnvironment(f); err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v", got, err)
+	for _, waiting := range [][]json.RawMessage{nil, {[]byte(`{"a":1}`), []byte(`"b"`)}} {
+		f, err := records.EnvironmentFile(want, waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, more, err := records.ReadEnvironment(f); err != nil || !slices.Equal(got, want) || !reflect.DeepEqual(more, waiting) {
+			t.Errorf("%q, %q, %v", got, more, err)
+		}
 	}
 }
 
 // PID 1 of a box may hand over anything.
 func TestNonsenseIsNoEnvironment(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "{}", `["A"]`, `["=b"]`, `["A=\u0000"]`, `["A=` + strings.Repeat("x", 5<<20) + `"]`} {
+	for _, text := range []string{"", "{}", `["A"]`, `["=b"]`, `["A=\u0000"]`, `["A=` + strings.Repeat("x", 65<<20) + `"]`, `["A=b"] {`, `["A=b"] 7`} {
 		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +119,7 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 		if _, err := f.WriteAt([]byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
-		if env, err := records.ReadEnvironment(f); err == nil {
+		if env, _, err := records.ReadEnvironment(f); err == nil {
 			t.Errorf("%.20q is %q", text, env)
 		}
 	}
@@ -123,10 +128,10 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	if _, err := records.ReadEnvironment(r); err == nil {
+	if _, _, err := records.ReadEnvironment(r); err == nil {
 		t.Error("a pipe is one")
 	}
-	if _, err := records.ReadEnvironment(nil); err == nil {
+	if _, _, err := records.ReadEnvironment(nil); err == nil {
 		t.Error("nothing is one")
 	}
 }

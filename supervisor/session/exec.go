@@ -78,16 +78,13 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := s.room(given.Config.Exec.MaxPerSession); err != nil { // which takes nothing of the owner's day
-		return nil, err
-	}
-	release, err := s.host.Book.Execution(s.Owner.Name, &given.Held)
+	var box *client.Box
+	var release func()
+	err = s.admit(ctx, req.Wait, func() (err error) {
+		box, release, err = s.take(given)
+		return err
+	})
 	if err != nil {
-		return nil, err
-	}
-	box, err := s.begin(given.Config.Exec.MaxPerSession, time.Now())
-	if err != nil {
-		release()
 		return nil, err
 	}
 	p, err := box.Start(cmd, files)
@@ -105,6 +102,22 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
+}
+
+// take admits one execution, as long as its session has room and its owner may; release gives back what was
+// reserved.
+func (s *Session) take(given *command.Context) (box *client.Box, release func(), err error) {
+	limit := given.Config.Exec.MaxPerSession
+	if err := s.room(limit); err != nil { // which takes nothing of the owner's day
+		return nil, nil, err
+	}
+	if release, err = s.host.Book.Execution(s.Owner.Name, &given.Held); err != nil {
+		return nil, nil, err
+	}
+	if box, err = s.begin(limit, time.Now()); err != nil {
+		release()
+	}
+	return box, release, err
 }
 
 // lose ends the session of a program that is still there when it must have ended. Every deadline is PID
@@ -235,4 +248,5 @@ func (s *Session) done() {
 	if at := s.finish(time.Now()); !at.IsZero() {
 		s.host.Due(at)
 	}
+	s.host.Line.Wake()
 }

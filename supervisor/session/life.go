@@ -66,6 +66,7 @@ func (s *Session) BeginEnd(reason EndReason) bool {
 	}
 	_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
 	s.reason = reason
+	s.host.Work.Go(s.host.Line.Wake) // who waits for room need not any more; not under this lock
 	return true
 }
 
@@ -173,11 +174,25 @@ func (s *Session) freeze(on bool) error {
 	s.mu.Lock()
 	before := s.frozen
 	s.frozen = true // until it is known that nothing is: no program may be started meanwhile
+	slept := s.asleep
+	s.asleep = s.asleep && !on // whoever comes meanwhile waits for the thaw
+	s.lastUsed = time.Now()
 	s.mu.Unlock()
+	err := s.setFrozen(on, before)
+	if slept {
+		s.mu.Lock()
+		s.asleep = s.asleep && s.frozen
+		s.mu.Unlock()
+		s.host.Keep(s)
+	}
+	return err
+}
+
+// setFrozen does it, and says what has come of it.
+func (s *Session) setFrozen(on, before bool) error {
 	err := s.box.Freeze(on)
 	s.mu.Lock()
 	s.frozen = on && err == nil || !on && err != nil && before
-	s.lastUsed = time.Now()
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, client.ErrBoxLost):

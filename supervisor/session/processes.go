@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -24,6 +25,8 @@ import (
 type slot struct {
 	request map[string]string
 	managed bool          // it counts as a process, any other as an execution
+	waiting bool          // for room in the session; guarded by its mu
+	spec    *process.Spec // of one that waits
 	past    bool          // it had ended when it was found, and does not count at all
 	known   chan struct{} // closed when the two below are
 	process *process.Process
@@ -44,11 +47,11 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := s.reserveProcess(spec, given)
+	entry, mine, err := s.place(ctx, spec, given, req.Exec.Wait)
 	if err != nil {
 		return nil, false, err
 	}
-	if mine {
+	if mine && entry.spec == nil {
 		s.launchProcess(context.WithoutCancel(ctx), entry, spec) // it goes on when its first caller has gone
 	}
 	select {
@@ -75,6 +78,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
 func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (entry *slot, mine bool, err error) {
+	crowded := s.host.Line.Waits(s.Key) // before the lock: the line takes it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -87,6 +91,9 @@ func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (en
 		return entry, false, nil
 	}
 	if !spec.Managed {
+		if crowded { // they come first
+			return nil, false, &admission.Full{Reason: admission.Executions, Own: true}
+		}
 		if err := s.roomLocked(given.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}

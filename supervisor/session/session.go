@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -34,6 +35,10 @@ type Host struct {
 	Events   *events.Log     // nil: what happens is not noted
 	Book     *quota.Book     // what owners have
 	Used     func(owner string, cpu time.Duration)
+	Line     *admission.Line // where executions wait for room in their session
+	Bequeath func(*Session)  // gives PID 1 what the next boxd needs, anew
+	Keep     func(*Session)  // writes down what has changed of the session
+	Reclaim  func(*Session)  // takes back memory that nothing needs, as far as that can be
 }
 
 // Params are what a session is made of.
@@ -71,6 +76,7 @@ type Session struct {
 	env      []string       // NAME=value of every program that adds nothing
 	enforced map[string]policy.Mechanism
 
+	boxKey   string     // of its box, if that is not Key; does not change once it has started
 	changing sync.Mutex // held while the session is changed or frozen
 
 	started chan struct{} // closed when the start is over, well or not
@@ -84,6 +90,8 @@ type Session struct {
 	lives    int // processes among them
 	execs    int // executions ever
 	frozen   bool
+	asleep   bool // frozen because nobody has used it: the next use thaws it
+	silent   int  // signs of life in a row that its PID 1 has not given
 	reason   EndReason
 
 	processes map[string]*slot
@@ -108,6 +116,8 @@ type Info struct {
 	// running program holds it and it has no absolute end.
 	Expires time.Time
 	Frozen  bool
+	Asleep  bool   // frozen because nobody has used it
+	Silent  int    // signs of life in a row that PID 1 has not given
 	Group   string // path of the box's control group, "" if it has none
 	PID     uint32 // of the box's PID 1, on the host
 	IDBase  uint32 // first of the box's host ids
@@ -119,7 +129,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen,
+		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {
@@ -183,15 +193,18 @@ func (s *Session) roomLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
 		return nil // or beginLocked refuses it
 	}
-	return fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
+	return &admission.Full{Reason: admission.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
 		WithHint("wait for one of them to end").
-		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})}
 }
 
 // openLocked refuses a session in which nothing can begin.
 func (s *Session) openLocked() error {
 	if s.state != StateReady {
 		return Gone(s.ID)
+	}
+	if s.asleep {
+		return errAsleep
 	}
 	if s.frozen {
 		return failure.Frozen(s.ID)

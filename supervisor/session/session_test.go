@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -138,7 +139,8 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var told []time.Time
-	host := &Host{Due: func(at time.Time) { told = append(told, at) }}
+	line := admission.New(func() admission.Limits { return admission.Limits{} })
+	host := &Host{Line: line, Due: func(at time.Time) { told = append(told, at) }}
 	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Minute)}}
 	for range 2 {
 		if _, err := s.begin(2, now); err != nil {

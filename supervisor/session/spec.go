@@ -10,7 +10,7 @@ import (
 // Spec is what the keeper is asked for.
 func (s *Session) Spec() *isolation.Spec {
 	spec := &isolation.Spec{
-		Key: s.Key, Hostname: s.Hostname,
+		Key: s.BoxKey(), Hostname: s.Hostname,
 		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
 		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
 		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),

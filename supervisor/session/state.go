@@ -2,6 +2,8 @@
 
 package session
 
+import "github.com/boxd-dev/boxd/supervisor/ended"
+
 // State is where a session is in its life.
 type State string
 
@@ -26,15 +28,15 @@ func moves() map[State][]State {
 }
 
 // EndReason is why a session ended.
-type EndReason string
+type EndReason = ended.Reason
 
-// The reasons.
+// The reasons that this room gives or is asked for.
 const (
-	EndDeleted   EndReason = "deleted"   // asked for
-	EndIdle      EndReason = "idle"      // unused for its ttl
-	EndLifetime  EndReason = "lifetime"  // max_lifetime is over
-	EndLost      EndReason = "lost"      // PID 1 of the box was gone, or did not end a program when it was due
-	EndOneShot   EndReason = "one-shot"  // the one execution it was for is over
-	EndUnclaimed EndReason = "unclaimed" // its maker has gone without learning its id
-	EndShutdown  EndReason = "shutdown"  // boxd stopped
+	EndDeleted   = ended.Deleted
+	EndIdle      = ended.Idle
+	EndLifetime  = ended.Lifetime
+	EndLost      = ended.Lost
+	EndOneShot   = ended.OneShot
+	EndUnclaimed = ended.Unclaimed
+	EndShutdown  = ended.Shutdown
 )

@@ -40,7 +40,7 @@ func (s *Session) Work(dir string) *isolation.Disk {
 	}
 	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
 	var fs unix.Statfs_t
-	if unix.Statfs(filepath.Join(dir, s.Key), &fs) != nil {
+	if unix.Statfs(filepath.Join(dir, s.BoxKey()), &fs) != nil {
 		return nil // it is ending
 	}
 	return new(isolation.DiskOf(&fs))

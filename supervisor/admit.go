@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/ended"
+	"github.com/boxd-dev/boxd/supervisor/gate"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Queue is what the configuration says about the lines in which starts and executions wait.
+func (v *Supervisor) Queue() admission.Limits {
+	q := v.cfg.Load().Queue
+	return admission.Limits{Length: q.Length, Wait: time.Duration(q.Wait)}
+}
+
+// admit finds the session that is wanted, or enters a new one that its caller must start, as soon as there is
+// room for it.
+func (v *Supervisor) admit(ctx context.Context, w *want) (s *Session, mine bool, err error) {
+	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
+		return s, false, nil
+	}
+	t := admission.Ticket{Who: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
+	err = v.line.Admit(ctx, t, func() (err error) {
+		s, mine, err = v.claim(w)
+		return err
+	})
+	return s, mine, err
+}
+
+func (v *Supervisor) known(key string) *Session {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.sessions[key]
+}
+
+// claim finds the session or enters a new one that its caller must start. Nothing slow happens here. The error
+// is an *admission.Full if there may be room later.
+func (v *Supervisor) claim(w *want) (*Session, bool, error) {
+	key := policy.Key(w.who.Name, w.req.ID)
+	if s := v.known(key); s != nil {
+		return s, false, nil
+	}
+	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
+		return nil, false, err
+	}
+	if err := v.hostRoom(); err != nil {
+		return nil, false, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.sessions[key]; s != nil {
+		return s, false, nil
+	}
+	if err := v.roomLocked(w); err != nil {
+		return nil, false, err
+	}
+	if err := v.book.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
+		return nil, false, v.laterLocked(w, err)
+	}
+	s := session.New(&v.sessionHost, &session.Params{
+		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.req.Env), Enforced: w.enforced,
+	})
+	v.sessions[key] = s
+	v.starting++
+	return s, true, nil
+}
+
+// laterLocked makes something to wait for of a refusal, if it is about what the principal has, and not about
+// what it has had.
+func (v *Supervisor) laterLocked(w *want, err error) error {
+	if d := fault.DenialOf(err); fault.KindOf(err) != fault.Exhausted || d == nil || d.After > 0 {
+		return err
+	}
+	return v.evictedLocked(w, &admission.Full{Reason: admission.Owner, Own: true, Err: err})
+}
+
+// evictedLocked makes room for what is wanted, where the operator lets sessions be evicted.
+func (v *Supervisor) evictedLocked(w *want, full *admission.Full) error {
+	if w.cfg.Sessions.Evict {
+		full.Soon = v.evictLocked(w.who)
+	}
+	return full
+}
+
+// ownedLocked counts the sessions of one principal.
+func (v *Supervisor) ownedLocked(who Principal) (n int) {
+	for _, s := range v.sessions {
+		if s.Owner.Name == who.Name {
+			n++
+		}
+	}
+	return n
+}
+
+// evictLocked ends the session of a principal that was not used for the longest time, if there is one in
+// which nothing runs and none is ending already. It reports whether one is.
+func (v *Supervisor) evictLocked(who Principal) bool {
+	var oldest *Session
+	var since time.Time
+	for _, s := range v.sessions {
+		if s.Owner.Name != who.Name {
+			continue
+		}
+		if s.Reason() != "" {
+			return true
+		}
+		if at, idle := s.IdleSince(); idle && (oldest == nil || at.Before(since)) {
+			oldest, since = s, at
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	v.work.Go(func() { _ = v.End(v.life, oldest, ended.Evicted) }) // logged where it fails
+	return true
+}
+
+// started notes that a start is over, well or not.
+func (v *Supervisor) started() {
+	v.mu.Lock()
+	v.starting--
+	v.mu.Unlock()
+	v.line.Wake()
+	v.pool.Wake()
+}
+
+// gone is the answer where there is no session of an id: its owner is told how it has ended, for a while.
+func (v *Supervisor) gone(who Principal, id string) error {
+	now := time.Now()
+	end, ok := v.ended.Get(policy.Key(who.Name, id), now)
+	if !ok {
+		return session.Gone(id)
+	}
+	return fault.Errorf(fault.NotFound, "no session %s: it ended %v ago (%s), as it %s", fault.Show(id), max(now.Sub(end.At), 0).Round(time.Second), end.Reason, end.Reason.Text()).
+		WithHint("boxctl create makes another")
+}
+
+// Drain refuses new sessions until Undrain, whatever becomes of boxd. Those that live go on.
+func (v *Supervisor) Drain(who Principal, reason string) (gate.Drained, error) {
+	d, err := v.gate.Drain(who.Name, reason, time.Now())
+	if err == nil {
+		v.log.Warn("boxd is drained: no new sessions", "by", d.By, "reason", d.Reason)
+	}
+	v.line.Wake()
+	v.pool.Wake()
+	return d, err
+}
+
+// Undrain lets sessions start again.
+func (v *Supervisor) Undrain(who Principal) error {
+	err := v.gate.Undrain()
+	if err == nil {
+		v.log.Info("boxd takes new sessions again", "by", who.Name)
+	}
+	v.line.Wake()
+	v.pool.Wake()
+	return err
+}
+
+// Waiting lists who waits for room: for a session, and within sessions.
+func (v *Supervisor) Waiting() (starts, executions []admission.Place) {
+	return v.line.Waiting(), v.execs.Waiting()
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/ended"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// pingAtOnce is how many boxes are asked for a sign of life at a time.
+const pingAtOnce = 32
+
+// pingOff is how often it is looked whether boxes are to be asked again.
+const pingOff = 10 * time.Second
+
+// examine asks the box of every session for a sign of life, again and again until ctx ends.
+func (v *Supervisor) examine(ctx context.Context) {
+	for {
+		every := time.Duration(v.cfg.Load().Sessions.Ping)
+		pause := every
+		if every == 0 {
+			pause = pingOff
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		if every > 0 {
+			v.pingAll(ctx, every)
+		}
+	}
+}
+
+func (v *Supervisor) pingAll(ctx context.Context, patience time.Duration) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, pingAtOnce)
+	for _, s := range v.all() {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			v.ping(ctx, s, patience)
+		})
+	}
+	all.Wait()
+}
+
+// ping asks one box. Who does not answer for too long is ended, if the operator wants that.
+func (v *Supervisor) ping(ctx context.Context, s *Session, patience time.Duration) {
+	if state, lost, _ := s.State(); state != StateReady || lost {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := s.Box().Ping(within)
+	if ctx.Err() != nil {
+		return
+	}
+	silent := s.Heard(err)
+	if silent < session.Unhealthy {
+		return
+	}
+	if silent == session.Unhealthy {
+		v.log.Error("session is unhealthy: PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
+	}
+	if v.cfg.Load().Sessions.Unhealthy == policy.UnhealthyEnd {
+		v.work.Go(func() { _ = v.End(v.life, s, ended.Unhealthy) }) // logged where it fails
+	}
+}
+
+// all are the sessions there are.
+func (v *Supervisor) all() []*Session {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := make([]*Session, 0, len(v.sessions))
+	for _, s := range v.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Renew begins the idle time of a session anew.
+func (v *Supervisor) Renew(ctx context.Context, s *Session) error {
+	if err := s.Await(ctx); err != nil {
+		return err
+	}
+	s.Touch(time.Now())
+	v.wakeReaper()
+	return nil
+}
+
+// rest stops the programs of a session that nobody has used, if that is still so.
+func (v *Supervisor) rest(s *Session) {
+	if err := s.Rest(); err != nil && !errors.Is(err, client.ErrBoxLost) {
+		v.log.Warn("session is not frozen", "session", s.ID, "error", err)
+	}
+}
+
+// keepRecord writes the record of a session anew.
+func (v *Supervisor) keepRecord(s *Session) {
+	err := v.writeRecord(s)
+	if state, _, _ := s.State(); state != StateReady && state != session.StateStarting { // it may have been removed before
+		v.removeRecord(s)
+	} else if err != nil {
+		v.log.Error("record not written", "session", s.ID, "error", err)
+	}
+}
+
+// bequeathAgain gives the box of a session what the next boxd needs, as it is now.
+func (v *Supervisor) bequeathAgain(s *Session) {
+	if err := v.bequeath(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
+		v.log.Error("the next boxd will not know what waits", "session", s.ID, "error", err)
+	}
+}
+
+// reclaim takes memory back that the programs of a session do not need.
+func (v *Supervisor) reclaim(s *Session) {
+	ctx, cancel := context.WithTimeout(v.life, startPatience)
+	defer cancel()
+	if err := v.boxes.Reclaim(ctx, s.BoxKey()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		v.log.Debug("memory not reclaimed", "session", s.ID, "error", err)
+	}
+}

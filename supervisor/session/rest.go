@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// errAsleep means that the session has to be woken first.
+var errAsleep = errors.New("the session is asleep")
+
+// admit waits until the session has room for one more, and wakes it if it is asleep. try is called under no
+// lock, maybe more than once.
+func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
+	for {
+		err := s.host.Line.Admit(ctx, admission.Ticket{Who: s.Key, What: s.ID, Wait: wait}, try)
+		if !errors.Is(err, errAsleep) {
+			return err
+		}
+		if err := s.Use(); err != nil {
+			return err
+		}
+	}
+}
+
+// Use notes that somebody uses the session, and lets its programs go on if they were stopped because nobody
+// did.
+func (s *Session) Use() error {
+	s.mu.Lock()
+	s.lastUsed = time.Now()
+	asleep := s.asleep
+	s.mu.Unlock()
+	if !asleep {
+		return nil
+	}
+	return s.Exclusive(func() error {
+		s.mu.Lock()
+		asleep := s.asleep && s.state == StateReady
+		s.mu.Unlock()
+		if !asleep { // somebody else was first
+			return nil
+		}
+		return s.freeze(false)
+	})
+}
+
+// RestAt is when the programs of the session are to be stopped if nobody uses it; zero: never, or they are.
+// Nobody does who runs nothing that is waited for and is attached to nothing.
+func (s *Session) RestAt() time.Time {
+	after := time.Duration(s.profile.FreezeAfter)
+	if after == 0 || !s.Grouped() || s.attached() {
+		return time.Time{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady || s.frozen || s.running > s.lives {
+		return time.Time{}
+	}
+	return s.lastUsed.Add(after)
+}
+
+// attached reports whether somebody is, or may be without boxd's knowledge.
+func (s *Session) attached() bool {
+	for _, p := range s.Processes() {
+		if info := p.Info(); info.EndedAt.IsZero() && (info.Readers > 0 || info.Direct) {
+			return true
+		}
+	}
+	return false
+}
+
+// Rest stops the programs of a session that nobody has used, after what memory they do not need was taken
+// back. It does nothing if somebody uses it by now.
+func (s *Session) Rest() error {
+	return s.Exclusive(func() error {
+		if at := s.RestAt(); at.IsZero() || time.Now().Before(at) {
+			return nil
+		}
+		s.host.Reclaim(s)
+		if at := s.RestAt(); at.IsZero() || time.Now().Before(at) {
+			return nil
+		}
+		s.mu.Lock()
+		if s.state != StateReady || s.running > s.lives {
+			s.mu.Unlock()
+			return nil
+		}
+		s.frozen, s.asleep = true, true
+		s.mu.Unlock()
+		err := s.setFrozen(true, false)
+		if err != nil {
+			s.mu.Lock()
+			s.asleep = false
+			s.lastUsed = time.Now() // not so soon again
+			s.mu.Unlock()
+		}
+		s.host.Keep(s)
+		return err
+	})
+}
+
+// IdleSince is since when nothing runs in the session; false if something does, or it is not ready.
+func (s *Session) IdleSince() (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateReady || s.running > 0 {
+		return time.Time{}, false
+	}
+	kept, quiet := s.box.Kept()
+	if quiet.Before(s.lastUsed) {
+		quiet = s.lastUsed
+	}
+	return quiet, !kept
+}
+
+// BoxKey names the box of the session on the host.
+func (s *Session) BoxKey() string { return cmp.Or(s.boxKey, s.Key) }
+
+// SetBoxKey gives the session a box of another name, or with "" one of its own. It has not started yet.
+func (s *Session) SetBoxKey(key string) { s.boxKey = key }
+
+// Heard notes whether PID 1 has given the sign of life it was asked for, and returns how many it has not
+// given in a row.
+func (s *Session) Heard(err error) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.silent++; !errors.Is(err, client.ErrSilent) {
+		s.silent = 0
+	}
+	return s.silent
+}
+
+// Unhealthy is how many signs of life in a row a PID 1 owes that is given up.
+const Unhealthy = 3
+
+// Asleep reports whether the programs are stopped because nobody has used the session.
+func (s *Session) Asleep() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asleep
+}
+
+// SetAsleep says so of a session that an earlier boxd has left frozen.
+func (s *Session) SetAsleep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asleep = s.frozen
+}
+
+// SpecOf is the box of a session with these settings, as the keeper is asked for it, without key, hostname and
+// caller.
+func SpecOf(settings *policy.Settings, enforced map[string]policy.Mechanism) *isolation.Spec {
+	s := &Session{Settings: *settings, enforced: enforced}
+	return s.Spec()
+}

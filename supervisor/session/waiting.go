@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// An execution that has an id outlives its client, and so does its wait for room in its session: it has its
+// place from when it was asked for, and PID 1 keeps its Spec for the next boxd until it has started. What has
+// started PID 1 keeps as a program, so that it never starts again.
+
+// Bounds of the executions of one session that wait.
+const (
+	maxWaiting = 64
+	maxSpecs   = 16 << 20 // bytes of all their Specs
+)
+
+// place finds the place of a process, or makes one: to be filled by the caller, or by itself when there is
+// room in the session.
+func (s *Session) place(ctx context.Context, spec *process.Spec, given *command.Context, wait *time.Duration) (entry *slot, mine bool, err error) {
+	for {
+		entry, mine, err = s.reserveProcess(spec, given)
+		if errors.Is(err, errAsleep) {
+			if err := s.Use(); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		if _, full := errors.AsType[*admission.Full](err); !full {
+			return entry, mine, err
+		}
+		if entry, err = s.enqueue(spec); err != nil {
+			return nil, false, err
+		}
+		if entry != nil { // or somebody else has made the place meanwhile
+			s.host.Bequeath(s)
+			s.host.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // whoever has asked for it may go
+			return entry, true, nil
+		}
+	}
+}
+
+// enqueue makes a place that waits, nil if there is one of that id by now.
+func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.processes[spec.ID] != nil {
+		return nil, nil
+	}
+	if s.state != StateReady {
+		return nil, Gone(s.ID)
+	}
+	many, size := 1, len(spec.Script)+len(spec.Input)
+	for _, other := range s.processes {
+		if other.waiting {
+			many++
+			size += len(other.spec.Script) + len(other.spec.Input)
+		}
+	}
+	if many > maxWaiting || size > maxSpecs {
+		return nil, fault.Errorf(fault.Exhausted, "in session %s %d executions wait for others to end, as many as can be remembered", fault.Show(s.ID), many-1).
+			WithHint("wait for one of them to end")
+	}
+	entry := &slot{request: spec.Request, known: make(chan struct{}), waiting: true, spec: spec}
+	if s.processes == nil {
+		s.processes = map[string]*slot{}
+	}
+	s.processes[spec.ID] = entry
+	return entry, nil
+}
+
+// await fills a place when the session has room. It ends with the session, or by the limit of the line.
+func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
+	err := s.admit(ctx, wait, func() error {
+		given := s.context()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err := cmp.Or(s.roomLocked(given.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
+			return err
+		}
+		release, err := s.host.Book.Execution(s.Owner.Name, &given.Held)
+		if err != nil {
+			return err
+		}
+		if err := s.beginLocked(time.Now()); err != nil {
+			release()
+			return err
+		}
+		entry.release = release
+		return nil
+	})
+	if err == nil {
+		s.launchProcess(ctx, entry, entry.spec)
+	} else {
+		entry.err = err
+		close(entry.known)
+		s.dropProcess(entry)
+	}
+	s.mu.Lock()
+	entry.waiting = false
+	ready := s.state == StateReady
+	s.mu.Unlock()
+	if ready { // or the next boxd is to find it
+		s.host.Bequeath(s)
+	}
+}
+
+// Waiting are the executions that wait, for Resume of the next boxd.
+func (s *Session) Waiting() []json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []json.RawMessage
+	for _, entry := range s.processes {
+		if entry.waiting {
+			if text, err := json.Marshal(entry.spec); err == nil { // always of a Spec
+				list = append(list, text)
+			}
+		}
+	}
+	return list
+}
+
+// Resume lets executions wait again that an earlier boxd has left waiting, but for those that have started.
+// They are from PID 1, which is not trusted.
+func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog.Logger) {
+	for _, text := range found[:min(len(found), maxWaiting)] {
+		spec := &process.Spec{}
+		err := json.Unmarshal(text, spec)
+		if err == nil {
+			err = spec.Resolve()
+		}
+		if err == nil && spec.Managed {
+			err = errors.New("it is a process")
+		}
+		if err == nil {
+			err = s.resume(ctx, spec)
+		}
+		if err != nil {
+			log.Warn("waiting execution of an earlier boxd is lost", "session", s.ID, "error", err)
+		}
+	}
+}
+
+func (s *Session) resume(ctx context.Context, spec *process.Spec) error {
+	entry, err := s.enqueue(spec)
+	if entry != nil {
+		s.host.Work.Go(func() { s.await(ctx, entry, nil) })
+	}
+	return err
+}

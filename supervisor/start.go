@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/failure"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/pool"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// start gives a claimed session its box, outside any lock, and undoes the claim if it fails.
+func (v *Supervisor) start(ctx context.Context, s *Session) error {
+	defer v.started()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	defer cancel()
+	begin := time.Now()
+	box, warm, err := v.box(ctx, s)
+	if err == nil {
+		if err = v.bequeath(s, box, s.Environment(), nil); err != nil {
+			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
+			box.Close()
+		}
+	}
+	if err != nil {
+		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
+		box, err = nil, failure.Start(s.ID, &s.Settings, err)
+		v.removeRecord(s)
+		v.forget(s)
+	}
+	if move := s.Launched(box, err); err != nil || move != nil {
+		return cmp.Or(err, move)
+	}
+	v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
+	v.wakeReaper()
+	told := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
+	if warm {
+		told.Detail = "a box that was ahead of need"
+	}
+	s.Tell(ctx, told)
+	return nil
+}
+
+// box takes the box of a session from the pool, or makes it, and writes the record of the session. After an
+// error there is no box.
+func (v *Supervisor) box(ctx context.Context, s *Session) (box *client.Box, warm bool, err error) {
+	spec := s.Spec()
+	if m := v.pool.Take(s.Current().Profile, spec); m != nil {
+		s.SetBoxKey(m.Key)
+		err := v.beside(s, func() error { return v.dress(ctx, m, spec) })
+		if err == nil {
+			return m.Box, true, nil
+		}
+		v.log.Warn("box ahead of need not taken", "session", s.ID, "error", err)
+		v.endWarm(ctx, m.Key, m.Box)
+		s.SetBoxKey("")
+	}
+	v.pool.Used()
+	err = v.beside(s, func() (err error) {
+		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.Yield(ctx) {
+			box, err = v.boxes.Launch(ctx, spec)
+		}
+		return err
+	})
+	if err != nil && box != nil { // it is the record that has failed
+		err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
+		box.Close()
+	}
+	return box, false, err
+}
+
+// beside does something while the record of the session is written.
+func (v *Supervisor) beside(s *Session, do func() error) error {
+	written := make(chan error, 1)
+	go func() { written <- v.writeRecord(s) }() // waited for below
+	err := do()
+	if werr := <-written; err == nil {
+		err = werr
+	}
+	return err
+}
+
+// isNoRange reports whether a box could not be made because all ids are in use, maybe by the pool.
+func isNoRange(err error) bool {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	return ok && step.Step == isolation.StepIDRange
+}
+
+// dress makes a box of the pool that of a session.
+func (v *Supervisor) dress(ctx context.Context, m *pool.Member, spec *isolation.Spec) error {
+	if err := v.boxes.Dress(ctx, m.Key, spec.Hostname); err != nil {
+		return fmt.Errorf("name the box: %w", err)
+	}
+	if m.Spec.Limits == spec.Limits && m.Spec.Work == spec.Work {
+		return nil
+	}
+	limits := spec.Limits
+	return v.boxes.SetLimits(ctx, m.Key, &limits, spec.Work)
+}
+
+// newPool makes a pool that gets its boxes from the keeper.
+func (v *Supervisor) newPool() *pool.Pool {
+	return pool.New(pool.Source{
+		Launch: v.boxes.Launch, End: v.endWarm, Most: v.mostWarm, Quiet: v.quiet, Log: v.log,
+		Ping:  func(ctx context.Context, box *client.Box) error { return box.Ping(ctx) },
+		Alive: func(box *client.Box) bool { return !box.Gone() },
+	})
+}
+
+// endWarm ends a box that no session has.
+func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
+	err := v.boxes.End(ctx, key, true)
+	box.Close()
+	if err != nil && !errors.Is(err, client.ErrKeeperGone) {
+		v.log.Warn("box ahead of need does not end", "key", key, "error", err) // the next boxd finds it
+	}
+}
+
+// mostWarm is how many boxes may be ahead of need: real sessions come first, and none is needed where none
+// can start.
+func (v *Supervisor) mostWarm() int {
+	cfg := v.cfg.Load()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed || v.gate.Check(cfg.Enabled) != nil {
+		return 0
+	}
+	return max(cfg.Sessions.Max-len(v.sessions), 0)
+}
+
+// quiet reports whether a box may be made ahead of need now.
+func (v *Supervisor) quiet() bool {
+	v.mu.Lock()
+	starting := v.starting
+	v.mu.Unlock()
+	return starting == 0 && v.line.Len() == 0 && v.hostRoom() == nil && v.boxes.Present()
+}
+
+// setWarm tells the pool what is wanted ahead of need.
+func (v *Supervisor) setWarm() {
+	cfg := v.cfg.Load()
+	v.mu.Lock()
+	host := v.host
+	v.mu.Unlock()
+	var kinds []pool.Kind
+	for name, p := range cfg.Profiles {
+		if p.Warm == 0 {
+			continue
+		}
+		settings, _, err := cfg.Merge(&policy.Request{Profile: name})
+		var by map[string]policy.Mechanism
+		if err == nil {
+			by, err = cfg.Enforcement(&settings, host)
+		}
+		if err != nil {
+			v.log.Warn("no boxes ahead of need", "profile", name, "error", err)
+			continue
+		}
+		kinds = append(kinds, pool.Kind{Profile: name, Count: p.Warm, Spec: *session.SpecOf(&settings, by)})
+	}
+	v.pool.Set(kinds)
+}

@@ -164,7 +164,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 	}
 	body, err := answer(&rt, c)
-	if ended := context.Cause(c.Context()); fault.KindOf(ended) != fault.Internal && err != nil { //nolint:contextcheck // it makes none
+	if ended := context.Cause(c.Context()); fault.KindOf(ended) != fault.Internal && (err != nil || body != nil) { //nolint:contextcheck // it makes none
+		if made, ok := body.(route.Created); ok && made.Undo != nil {
+			made.Undo()
+		}
 		err = ended // who may not any more, and no wonder what became of it
 	}
 	switch {

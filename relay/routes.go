@@ -20,7 +20,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/logs"
 	"github.com/boxd-dev/boxd/relay/processes"
 	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/relay/seeing"
 	"github.com/boxd-dev/boxd/relay/sessions"
+	"github.com/boxd-dev/boxd/relay/trail"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -40,6 +42,10 @@ func routes() []route.Route {
 		line("DELETE /v1/grants/{principal}", access.Admin, "", grants.Revoke),
 		line("POST /v1/drain", access.Admin, "", host.Drain),
 		line("DELETE /v1/drain", access.Admin, "", host.Undrain),
+		line("GET /metrics", access.Viewer, "", seeing.Metrics),
+		line("GET /v1/events", access.Viewer, "owner session type after follow", seeing.Events),
+		line("GET /v1/errors", access.Viewer, "owner", seeing.Errors),
+		line("GET /v1/audit", access.Operator, "n session principal request", seeing.Audit),
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),
 		line("GET /v1/sessions", access.Viewer, "all", sessions.List),
@@ -144,19 +150,25 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = trail.Name(w, r)
 	rt, ids := s.find(r)
 	from, known := caller(r.Context())
 	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, r, &rt)
-	c.Who = pass.Principal
+	c.Who, c.Token = pass.Principal, pass.Token
+	left := trail.Begin(c, &rt)
+	defer left.End()
+	if err == nil {
+		err = left.Admit()
+	}
 	if err != nil {
 		c.Fail(r.Context(), err)
 		return
 	}
 	if from.self == nil {
-		ctx, leave := s.gate.Watch(r.Context(), &pass, func() (time.Time, error) { return s.still(&pass, &from, r, &rt) })
+		ctx, leave := s.gate.Watch(c.R.Context(), &pass, func() (time.Time, error) { return s.still(&pass, &from, r, &rt) })
 		defer leave()
-		c.R = r.WithContext(ctx)
+		c.R = c.R.WithContext(ctx) //nolint:contextcheck // it is that of the request
 	}
 	if c.Load == nil { // known by its token
 		var leave func()

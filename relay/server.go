@@ -25,6 +25,7 @@ import (
 // Config is what the relay needs to know.
 type Config struct {
 	Version string
+	route.Notes
 	// Gate knows who calls.
 	Gate *gate.Gate
 	// Settings tells what is in force of the configuration.
@@ -55,7 +56,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Gate: cfg.Gate, Sup: sup, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience}
+	common := &route.Common{Gate: cfg.Gate, Sup: sup, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
 	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
 }
 

@@ -118,6 +118,24 @@ func (v *Supervisor) Overview() Overview {
 	return o
 }
 
+// Keys are those of all that somebody has.
+func (v *Supervisor) Keys() map[string]bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	keys := make(map[string]bool, len(v.sessions))
+	for key := range v.sessions {
+		keys[key] = true
+	}
+	return keys
+}
+
+// Workspaces is the directory of all managed workspaces, "" if there is none.
+func (v *Supervisor) Workspaces() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.host.Workspaces
+}
+
 // Profiles returns the configured profiles by name, and the name of the one a session has that names none.
 func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {
 	cfg := v.cfg.Load()

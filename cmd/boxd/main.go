@@ -106,6 +106,10 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		return err
 	}
 	defer in.Close()
+	if err := seen.openAudit(life, cfg, &beside); err != nil {
+		return err
+	}
+	defer seen.Audit.Close()
 	run, err := lockRun(cfg.Daemon.RuntimeDir)
 	if err != nil {
 		return err
@@ -129,7 +133,7 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		defer scopes.Close()
 		boxes = driver.Scoped(keeper, scopes, log)
 	}
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.events})
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events})
 	if err != nil {
 		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
@@ -139,16 +143,16 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	if !in.held {
 		idle = 0
 	}
-	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.events)
-	server := relay.New(relay.Config{Version: version, Gate: in.gate, IdleExit: idle, Settings: reload.settings}, sup, log)
-	seen.events.Add(ctx, events.Event{Type: events.DaemonStarted, Detail: fmt.Sprintf("version %s, socket %s, configuration: %s", version, cfg.Daemon.Socket, cfg.Describe())})
+	seen.begin(ctx, cfg, sup, boxes)
+	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
+	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, IdleExit: idle, Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	err = server.Serve(ctx, in.socket, in.others...)
-	seen.events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
+	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
 	return errors.Join(err, systemd.Stopping())
 }
 

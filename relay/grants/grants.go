@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
 // List answers with those there are.
@@ -41,7 +42,7 @@ func Give(c *route.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Log.WarnContext(c.Context(), "a role was granted", "principal", g.Principal, "role", g.Role.String(), "until", g.Until, "by", g.By)
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: g.Principal, Principal: g.By, Reason: g.Role.String(), Detail: "granted until " + g.Until.UTC().Format(time.RFC3339)})
 	return route.Created{Body: grant(&g)}, nil
 }
 
@@ -50,7 +51,7 @@ func Revoke(c *route.Call) (any, error) {
 	if err := c.Gate.Grants().Revoke(c.Path.Principal); err != nil {
 		return nil, err
 	}
-	c.Log.WarnContext(c.Context(), "a role was revoked", "principal", c.Path.Principal, "by", c.Who.Name)
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: c.Path.Principal, Principal: c.Who.Name, Reason: "revoked"})
 	return route.NoContent{}, nil
 }
 

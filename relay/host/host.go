@@ -38,6 +38,9 @@ func Description(*route.Call) (any, error) { return json.RawMessage(openapi.Docu
 // Status tells how boxd is.
 func Status(c *route.Call) (any, error) {
 	o := c.Sup.Overview()
+	if err := c.Audit.State().Trouble; err != nil {
+		o.Degraded = append(o.Degraded, "the audit log cannot be written: "+err.Error())
+	}
 	return api.Status{
 		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),
 		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,

@@ -18,7 +18,7 @@ import (
 func full() Snapshot {
 	return Snapshot{
 		Started: time.Unix(1000, 0), Ready: true, Degraded: 2, Sessions: map[Group]int{{"ready", "default"}: 3, {"ending", "default"}: 1},
-		Frozen: 1, Most: 64, Processes: 2, Running: 5, Leaks: map[string]int{"box": 0, "group": 1, "workspace": 0}, Waiting: 4,
+		Frozen: 1, Most: 64, Processes: 2, Running: 5, Leaks: map[string]int{"box": 0, "group": 1, "workspace": 0}, Waiting: new(4),
 		Audit: Audit{Written: 10, Failed: 1, Lost: 2, Waiting: 3, Broken: true}, Pool: map[string]Pool{"default": {1, 2}},
 		Ledger: map[string]float64{LedgerSessions: 1, LedgerExecs: 2, LedgerCPU: 3, LedgerBytes: 4},
 	}

@@ -22,9 +22,9 @@ type Snapshot struct {
 	Running   int            // executions and processes
 	Leaks     map[string]int // what exists on the host and no session has, by what it is
 	Audit     Audit
-	Waiting   int             // sessions and executions in the queue
-	Pool      map[string]Pool // by profile
-	Ledger    map[string]float64
+	Waiting   *int               // requests in the queue; nil: there is none
+	Pool      map[string]Pool    // by profile
+	Ledger    map[string]float64 // totals
 }
 
 // Group is sessions of one state and profile.
@@ -129,7 +129,9 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	for kind, n := range now.Leaks {
 		gauge(s.leaks, float64(n), kind)
 	}
-	gauge(s.waiting, float64(now.Waiting))
+	if now.Waiting != nil {
+		gauge(s.waiting, float64(*now.Waiting))
+	}
 	for profile, p := range now.Pool {
 		gauge(s.poolReady, float64(p.Ready), profile)
 		gauge(s.poolWanted, float64(p.Wanted), profile)

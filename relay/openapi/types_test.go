@@ -38,6 +38,9 @@ func answers() []any {
 		api.Drain{},
 		api.Health{},
 		api.ServerControl{},
+		api.Event{},
+		api.ErrorList{},
+		api.AuditList{},
 	}
 }
 

@@ -51,7 +51,11 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	}
 	c.read = true
 	_ = conn.SetReadDeadline(time.Time{}) // as above
-	return wire.Decode(data.Bytes(), v)
+	if err := wire.Decode(data.Bytes(), v); err != nil {
+		return err
+	}
+	c.ask(v)
+	return nil
 }
 
 func tooLong(size any, most int64) error {

@@ -34,6 +34,7 @@ func (c *Call) Reply(body any) {
 	case Answer:
 		_ = c.send(b.Status, "application/json", b.Body) // as below
 	case NoContent:
+		c.sent(http.StatusNoContent, nil)
 		c.ExpectReader()
 		c.W.WriteHeader(http.StatusNoContent)
 	default:
@@ -70,6 +71,7 @@ func (c *Call) Fail(ctx context.Context, err error) {
 
 // send writes an answer, and reports whether the caller's socket has taken it.
 func (c *Call) send(code int, contentType string, body any) error {
+	c.sent(code, body)
 	data, err := json.Marshal(body)
 	if err != nil {
 		c.Log.Error("answer not encoded", "path", c.R.URL.Path, "error", err)

@@ -44,7 +44,8 @@ type Path struct{ Session, Process, Principal string }
 
 // Common is what all calls have.
 type Common struct {
-	Gate    *gate.Gate
+	Gate *gate.Gate
+	Notes
 	Sup     *supervisor.Supervisor
 	Log     *slog.Logger
 	Version string // of boxd
@@ -65,7 +66,16 @@ type Call struct {
 	Socket *net.UnixConn // that the request has come on; nil: it is none
 	Path   Path
 	Others access.Role // that of the route
+	Token  string      // the name of the token by which the caller is known; "": none
 	read   bool        // the body, to its end
+
+	// Hear is told what the body of the request, or the first message of its stream, asks for; nil: nobody is.
+	Hear func(any)
+	// Sending is called before an answer goes out, or the last message of a stream; nil: nothing is.
+	Sending func()
+
+	noting sync.Mutex // guards came
+	came   Came
 }
 
 // Context ends when the caller hangs up or boxd stops.
@@ -126,6 +136,7 @@ func (c *Call) Stream(open func(*stream.Opening) error) error {
 	defer c.Streams.Done()
 	return open(&stream.Opening{
 		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Load.Reserve, Lines: c.Load.ReserveLine, Unsent: c.unsent,
+		Asked: c.ask, Ended: c.ended,
 	})
 }
 

@@ -44,6 +44,9 @@ type Opening struct {
 	Reserve, Lines Reserver
 	// Unsent is how much the caller's socket holds that it has not taken.
 	Unsent func() int
+	// Asked hears what the first message asks for, and Ended what has come of it; both may be nil.
+	Asked func(any)
+	Ended func(*api.ExecResult, *api.Problem)
 }
 
 // Reserver waits until so many bytes more may be held for a caller; release gives them back.
@@ -78,11 +81,14 @@ func (o *Opening) serve(ctx context.Context, run server) error {
 	c := &conn{Opening: o, ws: ws, frames: below}
 	c.taken.Store(time.Now().UnixNano())
 	result, err := run(ctx, cancel, c)
+	end := api.ServerControl{Exit: result}
+	if err != nil {
+		end = api.ServerControl{Error: wire.Problem(ctx, o.Log, err)}
+	}
+	if o.Ended != nil {
+		o.Ended(result, end.Error)
+	}
 	if !c.cutOff.Load() { // or else receive closes, and says why
-		end := api.ServerControl{Exit: result}
-		if err != nil {
-			end = api.ServerControl{Error: wire.Problem(ctx, o.Log, err)}
-		}
 		late, stop := context.WithTimeout(ctx, drainPatience)
 		c.control(late, end)
 		stop()

@@ -29,6 +29,9 @@ func (o *Opening) Process(ctx context.Context, s *supervisor.Session, p *process
 		if first.Attach == nil {
 			return nil, fault.Field("attach", fault.Word("missing"), "an object in the first message")
 		}
+		if o.Asked != nil {
+			o.Asked(first.Attach)
+		}
 		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
 			return api.ServerControl{Attached: attached}
 		})

@@ -67,7 +67,7 @@ func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, 
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
 	l := &Log{cfg: cfg, dir: dir, log: log, tell: tell, write: (*os.File).WriteAt}
-	l.Append(&Record{Kind: KindStarted, PID: int32(os.Getpid())}) //nolint:gosec // pids are below 2²²
+	l.Append(&Record{Kind: KindStarted, PID: os.Getpid()})
 	return l, nil
 }
 

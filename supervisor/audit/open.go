@@ -220,6 +220,7 @@ func (l *Log) Close() {
 	l.log.Info("audit log", "head", l.head.String())
 	if l.file != nil {
 		l.file.Close()
+		l.file = nil
 	}
 	l.dir.Close()
 }

@@ -79,7 +79,7 @@ type Record struct {
 	Parent    string    `json:"traceparent,omitempty"`
 	Principal string    `json:"principal,omitempty"`
 	UID       *uint32   `json:"uid,omitempty"`
-	PID       int32     `json:"pid,omitempty"`
+	PID       int       `json:"pid,omitempty"`
 	Via       string    `json:"via,omitempty"` // "socket", or "token:" and its name
 	Route     string    `json:"route,omitempty"`
 	Session   string    `json:"session,omitempty"`
@@ -121,9 +121,23 @@ func (c *Config) shaped(r *Record) *Record {
 	if r.What == nil {
 		return &copied
 	}
-	w := *r.What
+	copied.What = c.shape(r.What)
+	return &copied
+}
+
+// Shape is what of a request a record will have. It refers to nothing of the request that is long.
+func (l *Log) Shape(w *What) *What {
+	if l == nil || w == nil {
+		return nil
+	}
+	return l.cfg.shape(w)
+}
+
+func (c *Config) shape(asked *What) *What {
+	w := *asked
 	w.Env, w.Mounts, w.Changes = names(w.Env), names(w.Mounts), names(w.Changes)
-	if w.Argc = len(w.Argv); w.Argc > 0 {
+	if len(w.Argv) > 0 { // or that has been done
+		w.Argc = len(w.Argv)
 		total := 0
 		for _, a := range w.Argv {
 			total += len(a) + 1
@@ -135,8 +149,7 @@ func (c *Config) shaped(r *Record) *Record {
 			w.SHA256, w.Argv = Digest(w.Argv), nil
 		}
 	}
-	copied.What = &w
-	return &copied
+	return &w
 }
 
 // Digest is the SHA-256 of a command: of its arguments, each with a zero byte behind it.

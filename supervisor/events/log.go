@@ -43,7 +43,7 @@ func (t Type) Level() slog.Level {
 	switch t {
 	case ConfigRefused, AuditFailed:
 		return slog.LevelError
-	case SessionFailed, SessionUnhealthy, Denied, OOM, Quota, AuditRecovered:
+	case SessionFailed, SessionUnhealthy, Denied, OOM, Quota, AuditRecovered, GrantChanged:
 		return slog.LevelWarn
 	case ExecStarted: // the end says it too
 		return slog.LevelDebug

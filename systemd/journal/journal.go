@@ -82,10 +82,11 @@ func (h *asked) Handle(ctx context.Context, r slog.Record) error {
 	if q := trace.Of(ctx); q.ID != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request", q.ID))
-		for name, value := range map[string]string{"principal": q.Principal, "traceparent": q.Parent} {
-			if value != "" {
-				r.AddAttrs(slog.String(name, value))
-			}
+		if q.Principal != "" {
+			r.AddAttrs(slog.String("principal", q.Principal))
+		}
+		if q.Parent != "" {
+			r.AddAttrs(slog.String("traceparent", q.Parent))
 		}
 	}
 	return h.Handler.Handle(ctx, r)

@@ -28,6 +28,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c := begin(t, seen, profile)
 	c.daemon()
 	c.grants()
+	c.seeing()
 	c.sessions()
 	c.changes()
 	c.executions()
@@ -117,6 +118,50 @@ func (c *contract) daemon() {
 	if got := c.exchange(head, 0); got.status != 200 || len(got.body) > 0 {
 		c.t.Errorf("HEAD: %d %q", got.status, got.body)
 	}
+}
+
+// seeing asks for what has happened.
+func (c *contract) seeing() {
+	c.gets(200, ask{route: "GET /metrics", uid: otherUID})
+	c.refused(400, "query", ask{route: "GET /metrics", query: "nonsense=1"})
+	const happened = "GET /v1/events"
+	got := c.gets(200, ask{route: happened, query: "follow=false"})
+	types := 0
+	for line := range strings.Lines(string(got.body)) {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			c.is("Event", []byte(data))
+			types++
+		}
+	}
+	if types == 0 || !strings.Contains(string(got.body), "event: daemon.started\n") {
+		c.t.Errorf("events: %s", got.body)
+	}
+	if got := c.gets(200, ask{route: happened, query: "follow=false", uid: otherUID}); strings.Contains(string(got.body), "daemon.started") {
+		c.t.Errorf("a user sees what is not its own: %s", got.body)
+	}
+	got = c.gets(200, ask{route: happened, query: "follow=false&after=aaaaaaaaaaaa-7"})
+	if _, gap, ok := strings.Cut(string(got.body), "event: gap\ndata: "); !ok {
+		c.t.Errorf("after an event of another boxd: %s", got.body)
+	} else {
+		gap, _, _ = strings.Cut(gap, "\n")
+		c.is("Event", []byte(gap))
+	}
+	c.refused(400, "after", ask{route: happened, query: "after=soon"})
+	c.refused(400, "after", ask{route: happened, head: http.Header{"Last-Event-Id": {"7"}}})
+	c.refused(400, "type", ask{route: happened, query: "type=denied,nonsense"})
+	c.refused(400, "follow", ask{route: happened, query: "follow=maybe", odd: true})
+	c.refused(403, "owner", ask{route: happened, query: "owner=uid%3A0", uid: otherUID})
+	const wrong = "GET /v1/errors"
+	if got := c.gets(200, ask{route: wrong, uid: otherUID}); !strings.Contains(string(got.body), `"route":"GET /v1/events","status":403`) {
+		c.t.Errorf("errors: %s", got.body)
+	}
+	c.refused(403, "owner", ask{route: wrong, query: "owner=uid%3A0", uid: otherUID})
+	const who = "GET /v1/audit"
+	if got := c.gets(200, ask{route: who, query: "n=1"}); !strings.Contains(string(got.body), `"kind":"started"`) {
+		c.t.Errorf("audit: %s", got.body)
+	}
+	c.refused(400, "n", ask{route: who, query: "n=0", odd: true})
+	c.refused(403, "role", ask{route: who, uid: otherUID})
 }
 
 // is holds JSON against a schema of the description.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/metrics"
+	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/recent"
+)
+
+// Notes is where what happens is noted. Each may be nil, and then is not.
+type Notes struct {
+	Events  *events.Log
+	Errors  *recent.List
+	Audit   *audit.Log
+	Metrics *metrics.Metrics
+}
+
+// Came is what has come of a call.
+type Came struct {
+	Status  int          // of the answer; 0: none was sent by Reply or Fail
+	Body    any          // that was sent, or the result of a stream
+	Problem *api.Problem // nil: none
+}
+
+// Came is what has come of the call so far.
+func (c *Call) Came() Came {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	return c.came
+}
+
+func (c *Call) ask(v any) {
+	if c.Hear != nil {
+		c.Hear(v)
+	}
+}
+
+// ended notes how a stream has ended.
+func (c *Call) ended(result *api.ExecResult, p *api.Problem) {
+	c.noting.Lock()
+	c.came.Problem = p
+	if result != nil {
+		c.came.Body = result
+	}
+	c.noting.Unlock()
+	c.sending()
+}
+
+func (c *Call) sending() {
+	if c.Sending != nil {
+		c.Sending()
+	}
+}
+
+// sent notes an answer.
+func (c *Call) sent(code int, body any) {
+	c.noting.Lock()
+	c.came.Status, c.came.Body = code, body
+	if p, ok := body.(*api.Problem); ok {
+		c.came.Problem = p
+	}
+	c.noting.Unlock()
+	c.sending()
+}

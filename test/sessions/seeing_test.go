@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// answered is what an answer has before its body.
+type answered struct {
+	status int
+	head   http.Header
+}
+
+// fetch makes a request of a boxd, with headers, and returns its answer.
+func fetch(t *testing.T, d *boxtest.Daemon, method, path, body string, head map[string]string) (answered, string) {
+	t.Helper()
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", d.Socket)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://boxd"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range head {
+		req.Header.Set(name, value)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered{resp.StatusCode, resp.Header}, string(data)
+}
+
+// happened lists what a boxd says that has happened.
+func happened(t *testing.T, d *boxtest.Daemon, query string) (list []api.Event) {
+	t.Helper()
+	_, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false"+query, "", nil)
+	for line := range strings.Lines(text) {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			var e api.Event
+			if err := json.Unmarshal([]byte(data), &e); err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func records(t *testing.T, d *boxtest.Daemon, query string) api.AuditList {
+	t.Helper()
+	_, text := fetch(t, d, http.MethodGet, "/v1/audit?"+query, "", nil)
+	var list api.AuditList
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatal(err, text)
+	}
+	return list
+}
+
+const someTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// The id of a request is in its answer, in the log, in what happens and in the audit log.
+func TestARequestIsFoundAgainEverywhere(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[log]\nformat = \"json\"")
+	named := map[string]string{"X-Request-Id": "mine-17", "Traceparent": someTrace}
+	fetch(t, d, http.MethodPost, "/v1/sessions", `{"id":"s"}`, nil)
+	resp, text := fetch(t, d, http.MethodPost, "/v1/sessions/s/exec", `{"argv":["sh","-c","exit 3"],"env":{"TOKEN":"hush"}}`, named)
+	if resp.status != http.StatusOK || resp.head.Get("X-Request-Id") != "mine-17" {
+		t.Fatal(resp, text)
+	}
+	if resp, _ := fetch(t, d, http.MethodGet, "/v1/sessions/none", "", map[string]string{"X-Request-Id": "not\tlegal"}); resp.head.Get("X-Request-Id") == "" || strings.Contains(resp.head.Get("X-Request-Id"), "legal") {
+		t.Errorf("an id that is not legal is answered with %q", resp.head.Get("X-Request-Id"))
+	}
+	var types []string
+	for _, e := range happened(t, d, "&session=s") {
+		types = append(types, e.Type)
+		if strings.HasPrefix(e.Type, "exec.") && (e.Request != "mine-17" || e.Parent != someTrace || e.Principal != "uid:0") {
+			t.Errorf("%+v", e)
+		}
+	}
+	if want := []string{"session.started", "exec.started", "exec.ended"}; !slices.Equal(types, want) {
+		t.Errorf("%q has happened, want %q", types, want)
+	}
+	found := records(t, d, "request=mine-17").Records
+	if len(found) != 1 {
+		t.Fatalf("records: %+v", found)
+	}
+	r := found[0]
+	if r.Parent != someTrace || r.Session != "s" || r.Principal != "uid:0" || *r.UID != 0 || r.PID != os.Getpid() || r.Via != "socket" || r.Status != 200 || r.Outcome != "exited" ||
+		r.Route != "POST /v1/sessions/{id}/exec" || !slices.Equal(r.What.Argv, []string{"sh", "-c", "exit 3"}) || !slices.Equal(r.What.Env, []string{"TOKEN"}) {
+		t.Errorf("%+v, %+v", r, r.What)
+	}
+	if log := d.Log(); !strings.Contains(log, `"request":"mine-17"`) || !strings.Contains(log, `"traceparent":"`+someTrace) || strings.Contains(log, "hush") {
+		t.Errorf("the log says %s", log)
+	}
+	for line := range strings.Lines(d.Log()) {
+		if strings.HasPrefix(line, "{") && !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %s", line)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(d.State, "audit", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if data, err := os.ReadFile(files[0]); err != nil || strings.Contains(string(data), "hush") {
+		t.Errorf("%v; the audit log has the value of a variable: %s", err, data)
+	}
+}
+
+// What is asked for, and not given, is in the audit log too, with why.
+func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[audit]\nargv = \"digest\"")
+	for _, call := range []struct{ method, path, body, outcome, kind, session string }{
+		{http.MethodPost, "/v1/sessions", `{"id":"s","memory":"64MiB"}`, "done", "", "s"},
+		{http.MethodPost, "/v1/sessions", `{"id":"s","memory":"65MiB"}`, "failed", "conflict", "s"},
+		{http.MethodPost, "/v1/sessions", `{`, "failed", "invalid", ""},
+		{http.MethodPut, "/v1/sessions/s/processes/p", `{"argv":["sleep","60"]}`, "done", "", "s"},
+		{http.MethodPost, "/v1/sessions/s/processes/p/signal", `{"signal":"SIGCONT"}`, "done", "", "s"},
+		{http.MethodPost, "/v1/exec", `{"exec":{"argv":["sh","-c","kill -9 $$"]}}`, "signaled", "", ""},
+		{http.MethodDelete, "/v1/sessions/s", "", "done", "", "s"},
+		{http.MethodDelete, "/v1/sessions/s", "", "failed", "not_found", "s"},
+	} {
+		resp, text := fetch(t, d, call.method, call.path, call.body, nil)
+		list := records(t, d, "n=1")
+		r := list.Records[0]
+		if !strings.HasPrefix(r.Route, call.method) || r.Status != resp.status || r.Outcome != call.outcome || r.Error != call.kind || call.session != "" && r.Session != call.session || r.Request != resp.head.Get("X-Request-Id") {
+			t.Errorf("%s %s %s: %d %s; the record is %+v", call.method, call.path, call.body, resp.status, text, r)
+		}
+		if r.What != nil && (len(r.What.Argv) > 0 || (r.What.SHA256 != "") != (r.What.Argc > 0)) {
+			t.Errorf("of the command it has %+v", r.What)
+		}
+	}
+	fetch(t, d, http.MethodGet, "/v1/sessions", "", nil)
+	list := records(t, d, "")
+	if n := len(list.Records); n != 9 {
+		t.Errorf("%d records, want one for the start and one for each call", n)
+	}
+	place, err := chain.ParseLink(list.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := chain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &place)
+	if err != nil || len(report.Problems) > 0 {
+		t.Errorf("%v, %+v", err, report)
+	}
+}
+
+// Who comes back after a restart is told that something may be missing, and the chain of the audit log goes on.
+func TestSeeingGoesOnOverAKill(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	fetch(t, d, http.MethodPost, "/v1/sessions", `{"id":"s"}`, nil)
+	fetch(t, d, http.MethodPut, "/v1/sessions/s/processes/p", `{"argv":["sleep","600"]}`, nil)
+	before := happened(t, d, "")
+	place := before[len(before)-1].ID
+	if more := happened(t, d, "&after="+place); len(more) != 0 {
+		t.Errorf("after the last there is %+v", more)
+	}
+	head := records(t, d, "n=1").Head
+	d.Kill()
+	d.Restart()
+	after := happened(t, d, "&after="+place)
+	var types []string
+	for _, e := range after {
+		types = append(types, e.Type)
+	}
+	if len(after) == 0 || after[0].Type != api.EventGap || after[0].Gap == nil || !after[0].Gap.Restarted || !slices.Contains(types, "session.adopted") || slices.Contains(types, "session.ended") {
+		t.Errorf("after a kill: %+v", after)
+	}
+	expect, err := chain.ParseLink(head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := chain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &expect)
+	if err != nil || len(report.Problems) > 0 || report.Records < 4 {
+		t.Errorf("%v, %+v", err, report)
+	}
+	if _, text := fetch(t, d, http.MethodGet, "/metrics", "", nil); !strings.Contains(text, `boxd_sessions{profile="default",state="ready"} 1`) || !strings.Contains(text, `boxd_leaks{kind="box"} 0`) {
+		t.Errorf("metrics: %s", text)
+	}
+}

@@ -61,6 +61,7 @@ type Overview struct {
 	State         Condition
 	Off           string       // why new sessions are not taken, if boxd is switched off
 	Warm          []pool.Count // boxes ahead of need
+	Waiting       int          // requests in the queues
 }
 
 // Condition is how boxd is as a whole.
@@ -90,7 +91,7 @@ func (v *Supervisor) Overview() Overview {
 		o.Running += info.Running
 		o.Processes += info.Processes
 	}
-	o.State, o.Warm = ConditionOK, v.pool.Counts()
+	o.State, o.Warm, o.Waiting = ConditionOK, v.pool.Counts(), v.line.Len()+v.execs.Len()
 	if !v.boxes.Present() {
 		o.Degraded, o.State = append(o.Degraded, "there is no keeper at present: boxes live on, and none can start"), ConditionFailed
 	}
@@ -118,13 +119,21 @@ func (v *Supervisor) Overview() Overview {
 	return o
 }
 
-// Keys are those of all that somebody has.
+// Keys are those of all boxes that somebody has, or will have.
 func (v *Supervisor) Keys() map[string]bool {
+	keys := map[string]bool{}
+	for _, key := range v.pool.Keys() {
+		keys[key] = true
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	keys := make(map[string]bool, len(v.sessions))
-	for key := range v.sessions {
+	for key, s := range v.sessions {
 		keys[key] = true
+		select {
+		case <-s.Started():
+			keys[s.BoxKey()] = true
+		default: // it is not settled which box that will be
+		}
 	}
 	return keys
 }

@@ -72,6 +72,10 @@ func (n *notes) begin(ctx context.Context, cfg *config.Config, sup *supervisor.S
 				s.Frozen++
 			}
 		}
+		s.Waiting, s.Pool = &o.Waiting, map[string]metrics.Pool{}
+		for _, p := range o.Warm {
+			s.Pool[p.Profile] = metrics.Pool{Ready: p.Ready, Wanted: p.Want}
+		}
 		a := n.Audit.State()
 		s.Audit = metrics.Audit{Written: a.Written, Failed: a.Failed, Lost: a.Lost, Waiting: a.Waiting, Broken: a.Trouble != nil}
 		return s

@@ -40,6 +40,9 @@ func Status(c *route.Call) (any, error) {
 	o := c.Sup.Overview()
 	if err := c.Audit.State().Trouble; err != nil {
 		o.Degraded = append(o.Degraded, "the audit log cannot be written: "+err.Error())
+		if o.State == supervisor.ConditionOK {
+			o.State = supervisor.ConditionDegraded
+		}
 	}
 	return api.Status{
 		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),

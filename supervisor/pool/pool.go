@@ -177,6 +177,18 @@ func (p *Pool) Counts() []Count {
 	return counts
 }
 
+// Keys are those of the boxes that wait.
+func (p *Pool) Keys() (keys []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.kinds {
+		for _, m := range k.ready {
+			keys = append(keys, m.Key)
+		}
+	}
+	return keys
+}
+
 // Len is how many boxes there are.
 func (p *Pool) Len() (n int) {
 	p.mu.Lock()

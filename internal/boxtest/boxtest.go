@@ -266,7 +266,8 @@ func (d *Daemon) Restart() {
 	}
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
-		if d.Ready(d.t.Context()) == nil {
+		err := d.Ready(d.t.Context())
+		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "switched off") {
 			return true
 		}
 		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil || exited(cmd.Process.Pid) {

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// waiting waits until so many wait for a session.
+func waiting(t *testing.T, d *boxtest.Daemon, n int) (s api.Status) {
+	t.Helper()
+	boxtest.Eventually(t, fmt.Sprintf("%d wait", n), func() bool {
+		var err error
+		if s, err = d.Status(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s.Queue.Waiting == n
+	})
+	return s
+}
+
+func TestAStartWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 1\n[queue]\nwait = \"1h\"\nlength = 2\n")
+	create(t, d, api.SessionRequest{ID: "s1"})
+	var all sync.WaitGroup
+	wait := func(ctx context.Context, id string) *error {
+		var err error
+		all.Go(func() { _, _, err = d.Create(ctx, &api.SessionRequest{ID: id}) })
+		return &err
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	first := wait(ctx, "goes")
+	waiting(t, d, 1)
+	second := wait(t.Context(), "s2")
+	s := waiting(t, d, 2)
+	if len(s.Queue.Places) != 2 || s.Queue.Places[0].ID != "goes" || s.Queue.Places[0].Position != 1 || s.Queue.Places[1].ID != "s2" || s.Queue.Places[1].Position != 2 || s.Queue.Places[1].Reason != "sessions" {
+		t.Errorf("%+v", s.Queue)
+	}
+	// Who does not want to wait, and for whom the line has no room.
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: duration("0s")})
+	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
+		t.Errorf("%+v", e)
+	}
+	if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+		t.Errorf("one that exists waits: %v, %v", isNew, err)
+	}
+	leave()
+	waiting(t, d, 1)
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: duration("1ms")})
+	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "there was no room") || !strings.Contains(e.Detail, "sessions.max") {
+		t.Errorf("%+v", e)
+	}
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	if !errors.Is(*first, context.Canceled) || *second != nil {
+		t.Errorf("who went: %v; who waited: %v", *first, *second)
+	}
+	if got := strings.Join(sessions(t, d), " "); got != "s2" {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// T57: one who asks for more than there is keeps nobody else from getting theirs.
+func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 5\nmax_per_owner = 1\n[queue]\nwait = \"1h\"\n")
+	make := func(id string) string { return request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	asOther(t, d, make("s1"))
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer leave()
+	for i := range 3 {
+		c := callerOf(t, d, otherUID)
+		c.Stdin = strings.NewReader(fmt.Sprintf("[%q]", make(fmt.Sprint("more", i))))
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			<-ctx.Done()
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		})
+	}
+	if s := waiting(t, d, 3); s.Queue.Places[0].Reason != "owner" {
+		t.Errorf("%+v", s.Queue)
+	}
+	create(t, d, api.SessionRequest{ID: "mine"})
+	if third := asUser(t, d, thirdUID, request("GET", "/v1/status", ""), make("s1")); strings.Contains(string(third[0].Body), "more1") || third[1].Code != http.StatusCreated {
+		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
+	}
+}
+
+func TestAnExecutionWaitsForOneToEnd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[exec]\nmax_per_session = 1\n[queue]\nwait = \"1h\"\n")
+	create(t, d, api.SessionRequest{ID: "s1"})
+	release := hold(t, d, "s1")
+	got := make(chan error, 1)
+	go func() {
+		_, err := d.Exec(context.WithoutCancel(t.Context()), "s1", &api.ExecRequest{Argv: []string{"true"}})
+		got <- err
+	}()
+	boxtest.Eventually(t, "it waits", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && s.Queue.Executions == 1
+	})
+	_, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Argv: []string{"true"}, Wait: duration("0s")})
+	refused(t, err, http.StatusTooManyRequests, "")
+	release()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+// An execution with an id waits whatever becomes of who asked for it and of boxd, and runs once.
+func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const secret = "s3cr3t-of-one-who-waits"
+			d := boxtest.Start(t, boxtest.Kept, "[exec]\nmax_per_session = 1\n[queue]\nwait = \"1h\"\n")
+			create(t, d, api.SessionRequest{ID: "s1"})
+			first := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"2m"}`)
+			if first.Code != http.StatusAccepted {
+				t.Fatalf("%d %s", first.Code, first.Body)
+			}
+			second := api.ExecRequest{ID: "second", Command: new("echo $S >> ran; cat"), Env: map[string]string{"S": secret}, Stdin: "in"}
+			gone, leave := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() {
+				_, err := d.Exec(gone, "s1", &second)
+				left <- err
+			}()
+			boxtest.Eventually(t, "it waits", func() bool {
+				s, err := d.Status(t.Context())
+				return err == nil && s.Queue.Executions == 1
+			})
+			leave()
+			<-left
+			holds(t, d.State, secret)
+			end(d)
+			d.Restart()
+			boxtest.Eventually(t, "it waits again", func() bool {
+				s, err := d.Status(t.Context())
+				return err == nil && s.Queue.Executions == 1
+			})
+			succeedsIn := func(command string) {
+				if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &command}); err != nil { // which is no execution
+					t.Fatal(err)
+				}
+			}
+			succeedsIn("touch go")
+			r, err := d.Exec(t.Context(), "s1", &second) // joins it
+			if err != nil || r.Status != "exited" || r.Stdout != "in" {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			end(d)
+			d.Restart()
+			if r, err := d.Exec(t.Context(), "s1", &second); err != nil || r.Stdout != "in" {
+				t.Errorf("%+v, %v", r, err)
+			}
+			if got := succeeds(t, d, "s1", sh("cat ran")); got != "first\n"+secret+"\n" {
+				t.Errorf("they ran: %q", got)
+			}
+		})
+	}
+}
+
+func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax = 2\nevict = true\n")
+	create(t, d, api.SessionRequest{ID: "old"})
+	create(t, d, api.SessionRequest{ID: "young"})
+	succeeds(t, d, "old", sh("true")) // and young is the one not used
+	create(t, d, api.SessionRequest{ID: "more"})
+	if got := strings.Join(sessions(t, d), " "); got != "old more" && got != "more old" {
+		t.Errorf("there are %s", got)
+	}
+	_, err := d.Session(t.Context(), "young")
+	if e := refused(t, err, http.StatusNotFound, ""); !strings.Contains(e.Detail, "(evicted)") {
+		t.Errorf("%+v", e)
+	}
+	defer hold(t, d, "old")()
+	defer hold(t, d, "more")()
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "yet more"}) // nothing that runs is evicted
+	refused(t, err, http.StatusTooManyRequests, "")
+	// Nor what is another's.
+	if theirs := asOther(t, d, request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
+		t.Errorf("%s", theirs[0].Body)
+	}
+}
+
+func TestRenewBeginsTheIdleTimeAnew(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	s := create(t, d, api.SessionRequest{ID: "s1", TTL: duration("1h")})
+	boxtest.Eventually(t, "it ends later", func() bool {
+		now, err := d.RenewSession(t.Context(), "s1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now.ExpiresAt.After(*s.ExpiresAt)
+	})
+	_, err := d.RenewSession(t.Context(), "none")
+	refused(t, err, http.StatusNotFound, "")
+}
+
+func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	if _, err := d.Drain(t.Context(), &api.DrainRequest{Reason: "new disk"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"drained", "started again"} {
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{})
+		if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `uid:0 has drained it`) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
+			t.Errorf("%s: %+v", what, e)
+		}
+		refused(t, d.Ready(t.Context()), http.StatusServiceUnavailable, "")
+		if s, err := d.Status(t.Context()); err != nil || s.State != "off" || !strings.Contains(s.Off, "new disk") || len(s.Degraded) > 0 {
+			t.Errorf("%s: %+v, %v", what, s, err)
+		}
+		if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+			t.Errorf("%s: one that lives: %v", what, err)
+		}
+		succeeds(t, d, "s1", sh("true"))
+		if theirs := asOther(t, d, request("DELETE", "/v1/drain", "")); theirs[0].Code != http.StatusForbidden {
+			t.Errorf("%s: another user: %s", what, theirs[0].Body)
+		}
+		if what == "drained" {
+			d.Kill()
+			d.Restart()
+		}
+	}
+	if err := d.Undrain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := d.Status(t.Context()); err != nil || s.State != "ok" || s.Off != "" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	create(t, d, api.SessionRequest{})
+}
+
+// A PID 1 that does not answer is told from one that has ended.
+func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"keep", "end"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, "[sessions]\nping = \"300ms\"\nunhealthy = \""+policy+"\"\n")
+			d.Warm()
+			before := d.Look()
+			s, other := create(t, d, api.SessionRequest{ID: "s1"}), create(t, d, api.SessionRequest{ID: "s2"})
+			if err := syscall.Kill(int(s.PID), syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			state := func() string {
+				s, err := d.Session(t.Context(), "s1")
+				if err != nil {
+					return err.Error()
+				}
+				return s.State
+			}
+			if policy == "keep" {
+				boxtest.Eventually(t, "it is unhealthy", func() bool { return state() == "unhealthy" })
+				if err := syscall.Kill(int(s.PID), syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				boxtest.Eventually(t, "it is well again", func() bool { return state() == "ready" })
+				succeeds(t, d, "s1", sh("true"))
+				return
+			}
+			boxtest.Eventually(t, "it has ended", func() bool { return strings.Contains(state(), "(unhealthy)") })
+			if now, err := d.Session(t.Context(), "s2"); err != nil || now.State != "ready" || now.PID != other.PID {
+				t.Errorf("another: %+v, %v", now, err)
+			}
+			if err := d.Delete(t.Context(), "s2"); err != nil {
+				t.Error(err)
+			}
+			d.NothingLeft(before)
+		})
+	}
+}
+
+// An owner is told how a session has ended; others are told what they are told of one that never was.
+func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s1"})
+	create(t, d, api.SessionRequest{ID: "s2", TTL: new(quantity.Duration(time.Millisecond))})
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	for id, why := range map[string]string{"s1": "(deleted)", "s2": "(idle)"} {
+		boxtest.Eventually(t, id+" "+why, func() bool {
+			_, err := d.Session(t.Context(), id)
+			e, ok := errors.AsType[*client.Error](err)
+			return ok && strings.Contains(e.Detail, why)
+		})
+	}
+	theirs := asOther(t, d, request("GET", "/v1/sessions/s1", ""), request("GET", "/v1/sessions/never", ""))
+	if a, b := theirs[0].problem(t), theirs[1].problem(t); a.Detail != `no session "s1"` || a.Hint != b.Hint || b.Detail != `no session "never"` {
+		t.Errorf("%+v, %+v", a, b)
+	}
+}

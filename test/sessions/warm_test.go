@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// warmed keeps boxes of the profile of those who name none, and none of another that is the same.
+const warmed = "[profiles.default]\nwarm = 2\n[profiles.cold]\n"
+
+// warm waits until so many boxes are ahead of need.
+func warm(t *testing.T, d *boxtest.Daemon, n int) {
+	t.Helper()
+	boxtest.Eventually(t, fmt.Sprintf("%d boxes are ahead of need", n), func() bool {
+		s, err := d.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(s.Warm) == 1 && s.Warm[0].Ready == n
+	})
+}
+
+// took is how many sessions have taken a box over.
+func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was ahead of need") }
+
+// numbers differ from box to box, however it was made.
+var numbers = regexp.MustCompile(`\d{5,}`)
+
+// A program cannot tell a box that was there before its session from one that was not.
+func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept, warmed)
+	before := d.Look()
+	warm(t, d, 2)
+	if s, err := d.Status(t.Context()); err != nil || s.Sessions != 0 {
+		t.Errorf("what nobody has is counted: %+v, %v", s, err)
+	}
+	const look = `hostname; cat /etc/hostname /etc/hosts; id; pwd; env | sort; ls -lan --time-style=+ /workspace /home/box /tmp /run/box; cut -d' ' -f2-6 /proc/self/mounts | sort; ulimit -a; ` +
+		`cat /proc/self/uid_map | wc -l; ls /proc | grep -c '^[0-9]'`
+	env := map[string]string{"TOKEN": "x"}
+	made := map[string]string{}
+	for _, profile := range []string{"default", "cold"} {
+		s := create(t, d, api.SessionRequest{ID: "same", Profile: profile, Env: env})
+		if s.Hostname != "same" || s.State != "ready" || s.PID == 0 {
+			t.Errorf("%+v", s)
+		}
+		r := in(t, d, "same", sh(look))
+		if r.Status != "exited" {
+			t.Fatal(show(r))
+		}
+		made[profile] = numbers.ReplaceAllString(r.Stdout, "N")
+		if err := d.Delete(t.Context(), "same"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took(d) != 1 {
+		t.Fatalf("%d were taken over:\n%s", took(d), d.Log())
+	}
+	a, b := strings.Split(made["default"], "\n"), strings.Split(made["cold"], "\n")
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			t.Errorf("line %d differs:\n%s\n%s", i, made["default"], made["cold"])
+			break
+		}
+	}
+	warm(t, d, 2)
+	// What is left of all that, when boxd is stopped, although sessions outlive it.
+	d.Stop()
+	d.NothingLeft(before)
+	d.Restart()
+	warm(t, d, 2)
+}
+
+func TestASessionInABoxAheadOfNeedOutlivesBoxd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, boxtest.Kept, warmed)
+			before := d.Look()
+			warm(t, d, 2)
+			s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"A": "b"}})
+			succeeds(t, d, "s1", sh("echo kept > f"))
+			for range 2 {
+				end(d)
+				d.Restart()
+				if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
+					t.Fatalf("%+v, %v", now, err)
+				}
+				if got := succeeds(t, d, "s1", sh("cat f; hostname; echo $A")); got != "kept\ns1\nb\n" {
+					t.Errorf("%q", got)
+				}
+			}
+			if took(d) != 1 {
+				t.Errorf("%d were taken over", took(d))
+			}
+			if err := d.Delete(t.Context(), "s1"); err != nil {
+				t.Error(err)
+			}
+			d.Stop()
+			d.NothingLeft(before)
+			d.Restart()
+		})
+	}
+}
+
+func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, warmed, "[sessions]\nmax = 3\n")
+	warm(t, d, 2)
+	// One that needs something else starts cold, and leaves room for less.
+	create(t, d, api.SessionRequest{ID: "s1", Tmp: new(quantity.Size(64 << 20))})
+	create(t, d, api.SessionRequest{ID: "s2", Profile: "cold"})
+	warm(t, d, 1)
+	create(t, d, api.SessionRequest{ID: "s3"})
+	if took(d) != 1 {
+		t.Errorf("%d were taken over", took(d))
+	}
+	warm(t, d, 0)
+	if err := d.Delete(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	warm(t, d, 1)
+	if _, err := d.Drain(t.Context(), &api.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	warm(t, d, 0)
+}
+
+// One that has died is not given to anybody, and made again.
+func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
+	for i := range 3 {
+		warm(t, d, 1)
+		list, err := os.ReadDir(filepath.Join(d.State, "workspaces"))
+		if err != nil || len(list) != i+1 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		killInits(t, d)
+		create(t, d, api.SessionRequest{ID: fmt.Sprint("s", i)})
+		succeeds(t, d, fmt.Sprint("s", i), sh("true"))
+	}
+}
+
+// killInits ends every PID 1 of a box that no session has.
+func killInits(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	theirs := map[int]bool{}
+	for _, id := range sessions(t, d) {
+		s, err := d.Session(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs[int(s.PID)] = true
+	}
+	for _, pid := range boxtest.Children(t, d.Keeper()) {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil && strings.TrimSpace(string(name)) == "boxinit" && !theirs[pid] {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}

@@ -125,7 +125,8 @@ func mayImport() map[string]string {
 		"cmd/boxctl/ctl":    "relay/client",
 		"cmd/boxctl/access": "cmd/boxctl/ctl relay/api internal/quantity",
 		"cmd/boxctl/config": "cmd/boxctl/ctl relay/api relay/client/show",
-		"cmd/boxctl":        "cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
+		"cmd/boxctl/life":   "cmd/boxctl/ctl relay/api relay/client/show",
+		"cmd/boxctl":        "cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

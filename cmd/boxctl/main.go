@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/access"
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/life"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
 	"github.com/boxd-dev/boxd/relay/client/show"
@@ -98,7 +99,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
-		access.TokenCommand(&a.App), access.GrantCommand(&a.App),
+		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)

@@ -25,7 +25,7 @@ import (
 type sessionFlags struct {
 	limitFlags
 	profile, image, network string
-	tmp                     string
+	tmp, wait               string
 	here                    string
 	mounts, env             []string
 }
@@ -37,6 +37,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
 	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
+	f.set.StringVar(&f.wait, "wait", "", "wait for room for this `TIME` at most, such as 5s")
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
 	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT`: SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
 	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, in this `MODE`: rw or ro")
@@ -61,6 +62,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req.CPUWeight, req.IOWeight, req.IORead, req.IOWrite = change.CPUWeight, change.IOWeight, change.IORead, change.IOWrite
 	req.WorkspaceQuota, req.WorkspaceInodes, req.TTL, req.MaxLifetime, req.Labels = change.WorkspaceQuota, change.WorkspaceInodes, change.TTL, change.MaxLifetime, change.Labels
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
+	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error
 	if req.Env, err = parseEnv(f.env); err != nil {
 		errs = append(errs, err)

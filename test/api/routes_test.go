@@ -30,6 +30,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.grants()
 	c.seeing()
 	c.sessions()
+	c.life()
 	c.changes()
 	c.executions()
 	c.oneShots()
@@ -227,6 +228,25 @@ func (c *contract) sessions() {
 	c.refused(404, "", ask{route: remove, s: s.ID, query: "owner=uid:4242"})
 	c.gets(204, ask{route: remove, s: id})
 	c.gets(201, ask{route: route, body: `{"id":"s"}`})
+}
+
+// life asks for what is about the life of sessions.
+func (c *contract) life() {
+	const drain, undrain = "POST /v1/drain", "DELETE /v1/drain"
+	c.gets(200, ask{route: drain, body: `{"reason":"new disk"}`})
+	c.gets(200, ask{route: drain})
+	c.refused(503, "", ask{route: "GET /readyz"})
+	c.refused(503, "", ask{route: "POST /v1/sessions", body: `{}`})
+	c.gets(200, ask{route: "GET /v1/status"})
+	c.refused(400, "reason", ask{route: drain, body: `{"reason":"` + strings.Repeat("x", 257) + `"}`, odd: true})
+	c.refused(400, "colour", ask{route: drain, body: `{"colour":"red"}`, odd: true})
+	c.refused(403, "role", ask{route: drain, uid: otherUID})
+	c.refused(403, "role", ask{route: undrain, uid: otherUID})
+	for range 2 { // comes to the same
+		c.gets(204, ask{route: undrain})
+	}
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/renew", s: "s"})
+	c.refused(404, "", ask{route: "POST /v1/sessions/{id}/renew", s: "none"})
 }
 
 func (c *contract) changes() {

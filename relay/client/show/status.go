@@ -15,6 +15,7 @@ import (
 const (
 	statusLabel = 16
 	statusText  = 80 - statusLabel
+	placesShown = 10
 )
 
 // Status prints what boxd is doing, at most 80 columns wide.
@@ -22,7 +23,12 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	style := StyleOf(out)
 	plain := func(text string) string { return text }
 	state, paint := "ready", plain
-	if len(s.Degraded) > 0 {
+	switch {
+	case s.State == "off":
+		state, paint = "switched off", style.Warn
+	case s.State == "failed":
+		state, paint = "failed: no session can start", style.Bad
+	case len(s.Degraded) > 0:
 		state, paint = "degraded", style.Bad
 	}
 	var lines []string
@@ -39,9 +45,29 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	for _, why := range s.Degraded {
 		add("DEGRADED", why, style.Bad)
 	}
+	if s.Off != "" {
+		add("OFF", s.Off, style.Warn)
+	}
 	add("sessions", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
 	add("processes", fmt.Sprintf("%d, of one session at most %d", s.Processes, s.MaxProcesses), plain)
 	add("executions", fmt.Sprintf("%d under way, %d since the start", s.Running-s.Processes, s.Executed), plain)
+	if q := &s.Queue; q.Waiting+q.Executions > 0 {
+		add("waiting", fmt.Sprintf("%d for a session, %d executions; at most %d of each, for %v", q.Waiting, q.Executions, q.Length, q.Wait), plain)
+		for i, p := range q.Places {
+			if i == placesShown {
+				add("", fmt.Sprintf("and %d more", len(q.Places)-i), plain)
+				break
+			}
+			add("", fmt.Sprintf("%d. %s of %s, for %s: %s", p.Position, Printable(p.ID), p.Owner, Roughly(now.Sub(p.Since)), p.Reason), plain)
+		}
+	}
+	var warm []string
+	for _, w := range s.Warm {
+		warm = append(warm, fmt.Sprintf("%d of %d for %s", w.Ready, w.Want, w.Profile))
+	}
+	if len(warm) > 0 {
+		add("ahead of need", strings.Join(warm, ", "), plain)
+	}
 	add("control groups", s.ControlGroups, plain)
 	var kept []string
 	for _, limit := range []string{"memory", "cpu", "pids", "io", "workspace", "tmp"} {

@@ -18,8 +18,11 @@ func Sessions(out io.Writer, list []api.Session, now time.Time) error {
 	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
 	for i, s := range list {
-		if s.State == "frozen" {
+		switch s.State {
+		case "frozen":
 			trouble[i+1] = style.Warn
+		case "unhealthy":
+			trouble[i+1] = style.Bad
 		}
 		left := "-"
 		if s.ExpiresAt != nil {

@@ -60,6 +60,9 @@ func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*fr
 			err = fmt.Errorf("daemon.http: %w: the unit of boxd may not open it; enable boxd-http.socket instead, and leave daemon.http out", err)
 		}
 	}
+	if err == nil && w.held {
+		err = closedSocket(w.socket.Addr().String())
+	}
 	if err != nil {
 		w.Close()
 		return nil, err
@@ -72,6 +75,21 @@ func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*fr
 		log.Info("boxd serves HTTP on the loopback", "address", ln.Addr().String(), "token_needed", !cfg.HTTPInsecure)
 	}
 	return w, nil
+}
+
+// closedSocket refuses a socket that everybody of the host can open: its group is who may use boxd.
+func closedSocket(path string) error {
+	if !filepath.IsAbs(path) {
+		return nil // no file
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("socket %s: everybody of this host can open it (mode %#o): allowed is SocketMode=0660, for the members of its group", path, info.Mode().Perm())
+	}
+	return nil
 }
 
 // Close closes all of them.

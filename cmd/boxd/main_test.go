@@ -137,3 +137,24 @@ func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
 		t.Errorf("open to a group: %v", err)
 	}
 }
+
+func TestASocketForEverybodyIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for mode, want := range map[os.FileMode]bool{0o600: true, 0o660: true, 0o755: true, 0o662: false, 0o666: false, 0o777: false} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := closedSocket(path); (err == nil) != want {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+	}
+	if err := closedSocket("@abstract"); err != nil {
+		t.Error(err)
+	}
+}

@@ -96,6 +96,11 @@ const unsaid = math.MinInt
 // decodeFile puts one file on top of what is there. Unlike the rest, a profile starts from the
 // built-in one of its name or from "default", so that a file names only what it changes.
 func (c *Config) decodeFile(path string) error {
+	if os.Geteuid() == 0 { // what another user reads for itself is its own matter
+		if err := closed(path); err != nil {
+			return err
+		}
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// closed refuses a file that others than its owner could write or replace: whoever can, says what boxd allows.
+func closed(path string) error {
+	for _, p := range []string{path, filepath.Dir(path)} {
+		info, err := os.Stat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		shared := info.Mode()&fs.ModeSticky != 0 // as /tmp is: nobody replaces a file of somebody else
+		if info.Mode().Perm()&0o022 != 0 && !shared {
+			return fmt.Errorf("configuration: others than its owner could write %s (mode %#o): allowed is a mode such as %#o", p, info.Mode().Perm(), info.Mode().Perm()&^0o022)
+		}
+	}
+	return nil
+}

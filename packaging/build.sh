@@ -56,6 +56,7 @@ if [ "$format" = deb ]; then
 else
 	put share/zsh/site-functions packaging/completion/_boxctl
 	put share/licenses/boxd LICENSE
+	put share/doc/boxd/selinux packaging/selinux/*
 	packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$doc/CHANGELOG.md"
 fi
 if [ -d "$usr/share/man" ]; then find "$usr/share/man" -type f -exec gzip -9n {} +; fi

@@ -62,7 +62,7 @@ real() {
 
 # The packages, built twice, and read by the tools of the distributions.
 packages() {
-	need lintian lintian && need rpm rpm && need rpmlint rpmlint || return
+	need lintian lintian && need rpm rpm && need rpmlint rpmlint && need checkmodule checkpolicy && need semodule_package semodule-utils && need apparmor_parser apparmor || return
 	BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -timeout 15m ./test/packages
 }
 

@@ -25,7 +25,7 @@ esac
 
 # What the machine is made of. quota and e2fsprogs are for project quotas, gcc for the programs that
 # tests compile in boxes, rpm for the other package.
-packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,linux-image-cloud-amd64
+packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,linux-image-cloud-amd64
 
 for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
 	command -v "${tool%:*}" >/dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "${tool%:*}" >/dev/null || missing+=" ${tool#*:}"

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// boxd is confined by the profile of its package, and does all that boxes need of it; keeper, boxes and every other
+// program are not its matter.
+func TestBoxdIsConfinedByItsProfile(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/security/apparmor"); err != nil {
+		boxtest.Missing(t, "a kernel with AppArmor")
+	}
+	installed(t, this)
+	run(t, "dmesg", "--clear")
+	a := live(t)
+	confined := func(unit string) string {
+		text, err := os.ReadFile("/proc/" + show(t, unit, "MainPID") + "/attr/apparmor/current")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	if got := confined(service); got != "boxd (enforce)" {
+		t.Errorf("boxd is %q", got)
+	}
+	for _, unit := range []string{keeper, anchor} {
+		if got := confined(unit); got != "unconfined" {
+			t.Errorf("%s is %q", unit, got)
+		}
+	}
+	if got := boxctl(t, "exec", "alive", "--", "cat", "/proc/self/attr/current"); got != "unconfined" {
+		t.Errorf("a program in a box is %q", got)
+	}
+	// All kinds of output and input, a terminal, a process that is followed, usage, a change and the doctor.
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "head -c 3000000 /dev/zero | wc -c; echo x >&2")
+	run(t, "sh", "-c", "echo hello | su "+member+" -c 'boxctl exec -i alive -- cat'")
+	run(t, "script", "-qec", "su "+member+" -c 'boxctl exec -it alive -- tty'", "/dev/null")
+	boxctl(t, "create", "other")
+	boxctl(t, "start", "other", "server", "--", "sh", "-c", "echo up; sleep 1000")
+	boxctl(t, "logs", "other", "server")
+	boxctl(t, "set", "alive", "--memory", "80MiB")
+	boxctl(t, "doctor")
+	run(t, "systemctl", "reload", service)
+	run(t, "systemctl", "restart", service)
+	boxctl(t, "ps", "other")
+	a.unharmed(t, "a restart of a confined boxd")
+	// The kernel says what it has refused.
+	if log := run(t, "sh", "-c", `dmesg | grep 'apparmor="DENIED"' | grep 'profile="boxd"' || true`); log != "" {
+		t.Errorf("the profile refuses what boxd needs:\n%s", log)
+	}
+	// It refuses what boxd has no business with: a shell of the profile reads what is public, and nothing else.
+	for file, allowed := range map[string]bool{"/etc/passwd": true, "/etc/boxd/box.toml": true, "/etc/shadow": false, "/root/.profile": false, "/var/lib/dpkg/status": false} {
+		r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "read line <"+file)
+		if (r.code == 0) != allowed {
+			t.Errorf("%s, allowed %v: %+v", file, allowed, r)
+		}
+	}
+	if r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "/bin/cat /etc/passwd"); r.code == 0 || !strings.Contains(r.stderr, "Permission denied") {
+		t.Errorf("another program is executed: %+v", r)
+	}
+}

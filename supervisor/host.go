@@ -4,6 +4,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,7 +64,9 @@ func (v *Supervisor) hostRoom() error {
 	dir := v.host.Workspaces
 	v.mu.Unlock()
 	err := v.room(dir)
-	v.pressed.Store(&verdict{time.Now(), err})
+	if _, full := errors.AsType[*admission.Full](err); err == nil || full { // to fail to look is no verdict
+		v.pressed.Store(&verdict{time.Now(), err})
+	}
 	return err
 }
 

@@ -31,6 +31,7 @@ type slot struct {
 	known   chan struct{} // closed when the two below are
 	process *process.Process
 	err     error
+	over    chan struct{} // closed when the process has ended and counts no more
 	release func()      // gives back what was reserved; nil of one that is past
 	timer   *time.Timer // guarded by the session's mu: forgets it; nil while it lives
 }
@@ -120,7 +121,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (en
 	if spec.Managed {
 		s.lives++
 	}
-	entry = &slot{request: spec.Request, managed: spec.Managed, release: release, known: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, release: release, known: make(chan struct{}), over: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -170,6 +171,7 @@ func (s *Session) drive(ctx context.Context, entry *slot) {
 			s.tellEnd(ctx, entry.process, entry.managed)
 			s.processEnded(ctx, entry)
 		}
+		close(entry.over)
 		s.retire(entry)
 	})
 }
@@ -302,9 +304,15 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	for _, entry := range s.slots() {
 		select {
 		case <-entry.known:
-			if entry.process == p {
-				s.dropProcess(entry)
+			if entry.process != p {
+				continue
 			}
+			select {
+			case <-entry.over:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			s.dropProcess(entry)
 		default:
 		}
 	}

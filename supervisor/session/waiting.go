@@ -72,7 +72,7 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 		return nil, fault.Errorf(fault.Exhausted, "in session %s %d executions wait for others to end, as many as can be remembered", fault.Show(s.ID), many-1).
 			WithHint("wait for one of them to end")
 	}
-	entry := &slot{request: spec.Request, known: make(chan struct{}), waiting: true, spec: spec}
+	entry := &slot{request: spec.Request, known: make(chan struct{}), over: make(chan struct{}), waiting: true, spec: spec}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}

@@ -47,6 +47,10 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 		})
 	}
 	all.Wait()
+	boxtest.Eventually(t, "it has begun", func() bool {
+		r := in(t, d, "s1", sh("test -s once"))
+		return r.ExitCode != nil && *r.ExitCode == 0
+	})
 	if got := succeeds(t, d, "s1", sh("cat once")); got != "x\n" {
 		t.Errorf("it was started %q", got)
 	}

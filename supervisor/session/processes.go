@@ -32,8 +32,8 @@ type slot struct {
 	process *process.Process
 	err     error
 	over    chan struct{} // closed when the process has ended and counts no more
-	release func()      // gives back what was reserved; nil of one that is past
-	timer   *time.Timer // guarded by the session's mu: forgets it; nil while it lives
+	release func()        // gives back what was reserved; nil of one that is past
+	timer   *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
 }
 
 // StartProcess returns the process of a session with the requested id, and starts it if there is none; the

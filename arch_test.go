@@ -125,8 +125,9 @@ func mayImport() map[string]string {
 		"cmd/boxctl/ctl":    "relay/client",
 		"cmd/boxctl/access": "cmd/boxctl/ctl relay/api internal/quantity",
 		"cmd/boxctl/config": "cmd/boxctl/ctl relay/api relay/client/show",
+		"cmd/boxctl/seeing": "cmd/boxctl/ctl internal/chain relay/api relay/client",
 		"cmd/boxctl/life":   "cmd/boxctl/ctl relay/api relay/client/show",
-		"cmd/boxctl":        "cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
+		"cmd/boxctl":        "cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
+	"github.com/boxd-dev/boxd/cmd/boxctl/seeing"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
 	"github.com/boxd-dev/boxd/relay/client/show"
@@ -104,6 +105,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))
+	root.AddCommand(seeing.Commands(&a.App)...)
 	complete.Add(root, a.Client)
 	correctHelp(root)
 	return root

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// EventOptions say which events are wanted. The zero value is all that are kept and the caller may see.
+type EventOptions struct {
+	After   string // the id of an event, or "latest"
+	Session string
+	Types   []string
+	Follow  bool // what happens from now on too
+}
+
+// maxEvent bounds the line of an event, in bytes.
+const maxEvent = 1 << 20
+
+// Events hands what has happened to see, and with Follow what happens, until see fails or ctx ends. Over a restart of
+// boxd it goes on, with an event of the type "gap".
+func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event) error) error {
+	var last time.Time // that boxd has answered
+	for {
+		answered, err := c.events(ctx, &o, see)
+		if answered {
+			last = time.Now()
+		}
+		var failed *seeError
+		switch {
+		case errors.As(err, &failed):
+			return failed.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !o.Follow || time.Since(last) > restartPatience:
+			return err
+		}
+		select {
+		case <-time.After(restartPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// How long a boxd that has answered before may take to answer again, and how often it is asked.
+const (
+	restartPatience = time.Minute
+	restartPause    = 200 * time.Millisecond
+)
+
+// seeError is one of who is shown the events.
+type seeError struct{ error }
+
+// events is one connection. It reports whether that was answered.
+func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
+	query := url.Values{"follow": {strconv.FormatBool(o.Follow)}}
+	for name, value := range map[string]string{"after": o.After, "session": o.Session, "type": strings.Join(o.Types, ","), "owner": c.Owner} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd/v1/events?"+query.Encode(), nil)
+	if err != nil {
+		return false, fmt.Errorf("events: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return false, simplify(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+		if err != nil {
+			return false, fmt.Errorf("read the answer: %w", err)
+		}
+		return false, problemOf(resp, data)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
+			continue
+		}
+		var e api.Event
+		if err := json.Unmarshal(data, &e); err != nil {
+			return true, fmt.Errorf("event: %w", err)
+		}
+		o.After = e.ID
+		if err := see(&e); err != nil {
+			return true, &seeError{err}
+		}
+	}
+	return true, lines.Err()
+}
+
+// Errors returns the last errors: the caller's own, or for operators those of everybody.
+func (c *Client) Errors(ctx context.Context) (list api.ErrorList, err error) {
+	path := "/v1/errors"
+	if c.Owner != "" {
+		path += "?" + url.Values{"owner": {c.Owner}}.Encode()
+	}
+	_, err = c.do(ctx, http.MethodGet, path, nil, &list)
+	return list, err
+}
+
+// AuditOptions say which records are wanted. The zero value is the last hundred.
+type AuditOptions struct {
+	N                           int // at most; 0: 100
+	Session, Principal, Request string
+}
+
+// Audit returns the last records of the audit log that match. It is for operators.
+func (c *Client) Audit(ctx context.Context, o AuditOptions) (list api.AuditList, err error) {
+	query := url.Values{}
+	if o.N > 0 {
+		query.Set("n", strconv.Itoa(o.N))
+	}
+	for name, value := range map[string]string{"session": o.Session, "principal": o.Principal, "request": o.Request} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	_, err = c.do(ctx, http.MethodGet, "/v1/audit?"+query.Encode(), nil, &list)
+	return list, err
+}

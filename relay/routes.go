@@ -46,6 +46,7 @@ func routes() []route.Route {
 		line("GET /v1/events", access.Viewer, "owner session type after follow", seeing.Events),
 		line("GET /v1/errors", access.Viewer, "owner", seeing.Errors),
 		line("GET /v1/audit", access.Operator, "n session principal request", seeing.Audit),
+		line("GET /v1/usage", access.Viewer, "days all", host.Usage),
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),
 		line("GET /v1/sessions", access.Viewer, "all", sessions.List),

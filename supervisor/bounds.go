@@ -4,6 +4,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/boxd-dev/boxd/access"
@@ -51,18 +52,27 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 // roomLocked refuses a session that would be one too many, whoever asks: an *admission.Full, but for a boxd that
 // stops.
 func (v *Supervisor) roomLocked(w *want) error {
+	err := v.fullLocked(w)
+	if full, ok := errors.AsType[*admission.Full](err); ok && full.Reason != admission.Starts {
+		return v.evictedLocked(w, full)
+	}
+	return err
+}
+
+// fullLocked is roomLocked that makes no room.
+func (v *Supervisor) fullLocked(w *want) error {
 	const hint = "remove one with boxctl rm, or wait for an idle one to end"
 	limits := w.cfg.Sessions
 	if v.closed {
 		return Stopping()
 	}
 	if own := v.ownedLocked(w.who); !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
-		return v.evictedLocked(w, &admission.Full{Reason: admission.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})})
+		return &admission.Full{Reason: admission.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
 	if most := limits.Max; len(v.sessions) >= most {
-		return v.evictedLocked(w, &admission.Full{Reason: admission.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})})
+		return &admission.Full{Reason: admission.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
 	}
 	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
 		return &admission.Full{Reason: admission.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are being started, the limit (queue.starts)", most).
@@ -127,3 +137,30 @@ func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Ro
 
 // UsedToday is what everybody has used on this day, from memory alone.
 func (v *Supervisor) UsedToday() []ledger.Row { return v.ledger.Today() }
+
+// Holding is what a principal has of something that a rule bounds.
+type Holding struct {
+	Rule          string
+	Used, Allowed float64
+}
+
+// Holdings is what a principal has of all that its bounds count, and their name.
+func (v *Supervisor) Holdings(who Principal) (name string, list []Holding) {
+	held := v.cfg.Load().BoundsOf(who)
+	now := v.book.Standing(who.Name)
+	today, _ := v.ledger.Used(who.Name)
+	for _, h := range []Holding{
+		{"sessions", float64(now.Sessions), float64(held.Sessions)},
+		{"processes", float64(now.Processes), float64(held.Processes)},
+		{"executions", float64(now.Executions), float64(held.Executions)},
+		{"executions_per_day", float64(today), float64(held.PerDay)},
+		{"total_memory", float64(now.Memory), float64(held.Memory)},
+		{"total_cpus", now.CPUs, held.CPUs},
+	} {
+		if h.Allowed > 0 {
+			h.Rule = held.Rule(h.Rule)
+			list = append(list, h)
+		}
+	}
+	return held.Name, list
+}

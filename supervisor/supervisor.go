@@ -8,13 +8,11 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
-	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -201,10 +199,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
 func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, asked *policy.Settings) (bool, error) {
-	if diff := v.differences(s, req, asked); len(diff) > 0 {
-		err := fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), strings.Join(diff, ", ")).
-			WithHint("ask for the same, use another id, or remove it first")
-		err.Field = strings.Join(diff, ", ")
+	if err := different(s, v.differences(s, req, asked)); err != nil {
 		return true, err
 	}
 	select {

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -63,7 +64,11 @@ func (v *Supervisor) CheckExec(who Principal, profile string, req *ExecRequest) 
 	if _, _, err := held.ExecTimeout(&p, profile, req.Timeout); err != nil {
 		return err
 	}
-	return v.book.TryExecution(who.Name, &held)
+	err := v.book.TryExecution(who.Name, &held)
+	if d := fault.DenialOf(err); d != nil && d.After == 0 {
+		return nil // what others of its owner have now may be waited for
+	}
+	return err
 }
 
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.

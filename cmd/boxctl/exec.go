@@ -110,6 +110,10 @@ there stays, and is yours.`,
 				return err
 			}
 			c := a.Client()
+			if sf.dry {
+				p, err := c.PlanRun(cmd.Context(), &api.OneShotRequest{Session: *session, Exec: *exec})
+				return a.printPlan(&p, err)
+			}
 			if tf.terminal {
 				return a.runInteractive(cmd.Context(), c, session, exec, &tf)
 			}
@@ -131,6 +135,7 @@ there stays, and is yours.`,
 func (a *app) execCommand() *cobra.Command {
 	var ef execFlags
 	var tf terminalFlags
+	var dry bool
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID [--] PROGRAM [ARG...]",
 		Short: "Run a program in a session",
@@ -154,6 +159,10 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 				return err
 			}
 			c := a.Client()
+			if dry {
+				p, err := c.PlanExec(cmd.Context(), id, exec)
+				return a.printPlan(&p, err)
+			}
 			if tf.terminal {
 				return a.interact(cmd.Context(), c, id, processRequest(exec), &tf)
 			}
@@ -168,6 +177,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 	ef.add(cmd)
 	ef.addEnv()
 	tf.add(cmd)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be run, as JSON, and run nothing")
 	return cmd
 }
 
@@ -294,7 +304,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 
 func (a *app) showClamped(list []api.Clamp) {
 	for _, c := range list {
-		fmt.Fprintf(a.Stderr, "boxctl: %s: %s was asked for, %s is the profile's most\n", c.Field, c.Asked, c.Got)
+		fmt.Fprintf(a.Stderr, "boxctl: %s: %s was asked for, %s is the most there is (%s)\n", c.Field, c.Asked, c.Got, c.By)
 	}
 }
 

@@ -81,7 +81,7 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 	}
 	c.TTL = parseFlag(&errs, f.set, "ttl", f.ttl, quantity.ParseDuration)
 	c.MaxLifetime = parseFlag(&errs, f.set, "max-lifetime", f.maxLifetime, quantity.ParseDuration)
-	labels, err := parseLabels(f.labels)
+	labels, err := parsePairs("label", f.labels)
 	if err != nil {
 		errs = append(errs, err)
 	}

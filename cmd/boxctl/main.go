@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/access"
+	"github.com/boxd-dev/boxd/cmd/boxctl/account"
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
@@ -99,7 +100,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
-		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), account.Usage(&a.App), a.doctorCommand(), a.versionCommand(),
 		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	completion := complete.Command(a.Stdout)
@@ -130,6 +131,9 @@ func (a *app) report(err error) int {
 	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
 		fmt.Fprintf(a.Stderr, "hint: %s\n", hint)
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
+		fmt.Fprintf(a.Stderr, "rule: %s\n", show.Denial(e.Denial))
 	}
 	switch {
 	case errors.As(err, new(*ctl.UsageError)):

@@ -49,14 +49,14 @@ func TestEnvIsGivenOrPassedOn(t *testing.T) {
 
 func TestLabelsArePairs(t *testing.T) {
 	t.Parallel()
-	got, err := parseLabels([]string{"a=b", "c==", "d="})
+	got, err := parsePairs("label", []string{"a=b", "c==", "d="})
 	if want := map[string]string{"a": "b", "c": "=", "d": ""}; err != nil || !cmp.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := parseLabels(nil); got != nil || err != nil {
+	if got, err := parsePairs("label", nil); got != nil || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := parseLabels([]string{"a=b", "c"}); got != nil || err == nil || !strings.Contains(err.Error(), `--label "c": want name=value`) {
+	if got, err := parsePairs("label", []string{"a=b", "c"}); got != nil || err == nil || !strings.Contains(err.Error(), `--label "c": want name=value`) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -144,9 +144,9 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		{api.ExecResult{Status: "signaled", Signal: "SIGKILL"}, syscall.SIGINT, 137, ""},
 		{api.ExecResult{Status: "timed_out", Timeout: quantity.Duration(time.Minute)}, 0, 124, "boxctl: timed out after 1m\nhint: --timeout gives it longer, up to the profile's max_timeout\n"},
 		{
-			api.ExecResult{Status: "timed_out", Timeout: quantity.Duration(time.Minute), Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "1m"}}},
+			api.ExecResult{Status: "timed_out", Timeout: quantity.Duration(time.Minute), Clamped: []api.Clamp{{Field: "timeout", Asked: "1h", Got: "1m", By: "profiles.p.max_timeout"}}},
 			0, 124,
-			"boxctl: timeout: 1h was asked for, 1m is the profile's most\nboxctl: timed out after 1m\n",
+			"boxctl: timeout: 1h was asked for, 1m is the most there is (profiles.p.max_timeout)\nboxctl: timed out after 1m\n",
 		},
 		{api.ExecResult{Status: "oom_killed"}, 0, 137, "boxctl: killed: out of memory\nhint: --memory gives a box more\n"},
 		{

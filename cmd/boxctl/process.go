@@ -88,7 +88,7 @@ func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
 	if given("stop-signal") || given("grace") {
 		req.Stop = &api.Stop{Signal: signalName(f.stopSignal), Grace: parseFlag(&errs, f.set, "grace", f.grace, quantity.ParseDuration)}
 	}
-	if req.Labels, err = parseLabels(f.labels); err != nil {
+	if req.Labels, err = parsePairs("label", f.labels); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {

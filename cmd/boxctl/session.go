@@ -27,7 +27,9 @@ type sessionFlags struct {
 	profile, image, network string
 	tmp, wait               string
 	here                    string
-	mounts, env             []string
+	template                string
+	mounts, env, variables  []string
+	dry                     bool
 }
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
@@ -42,11 +44,14 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT`: SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
 	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, in this `MODE`: rw or ro")
 	f.set.Lookup("here").NoOptDefVal = "rw"
+	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` that makes the id of variables: per_chat, per_user, global, or a text such as {chat}_{user}")
+	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` for the template; may be repeated")
+	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be made and run, as JSON, and make nothing")
 }
 
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
-	req := &api.SessionRequest{ID: id, Profile: f.profile}
+	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template}
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image
@@ -65,6 +70,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error
 	if req.Env, err = parseEnv(f.env); err != nil {
+		errs = append(errs, err)
+	}
+	if req.Variables, err = parsePairs("var", f.variables); err != nil {
 		errs = append(errs, err)
 	}
 	if req.Mounts, err = f.parseMounts(); err != nil {
@@ -107,20 +115,31 @@ func parseEnv(list []string) (map[string]string, error) {
 	return env, nil
 }
 
-// parseLabels reads name=value.
-func parseLabels(list []string) (map[string]string, error) {
+// parsePairs reads name=value.
+func parsePairs(flag string, list []string) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	labels := map[string]string{}
+	pairs := map[string]string{}
 	for _, e := range list {
 		name, value, ok := strings.Cut(e, "=")
 		if !ok {
-			return nil, fmt.Errorf("--label %q: want name=value", e)
+			return nil, fmt.Errorf("--%s %q: want name=value", flag, e)
 		}
-		labels[name] = value
+		pairs[name] = value
 	}
-	return labels, nil
+	return pairs, nil
+}
+
+// printPlan prints what would be, and fails where that is a refusal.
+func (a *app) printPlan(p *api.Plan, err error) error {
+	if err == nil {
+		err = a.PrintJSON(p)
+	}
+	if err == nil && p.Refused != nil {
+		return &client.Error{Problem: *p.Refused}
+	}
+	return err
 }
 
 func (f *sessionFlags) parseMounts() ([]api.Mount, error) {
@@ -170,6 +189,10 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 			if err != nil {
 				return err
 			}
+			if f.dry {
+				p, err := a.Client().PlanSession(cmd.Context(), req)
+				return a.printPlan(&p, err)
+			}
 			s, _, err := a.Client().Create(cmd.Context(), req)
 			if err != nil {
 				return err
@@ -177,6 +200,7 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 			if a.JSON {
 				return a.PrintJSON(s)
 			}
+			a.showClamped(s.Clamped)
 			fmt.Fprintln(a.Stdout, s.ID)
 			return nil
 		},

@@ -16,7 +16,12 @@ import (
 // SessionRequest asks for a session: the body of POST /v1/sessions. What is left out takes the
 // profile's value.
 type SessionRequest struct {
-	ID              string             `json:"id,omitempty"`
+	ID string `json:"id,omitempty"`
+	// Template makes the id of Variables: a preset such as "per_chat", or a text such as "{chat}_{user:nobody}".
+	Template  string            `json:"template,omitempty"`
+	Variables map[string]string `json:"variables,omitempty" max:"64"`
+	// DryRun answers with a Plan, and makes nothing.
+	DryRun          bool               `json:"dry_run,omitempty"`
 	Profile         string             `json:"profile,omitempty"`
 	Image           *string            `json:"image,omitempty"`
 	Network         *string            `json:"network,omitempty"`
@@ -111,6 +116,8 @@ type Session struct {
 	PID         uint32            `json:"pid,omitempty"`     // of its PID 1, on the host
 	IDBase      uint32            `json:"id_base,omitempty"` // first of its host ids
 	Group       string            `json:"group,omitempty"`   // path of its control group, on the host
+	// Clamped is what it has less of than its profile or its caller wanted, by a policy.
+	Clamped []Clamp `json:"clamped,omitempty"`
 	// Usage is there in the answer about one session, if it has control groups.
 	Usage *SessionUsage `json:"usage,omitempty"`
 	// Workspace is there in the answer about one session, if that has a quota.
@@ -160,7 +167,9 @@ type ExecRequest struct {
 	// id joins it or gets its result, and it never runs twice.
 	ID string `json:"id,omitempty"`
 	// Detach answers 202 with the Process at once instead of waiting. It needs an ID.
-	Detach   bool               `json:"detach,omitempty"`
+	Detach bool `json:"detach,omitempty"`
+	// DryRun answers with a Plan, and runs nothing.
+	DryRun   bool               `json:"dry_run,omitempty"`
 	Argv     []string           `json:"argv,omitempty" max:"16384"`
 	Command  *string            `json:"command,omitempty"`  // for the shell
 	Code     *string            `json:"code,omitempty"`     // in Language

@@ -37,6 +37,8 @@ func answers() []any {
 		api.Doctor{},
 		api.Drain{},
 		api.Health{},
+		api.UsageList{},
+		api.Plan{},
 		api.ServerControl{},
 		api.Event{},
 		api.ErrorList{},
@@ -103,7 +105,7 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 	all := maps.Clone(asked)
 	maps.Copy(all, told)
 	for name := range schemas {
-		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels"}
+		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Variables"}
 		if _, ok := all[name]; !ok && !slices.Contains(common, name) {
 			t.Errorf("%s is described and is no type of relay/api", name)
 		}

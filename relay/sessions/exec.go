@@ -23,11 +23,15 @@ func Exec(c *route.Call) (any, error) {
 	if err := c.DecodeBody(&req, route.MaxBody); err != nil {
 		return nil, err
 	}
+	dry := req.DryRun
+	req.DryRun = false
 	exec, err := wire.ExecRequest(&req)
 	if err != nil {
 		return nil, err
 	}
 	switch {
+	case dry:
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
 	case req.ID != "":
 		return executeProcess(c, s, &req, exec)
 	case req.Detach:
@@ -59,9 +63,14 @@ func OneShot(c *route.Call) (any, error) {
 	if err := c.DecodeBody(&req, route.MaxBody); err != nil {
 		return nil, err
 	}
+	dry := req.Exec.DryRun || req.Session.DryRun
+	req.Exec.DryRun, req.Session.DryRun = false, false
 	exec, err := oneShotRequest(&req.Exec)
 	if err != nil {
 		return nil, err
+	}
+	if dry {
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Who, wire.SessionRequest(&req.Session), exec)), nil
 	}
 	s, err := makeOneShot(c, &req.Session, exec)
 	if err != nil {
@@ -84,6 +93,9 @@ func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
 func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
+	if req.DryRun {
+		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
+	}
 	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
 		return nil, err
 	}

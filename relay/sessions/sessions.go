@@ -37,6 +37,9 @@ func Create(c *route.Call) (any, error) {
 		return nil, err
 	}
 	want := wire.SessionRequest(&req)
+	if req.DryRun {
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Who, want)), nil
+	}
 	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
 	if err != nil {
 		return nil, err

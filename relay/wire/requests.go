@@ -21,7 +21,7 @@ const (
 // SessionRequest is what a request for a session means.
 func SessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
-		ID: r.ID, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
+		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
 		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
 		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Env: r.Env, Labels: r.Labels, Wait: r.Wait,
@@ -34,6 +34,9 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 
 // ExecRequest is what a request for an execution means.
 func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	if r.DryRun {
+		return nil, fault.Field("dry_run", "true", "left out of a stream")
+	}
 	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
 		if value != "" && value != encodingUTF8 && value != encodingBase64 {
 			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)

@@ -49,6 +49,20 @@ func (s *Session) context() *command.Context {
 	return &command.Context{Config: cfg, Held: cfg.BoundsOf(s.Owner), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: s.env}
 }
 
+// Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
+// have.
+func (s *Session) Plan(req *ExecRequest) (*command.Order, error) {
+	given := s.context()
+	order, err := given.Order(req, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.room(given.Config.Exec.MaxPerSession); err != nil {
+		return order, err
+	}
+	return order, s.host.Book.TryExecution(s.Owner.Name, &given.Held)
+}
+
 // Exec starts a program in a session and waits for it. If ctx ends, so does the program.
 func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
 	e, err := s.Start(ctx, req)

@@ -40,6 +40,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.stdio()
 	small := begin(t, seen, "[sessions]\nmax = 2\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()
+	begin(t, seen, bounded).policies()
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
 	without := []string{
 		"PATCH /v1/sessions/{id} 409", "POST /v1/sessions/{id}/freeze 200", "POST /v1/sessions/{id}/thaw 200",

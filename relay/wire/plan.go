@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Plan describes what a request would come to.
+func Plan(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
+	answer := api.Plan{DryRun: true, Policy: p.Policy, Exists: p.Exists}
+	if p.Enforced != nil {
+		answer.Enforcement = Enforced(p.Enforced)
+	}
+	if s := p.Settings; s != nil {
+		answer.Session, answer.Clamped = planned(p.ID, s), Clamped(s.Clamped)
+	}
+	if p.Order != nil {
+		answer.Exec = plannedExec(&p.Order.Command)
+		answer.Clamped = append(answer.Clamped, Clamped(p.Order.Clamped)...)
+	}
+	if p.Refused != nil {
+		answer.Refused = Problem(ctx, log, p.Refused)
+	}
+	return answer
+}
+
+func planned(id string, s *policy.Settings) *api.PlannedSession {
+	p := &api.PlannedSession{
+		ID: id, Profile: s.Profile, Image: s.Image, Network: s.Network, ReadOnlyRoot: s.ReadOnlyRoot, CPUs: s.CPUs, Memory: s.Memory, MemoryHigh: s.MemoryHigh,
+		Swap: s.Swap, OOM: s.OOM, Pids: s.Pids, CPUWeight: s.CPUWeight, IOWeight: s.IOWeight, IORead: s.IORead, IOWrite: s.IOWrite, Tmp: s.Tmp,
+		WorkspaceQuota: s.WorkspaceQuota, WorkspaceInodes: s.WorkspaceInodes, TTL: s.TTL, MaxLifetime: s.MaxLifetime, Mounts: []api.Mount{}, Env: append([]string{}, s.EnvNames...),
+	}
+	for _, m := range s.Mounts {
+		p.Mounts = append(p.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
+	}
+	return p
+}
+
+func plannedExec(c *isolation.Command) *api.PlannedExec {
+	p := &api.PlannedExec{
+		Argv: c.Argv, Cwd: c.Dir, Timeout: quantity.Duration(c.Timeout), OutputLimit: quantity.Size(c.Output.Head + c.Output.Tail),
+		CPUs: float64(c.Limits.CPU) / cgroup.CPUPeriod, Memory: quantity.Size(c.Limits.Memory), Pids: int(c.Limits.Pids),
+	}
+	for _, variable := range c.Env {
+		name, _, _ := strings.Cut(variable, "=")
+		p.Env = append(p.Env, name)
+	}
+	return p
+}

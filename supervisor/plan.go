@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// Plan is what a request would come to. Nothing of it has been started or reserved, and what it says is true now.
+type Plan struct {
+	Policy   string // the name of the bounds that hold, "" if none do
+	ID       string // of the session
+	Exists   bool   // it does, and the request would get it
+	Settings *policy.Settings
+	Enforced map[string]policy.Mechanism
+	Order    *command.Order // of an execution
+	Refused  error
+}
+
+// PlanSession is Create that makes nothing. What only the start of a box finds out, such as whether a directory
+// to mount is there, it does not know.
+func (v *Supervisor) PlanSession(ctx context.Context, who Principal, req *policy.Request) *Plan {
+	w, err := v.want(ctx, who, req)
+	p := &Plan{Policy: w.held.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
+	if req.MadeUp { // another one the next time
+		p.ID = ""
+	}
+	if w.profile != nil {
+		p.Settings = &w.settings
+	}
+	if err != nil {
+		return p
+	}
+	v.mu.Lock()
+	s := v.sessions[policy.Key(who.Name, req.ID)]
+	if s == nil {
+		p.Refused = v.fullLocked(w)
+	}
+	dir := v.host.Workspaces
+	v.mu.Unlock()
+	if p.Exists = s != nil; p.Exists {
+		p.Refused = different(s, v.differences(s, req, &w.settings))
+		return p
+	}
+	if p.Refused == nil {
+		p.Refused = v.book.TrySession(who.Name, &w.held, quota.SizeOf(&w.settings))
+	}
+	if p.Refused == nil {
+		p.Refused = v.room(dir)
+	}
+	if p.Refused == nil {
+		p.Refused = v.gate.Check(w.cfg.Enabled)
+	}
+	return p
+}
+
+// PlanExec is Start that starts nothing, in a session that is there.
+func (v *Supervisor) PlanExec(s *Session, req *ExecRequest) *Plan {
+	held := v.cfg.Load().BoundsOf(s.Owner)
+	p := &Plan{Policy: held.Name, ID: s.ID, Exists: true}
+	p.Order, p.Refused = s.Plan(req)
+	return p
+}
+
+// PlanOneShot is both, of an execution in a session of its own.
+func (v *Supervisor) PlanOneShot(ctx context.Context, who Principal, req *policy.Request, exec *ExecRequest) *Plan {
+	p := v.PlanSession(ctx, who, req)
+	if p.Refused != nil {
+		return p
+	}
+	cfg := v.cfg.Load()
+	profile := cfg.Profiles[p.Settings.Profile]
+	given := command.Context{Config: cfg, Held: cfg.BoundsOf(who), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: command.Environment(cfg, req.Env)}
+	if p.Order, p.Refused = given.Order(exec, false); p.Refused == nil {
+		p.Refused = v.book.TryExecution(who.Name, &given.Held)
+	}
+	return p
+}
+
+// different is the refusal of a session that exists and differs, nil if it does not.
+func different(s *Session, fields []string) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	names := strings.Join(fields, ", ")
+	err := fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), names).
+		WithHint("ask for the same, use another id, or remove it first")
+	err.Field = names
+	return err
+}

@@ -133,12 +133,12 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err := b.addCommand(ctx, floorName, program); err != nil {
 		return err
 	}
-	c, err := b.startDaemon(ctx, "a", 1)
+	c, err := b.startDaemon(ctx, "a", 1, "")
 	if err != nil {
 		return err
 	}
 	b.client = c
-	cold, err := b.startDaemon(ctx, "b", 0)
+	cold, err := b.startDaemon(ctx, "b", 0, "")
 	if err != nil {
 		return err
 	}
@@ -161,6 +161,9 @@ func (b *bench) makeCases(ctx context.Context) error {
 		b.add("boxd: one-shot exec"+d.name, timed(func() error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
+	}
+	if err := b.warmCases(ctx); err != nil {
+		return err
 	}
 	if err := b.addCommand(ctx, "boxd: boxctl run, the whole program", filepath.Join(b.bin, "boxctl"),
 		"--socket", filepath.Join(b.dir, "a", "s"), "run", "-n", "--", program); err != nil {
@@ -290,14 +293,14 @@ func report(out io.Writer, cases []*measure) error {
 
 // startDaemon starts a private boxd. Its limits are best effort where the host has nothing better,
 // as the figures of the peers have none at all.
-func (b *bench) startDaemon(ctx context.Context, name string, ahead int) (*client.Client, error) {
+func (b *bench) startDaemon(ctx context.Context, name string, ahead int, more string) (*client.Client, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
 	config, socket := filepath.Join(dir, "box.toml"), filepath.Join(dir, "s")
 	text := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"root\"\nstate_dir = %q\nruntime_dir = %q\nahead = %d\non_stop = \"end\"\nadopt_grace = \"0s\"\n"+
-		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n", socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), ahead)
+		"[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n%s", socket, filepath.Join(dir, "state"), filepath.Join(dir, "run"), ahead, more)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -342,6 +345,11 @@ func newBareClient(socket string) (*bareClient, error) {
 
 // post makes a request and checks that its answer tells of exit code 0.
 func (c *bareClient) post(path, body string) error {
+	return c.expect(path, body, `"exit_code":0`)
+}
+
+// expect makes a request and checks that its answer has some text.
+func (c *bareClient) expect(path, body, text string) error {
 	_, err := fmt.Fprintf(c.conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 	if err != nil {
 		return err
@@ -365,7 +373,7 @@ func (c *bareClient) post(path, body string) error {
 	if _, err := io.ReadFull(c.in, answer); err != nil {
 		return err
 	}
-	if !bytes.Contains(answer, []byte(`"exit_code":0`)) {
+	if !bytes.Contains(answer, []byte(text)) {
 		return fmt.Errorf("answer %s", answer)
 	}
 	return nil

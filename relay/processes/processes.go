@@ -85,7 +85,7 @@ func Get(c *route.Call) (any, error) {
 
 // Delete ends and forgets a process.
 func Delete(c *route.Call) (any, error) {
-	s, p, err := c.Process()
+	s, p, err := c.UsedProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func Delete(c *route.Call) (any, error) {
 
 // Stop ends a process the way its request says.
 func Stop(c *route.Call) (any, error) {
-	s, p, err := c.Process()
+	s, p, err := c.UsedProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func Stop(c *route.Call) (any, error) {
 
 // Signal sends a signal.
 func Signal(c *route.Call) (any, error) {
-	_, p, err := c.Process()
+	_, p, err := c.UsedProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func Signal(c *route.Call) (any, error) {
 
 // Resize changes the size of a terminal.
 func Resize(c *route.Call) (any, error) {
-	_, p, err := c.Process()
+	_, p, err := c.UsedProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func describeWith(c *route.Call, s *supervisor.Session, p *process.Process, end 
 
 // Stream attaches a client to a process.
 func Stream(c *route.Call) (any, error) {
-	s, p, err := c.Process()
+	s, p, err := c.UsedProcess()
 	if err == nil {
 		err = p.Attachable()
 	}

@@ -21,7 +21,7 @@ import (
 // Stdio hands the descriptors of a direct process over: the connection is for them alone, and ends with
 // them.
 func Stdio(c *route.Call) (any, error) {
-	_, p, err := c.Process()
+	_, p, err := c.UsedProcess()
 	if err != nil {
 		return nil, err
 	}

@@ -101,6 +101,15 @@ func (c *Call) Process() (*supervisor.Session, *process.Process, error) {
 	return s, p, err
 }
 
+// UsedProcess is Process for what needs its programs to run: it wakes a session that is asleep.
+func (c *Call) UsedProcess() (*supervisor.Session, *process.Process, error) {
+	s, p, err := c.Process()
+	if err == nil {
+		err = s.Use()
+	}
+	return s, p, err
+}
+
 // Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
 func (c *Call) Owner() (access.Principal, error) {
 	name := c.R.URL.Query().Get("owner")

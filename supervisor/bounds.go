@@ -5,6 +5,9 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"os/user"
+	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/boxd-dev/boxd/access"
@@ -30,7 +33,7 @@ type want struct {
 // until a refusal is there too.
 func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
-	w.held = w.cfg.BoundsOf(who)
+	w.held = boundsOf(w.cfg, who)
 	id, err := w.cfg.SessionID(&w.held, req)
 	if err != nil {
 		return w, err
@@ -40,6 +43,9 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 		return w, err
 	}
 	if err = w.held.Hold(&w.settings, req); err != nil {
+		return w, err
+	}
+	if err = leads(&w.held, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {
@@ -163,4 +169,29 @@ func (v *Supervisor) Holdings(who Principal) (name string, list []Holding) {
 		}
 	}
 	return held.Name, list
+}
+
+// boundsOf are the bounds of a principal, with its home where they need that.
+func boundsOf(cfg *policy.Config, who Principal) policy.Held {
+	held := cfg.BoundsOf(who)
+	if slices.Contains(held.Mounts, policy.HomeRoot) {
+		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
+			held.Home = filepath.Clean(u.HomeDir)
+		}
+	}
+	return held
+}
+
+// leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
+// asks mounts.allow of what it has opened in the end.
+func leads(held *policy.Held, mounts []policy.Mount) error {
+	if slices.Contains(held.Mounts, policy.Any) {
+		return nil
+	}
+	for i, m := range mounts {
+		if real, err := filepath.EvalSymlinks(m.Source); err == nil && !held.Lends(real) {
+			return held.NotLent(i, m.Source)
+		}
+	}
+	return nil
 }

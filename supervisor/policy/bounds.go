@@ -107,6 +107,7 @@ func NoBounds() Bounds {
 type Held struct {
 	Bounds
 	Name string
+	Home string // of the principal, where Mounts has HomeRoot; "": it has none
 }
 
 // Rule is the name of a key of the table.
@@ -124,14 +125,14 @@ func (c *Config) BoundsOf(who access.Principal) Held {
 	} {
 		for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 			if b := c.Policies[name]; names(&b) {
-				return Held{b, name}
+				return Held{Bounds: b, Name: name}
 			}
 		}
 	}
 	if b, ok := c.Policies[UsualBounds]; ok && !who.Is(access.Admin) {
-		return Held{b, UsualBounds}
+		return Held{Bounds: b, Name: UsualBounds}
 	}
-	return Held{NoBounds(), ""}
+	return Held{Bounds: NoBounds()}
 }
 
 // May refuses a tool that the bounds do not list.
@@ -156,21 +157,27 @@ func (h *Held) refuse(layer fault.Layer, field, value, key string, list []string
 		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
 }
 
-// root is the root of Mounts that a source is below, "" if there is none. What the path leads to is checked
-// where it is opened: see isolation.Mount.Within.
-func (h *Held) root(source string) string {
-	if slices.Contains(h.Mounts, Any) {
-		return Any
-	}
+// Lends reports whether a directory is at or below one of the roots of Mounts, as its path says.
+func (h *Held) Lends(source string) bool {
 	for _, root := range h.Mounts {
-		if below, err := filepath.Rel(root, source); root != HomeRoot && err == nil && filepath.IsLocal(below) {
-			return root
+		if root == Any {
+			return true
+		}
+		if root == HomeRoot {
+			if root = h.Home; root == "" {
+				continue
+			}
+		}
+		if below, err := filepath.Rel(root, source); err == nil && filepath.IsLocal(below) {
+			return true
 		}
 	}
-	if slices.Contains(h.Mounts, HomeRoot) {
-		return HomeRoot
-	}
-	return ""
+	return false
+}
+
+// NotLent is the refusal of a mount that Lends does not allow.
+func (h *Held) NotLent(i int, source string) error {
+	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
 // named refuses principals and roles that are in two tables: nobody could say which holds.

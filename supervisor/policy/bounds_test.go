@@ -59,7 +59,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 		Tmp: quantity.MiB, WorkspaceQuota: 2 * quantity.MiB, WorkspaceInodes: 17, Timeout: seconds(1), TTL: seconds(2), MaxLifetime: seconds(3),
 	}
 	c := DefaultConfig()
-	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = ceilings }), "ci"}
+	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = ceilings }), Name: "ci"}
 	for name, req := range map[string]*Request{"profile": {}, "request": {
 		CPUs: new(2.0), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.GiB), Pids: new(100), CPUWeight: new(100), IOWeight: new(100),
 		IORead: new(quantity.GiB), IOWrite: new(quantity.GiB), Tmp: new(quantity.GiB), WorkspaceQuota: new(quantity.GiB), WorkspaceInodes: new(5000),
@@ -113,7 +113,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB} }), "ci"}
+	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB} }), Name: "ci"}
 	req := &Request{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}
 	s, _, err := c.Merge(req)
 	if err != nil {
@@ -129,9 +129,9 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{boundsFor(func(b *Bounds) {
+	h := Held{Bounds: boundsFor(func(b *Bounds) {
 		b.Excess, b.Ceilings = ExcessRefuse, Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
-	}), "ci"}
+	}), Name: "ci"}
 	s, _, err := c.Merge(&Request{})
 	if err != nil {
 		t.Fatal(err)
@@ -154,9 +154,9 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 
 func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	t.Parallel()
-	h := Held{boundsFor(func(b *Bounds) {
+	h := Held{Bounds: boundsFor(func(b *Bounds) {
 		b.Profiles, b.Networks, b.Tools, b.Mounts = []string{"default"}, []string{NetworkOff}, []string{ToolExec}, []string{"/srv/ci", "/data"}
-	}), "ci"}
+	}), Name: "ci"}
 	base := func() Settings {
 		s, _, err := (&Config{Sessions: SessionLimits{DefaultProfile: "default"}, Profiles: defaultProfiles()}).Merge(&Request{})
 		if err != nil {
@@ -186,8 +186,15 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	}
 	s := base()
 	s.Mounts = []Mount{{Source: "/srv/ci"}, {Source: "/data/x"}}
-	if err := h.Hold(&s, &Request{}); err != nil || s.Mounts[0].Within != "/srv/ci" || s.Mounts[1].Within != "/data" {
-		t.Errorf("%v, %+v", err, s.Mounts)
+	if err := h.Hold(&s, &Request{}); err != nil {
+		t.Errorf("%v", err)
+	}
+	home := Held{Bounds: boundsFor(func(b *Bounds) { b.Mounts = []string{HomeRoot} }), Name: "ci"}
+	if home.Lends("/home/ann/x") || home.Lends("/") {
+		t.Error("who has no home is lent one")
+	}
+	if home.Home = "/home/ann"; !home.Lends("/home/ann/x") || home.Lends("/home/anna") || home.Lends("/srv") {
+		t.Error("a home is not what is lent")
 	}
 	for _, tool := range Tools() {
 		err := h.May(tool)
@@ -269,7 +276,7 @@ func TestTheIdOfASession(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		c.Sessions.Template, c.Sessions.ForceTemplate = tc.config, tc.force
-		h := Held{boundsFor(func(b *Bounds) { b.Template, b.Force = tc.own, tc.ownForce }), "ci"}
+		h := Held{Bounds: boundsFor(func(b *Bounds) { b.Template, b.Force = tc.own, tc.ownForce }), Name: "ci"}
 		got, err := c.SessionID(&h, &tc.req)
 		if got != tc.want && tc.want != "" || err != nil && fault.KindOf(err) != tc.kind || err == nil && tc.want == "" {
 			t.Errorf("%s: %q, %v", tc.name, got, err)
@@ -290,7 +297,7 @@ func TestTheIdOfASession(t *testing.T) {
 func TestAChangeIsHeldToo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), "ci"}
+	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}
 	s, p, err := c.Merge(&Request{})
 	if err != nil {
 		t.Fatal(err)

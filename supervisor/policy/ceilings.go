@@ -28,12 +28,8 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 		}
 	}
 	for i := range s.Mounts {
-		root := h.root(s.Mounts[i].Source)
-		if root == "" {
-			return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), s.Mounts[i].Source, "mounts", h.Mounts)
-		}
-		if s.Mounts[i].Within = root; root == Any {
-			s.Mounts[i].Within = ""
+		if !h.Lends(s.Mounts[i].Source) {
+			return h.NotLent(i, s.Mounts[i].Source)
 		}
 	}
 	var err error

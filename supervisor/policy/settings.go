@@ -56,8 +56,6 @@ type Mount struct {
 	Target string `json:"target"`
 	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
 	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
-	// Within is what the source must be below: a root of the owner's bounds, "" for any.
-	Within string `json:"within,omitempty"`
 }
 
 // Settings are what a session was made with, after the profile has been applied.

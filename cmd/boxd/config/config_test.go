@@ -334,6 +334,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add(string(data))
 	f.Add("[profiles.x]\nlocked = [\"cpus\"]\ncpus = nan\n")
 	f.Add("[limits\nbest_effort = 1")
+	f.Add("[policy.x]\nprincipals = [\"uid:1\"]\ntotal_cpus = nan\nsession_template = \"{a}{b}\"\n[policy.x.ceilings]\nmemory = \"1B\"\n")
 	f.Add("a.b.c = 1\n[a]\nb = 2\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		cfg := Default()

@@ -166,8 +166,8 @@ func (h *house) send(tr *http.Transport, req *http.Request) answer {
 		h.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return answer{resp.StatusCode, resp.Header, nil}
+	if resp.StatusCode == http.StatusSwitchingProtocols || !strings.Contains(resp.Header.Get("Content-Type"), "json") {
+		return answer{resp.StatusCode, resp.Header, nil} // what it goes on with may have no end
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {

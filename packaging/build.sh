@@ -37,6 +37,8 @@ put lib/systemd/system systemd/units/*
 put lib/systemd/system-preset systemd/preset/*
 put lib/sysusers.d systemd/sysusers.d/*
 put lib/tmpfiles.d systemd/tmpfiles.d/*
+put lib/systemd/catalog systemd/catalog/*
+put share/boxd packaging/metrics/*
 for section in 1 5 7 8; do
 	put share/man/man$section packaging/man/*.$section
 done

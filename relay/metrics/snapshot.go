@@ -3,8 +3,6 @@
 package metrics
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,9 +20,8 @@ type Snapshot struct {
 	Running   int            // executions and processes
 	Leaks     map[string]int // what exists on the host and no session has, by what it is
 	Audit     Audit
-	Waiting   *int               // requests in the queue; nil: there is none
-	Pool      map[string]Pool    // by profile
-	Ledger    map[string]float64 // totals
+	Waiting   *int            // requests in the queue; nil: there is none
+	Pool      map[string]Pool // by profile
 }
 
 // Group is sessions of one state and profile.
@@ -48,8 +45,6 @@ type snapshots struct {
 	build, started, ready, degraded, sessions, frozen, most, processes, running, leaks, waiting *prometheus.Desc
 
 	poolReady, poolWanted, auditRecords, auditFailures, auditLost, auditWaiting, auditBroken *prometheus.Desc
-
-	ledger map[string]*prometheus.Desc
 }
 
 func newSnapshots(version, goName string, look func() Snapshot) *snapshots {
@@ -76,22 +71,8 @@ func newSnapshots(version, goName string, look func() Snapshot) *snapshots {
 		auditLost:     desc("boxd_audit_lost", "Audit records that could neither be written nor kept, and that the log does not count yet."),
 		auditWaiting:  desc("boxd_audit_waiting", "Audit records that wait in memory since they could not be written."),
 		auditBroken:   desc("boxd_audit_broken", "Whether audit records cannot be written."),
-		ledger: map[string]*prometheus.Desc{
-			LedgerSessions: desc("boxd_ledger_session_seconds_total", "Seconds that sessions have lived, of all principals, as the ledger has them over restarts."),
-			LedgerExecs:    desc("boxd_ledger_executions_total", "Executions of all principals, as the ledger has them over restarts."),
-			LedgerCPU:      desc("boxd_ledger_cpu_seconds_total", "Processor time of all principals in seconds, as the ledger has it over restarts."),
-			LedgerBytes:    desc("boxd_ledger_byte_seconds_total", "Workspace of all principals in bytes times seconds, as the ledger has it over restarts."),
-		},
 	}
 }
-
-// The totals of the ledger.
-const (
-	LedgerSessions = "session_seconds"
-	LedgerExecs    = "executions"
-	LedgerCPU      = "cpu_seconds"
-	LedgerBytes    = "byte_seconds"
-)
 
 // Describe lists the metrics.
 func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
@@ -99,9 +80,6 @@ func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.most, s.processes, s.running, s.leaks, s.waiting,
 		s.poolReady, s.poolWanted, s.auditRecords, s.auditFailures, s.auditLost, s.auditWaiting, s.auditBroken,
 	} {
-		to <- d
-	}
-	for _, d := range s.ledger {
 		to <- d
 	}
 }
@@ -141,11 +119,6 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	gauge(s.auditLost, float64(now.Audit.Lost))
 	gauge(s.auditWaiting, float64(now.Audit.Waiting))
 	gauge(s.auditBroken, is(now.Audit.Broken))
-	for _, name := range slices.Sorted(maps.Keys(now.Ledger)) {
-		if d := s.ledger[name]; d != nil {
-			counter(d, now.Ledger[name])
-		}
-	}
 }
 
 func is(b bool) float64 {

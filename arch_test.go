@@ -47,7 +47,7 @@ func mayImport() map[string]string {
 		"isolation/hunt":        "",
 		"isolation/life":        "isolation",
 		"isolation/output":      "",
-		"isolation/rootfs":      "isolation isolation/files internal/mountfd",
+		"isolation/rootfs":      "isolation internal/mountfd",
 		"isolation/disk":        "internal/mountfd",
 		"isolation/workspaces":  "isolation isolation/disk internal/mountfd",
 		"isolation/ids":         "isolation",
@@ -95,6 +95,7 @@ func mayImport() map[string]string {
 		"supervisor/gate":      "internal/durable internal/fault",
 		"supervisor/session":   "supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
 		"supervisor":           "supervisor/quota supervisor/ledger supervisor/events access supervisor/admission supervisor/ended supervisor/gate supervisor/pool supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
+		"supervisor/files":     "supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
 		// ways in
 		"relay/api":         "internal/quantity",
 		"relay/client":      "relay/api internal/quantity",

@@ -3,6 +3,7 @@
 package isolation
 
 import (
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -48,9 +49,14 @@ func (c *KeeperConfig) Flags() []string {
 	return flags
 }
 
-// Programs tells the keeper's and PID 1's program from later ones of the same path: an update of either
+// BoxFiles is the path of the program that serves files in boxes: it lies beside BoxInit.
+func (c *KeeperConfig) BoxFiles() string { return filepath.Join(filepath.Dir(c.BoxInit), "boxfiles") }
+
+// Programs tells the keeper's program and those of boxes from later ones of the same path: an update of one
 // is another keeper.
-func Programs(keeper, boxInit *unix.Stat_t) string { return stamp(keeper) + " " + stamp(boxInit) }
+func Programs(keeper, boxInit, boxFiles *unix.Stat_t) string {
+	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
+}
 
 func stamp(st *unix.Stat_t) string {
 	var text []byte

@@ -31,6 +31,8 @@ const (
 const (
 	Workspace = "/workspace"
 	Home      = "/home/box"
+	// FilesProgram is where boxfiles is. It is part of the image's tree, which nobody in a box can change.
+	FilesProgram = "/var/lib/boxd/boxfiles"
 )
 
 // Bounds of a Spec.

@@ -162,13 +162,13 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	if k.cfg.External { // whoever updates its program restarts its unit
 		return g, nil
 	}
-	var program, boxInit unix.Stat_t
-	for path, st := range map[string]*unix.Stat_t{k.cfg.Program: &program, k.cfg.BoxInit: &boxInit} {
+	var program, boxInit, boxFiles unix.Stat_t
+	for path, st := range map[string]*unix.Stat_t{k.cfg.Program: &program, k.cfg.BoxInit: &boxInit, k.cfg.BoxFiles(): &boxFiles} {
 		if err := unix.Stat(path, st); err != nil {
 			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 	}
-	g.Programs = isolation.Programs(&program, &boxInit)
+	g.Programs = isolation.Programs(&program, &boxInit, &boxFiles)
 	return g, nil
 }
 

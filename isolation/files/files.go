@@ -9,9 +9,6 @@ package files
 
 import "time"
 
-// Program is the path of boxfiles in a box. It is part of the image's tree, which nobody in a box can change.
-const Program = "/var/lib/boxd/boxfiles"
-
 // Bounds of the conversation.
 const (
 	MaxRequest = 64 << 20 // bytes of a request, without what follows it

@@ -50,6 +50,7 @@ type Keeper struct {
 	listener *fdpass.Listener
 	greeting isolation.Greeting
 	boxInit  int // descriptor of cfg.BoxInit
+	boxFiles int // of the program that serves files in boxes, which lies beside it
 	filters  [2]seccomp.Filter
 	rules    sources.Rules
 	ids      *ids.Ranges
@@ -82,7 +83,7 @@ func New(cfg Config) (*Keeper, error) {
 		return nil, fmt.Errorf("subreaper: %w", err)
 	}
 	k := &Keeper{
-		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1,
+		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1, boxFiles: -1,
 		ahead: nursery{want: cfg.Ahead}, ids: ids.New(cfg.IDLock, cfg.IDBase, cfg.IDCount),
 	}
 	if err := k.prepare(); err != nil {
@@ -114,6 +115,9 @@ func (k *Keeper) prepare() error {
 	}
 	if k.boxInit, err = unix.Open(k.cfg.BoxInit, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open %s: %w", k.cfg.BoxInit, err)
+	}
+	if k.boxFiles, err = unix.Open(k.cfg.BoxFiles(), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open %s: %w", k.cfg.BoxFiles(), err)
 	}
 	if k.run, err = records.OpenPlace(k.cfg.RunDir); err != nil {
 		return err
@@ -155,6 +159,7 @@ func (k *Keeper) close() {
 		k.run.Close()
 	}
 	unix.Close(k.boxInit)
+	unix.Close(k.boxFiles)
 }
 
 // idle reports whether no box lives.

@@ -20,15 +20,18 @@ import (
 
 // greet makes what every boxd is told first.
 func (k *Keeper) greet() error {
-	var own, boxInit unix.Stat_t
+	var own, boxInit, boxFiles unix.Stat_t
 	err := unix.Stat("/proc/self/exe", &own)
 	if err == nil {
 		err = unix.Fstat(k.boxInit, &boxInit)
 	}
+	if err == nil {
+		err = unix.Fstat(k.boxFiles, &boxFiles)
+	}
 	if err != nil {
 		return fmt.Errorf("programs: %w", err)
 	}
-	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.Programs(&own, &boxInit)}
+	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.Programs(&own, &boxInit, &boxFiles)}
 	return nil
 }
 

@@ -41,6 +41,7 @@ const ZygoteCommand = "zygote"
 const (
 	zygoteSocket  = 3
 	zygoteBoxInit = 4
+	zygoteFiles   = 5
 )
 
 // zygote is the keeper's handle on one.
@@ -142,7 +143,7 @@ func (z *zygote) startLocked(k *Keeper) error {
 	defer null.Close()
 	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", ZygoteCommand}, k.cfg.Etc...), &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
-		Files: []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(k.boxInit)},
+		Files: []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(k.boxInit), uintptr(k.boxFiles)},
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true},
 	})
 	if err != nil {
@@ -207,7 +208,9 @@ func Zygote(etc []string) error {
 	}
 	unix.Close(zygoteBoxInit)
 	buf := fdpass.NewBuffer(64)
-	if err := rootfs.Enter(rootfs.Host{Etc: etc}); err != nil {
+	err = rootfs.Enter(rootfs.Host{Etc: etc, Files: zygoteFiles})
+	unix.Close(zygoteFiles)
+	if err != nil {
 		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))
 	}
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)

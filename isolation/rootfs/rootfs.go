@@ -22,6 +22,8 @@ type Host struct {
 	// Etc lists what of the host's /etc is shown, read-only: paths below it, * matches within a
 	// name. Directories are bound, files copied, links kept. Missing entries are no error.
 	Etc []string
+	// Files is a descriptor of the program that serves files in boxes, which becomes isolation.FilesProgram there.
+	Files int
 }
 
 // The tree holds a few links and small files; boxes cannot write to it.
@@ -60,7 +62,7 @@ func Enter(img Host) error {
 		return fmt.Errorf("attach the tree: %w", err)
 	}
 	b := &builder{root: root, host: host}
-	for _, part := range []func() error{b.directories, b.programs, b.devices, func() error { return b.etc(img.Etc) }, b.proc} {
+	for _, part := range []func() error{b.directories, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, b.proc} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -232,6 +234,39 @@ func (b *builder) devices() error {
 		}
 	}
 	return nil
+}
+
+// filesProgram copies the program that serves files, so that nothing a box could do to it would be done to the
+// host's. The box user may execute and not read it: the kernel then lets nobody of the box trace it or look into it
+// from its first instruction on (execve(2), ptrace(2)).
+func (b *builder) filesProgram(program int) error {
+	name := isolation.FilesProgram[1:]
+	if err := b.parents(name); err != nil {
+		return err
+	}
+	to, err := unix.Openat(b.root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o711)
+	if err != nil {
+		return fmt.Errorf("file /%s: %w", name, err)
+	}
+	from := int64(0) // of the descriptor's own place others may make use
+	for n := 1; n > 0 && err == nil; {
+		n, err = unix.Sendfile(to, program, &from, 1<<20)
+	}
+	unix.Close(to) // or it could not be executed
+	if err != nil {
+		return fmt.Errorf("copy /%s: %w", name, err)
+	}
+	tree, err := mountfd.Clone(b.root, name, false)
+	if err != nil {
+		return fmt.Errorf("clone /%s: %w", name, err)
+	}
+	defer unix.Close(tree)
+	// A mount of its own, since nothing in the tree itself can be executed.
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := mountfd.Restrict(tree, &attr); err != nil {
+		return fmt.Errorf("restrict /%s: %w", name, err)
+	}
+	return mountfd.Attach(tree, b.root, name)
 }
 
 func (b *builder) bindFile(name string) error {

@@ -40,6 +40,8 @@ type Exec struct {
 
 	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
 	Follow bool
+	// Own makes it a program of boxd's own: of the rest only Argv, Stdin, Follow and StdinPipe count.
+	Own *Own
 	// StdinPipe gives the program a standard input that is written to while it runs.
 	StdinPipe bool
 	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
@@ -68,6 +70,9 @@ type Order struct {
 // Order validates a request and merges it with what its session has. A managed program has no timeout that
 // it does not ask for, and may ask for any.
 func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
+	if req.Own != nil {
+		return c.own(req)
+	}
 	if err := req.Validate(c.Config); err != nil {
 		return nil, err
 	}

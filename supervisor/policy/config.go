@@ -24,6 +24,7 @@ type Config struct {
 	Queue     QueueLimits         `toml:"queue"`
 	Exec      ExecLimits          `toml:"exec"`
 	Processes ProcessLimits       `toml:"processes"`
+	Files     FilesLimits         `toml:"files"`
 	Usage     UsageKeep           `toml:"usage"`
 	Env       map[string]string   `toml:"env"`
 	Languages map[string]Language `toml:"languages"`
@@ -188,6 +189,7 @@ func DefaultConfig() Config {
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
+		Files:     defaultFiles(),
 		Usage:     UsageKeep{KeepDays: 400},
 		Env:       defaultEnv(),
 		Languages: defaultLanguages(),
@@ -281,6 +283,7 @@ func (c *Config) Validate() error {
 			bad(s.key, s.value, fmt.Sprintf("%v to %v", s.min, s.max))
 		}
 	}
+	c.Files.validate(bad)
 	for name, value := range c.Env {
 		if err := validateEnv(name, value); err != nil {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))

@@ -271,3 +271,6 @@ func Gone(id string) error {
 	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
 		WithHint("boxctl ls shows the sessions you have, boxctl create makes one")
 }
+
+// Config is the configuration that is in force.
+func (s *Session) Config() *policy.Config { return s.host.Config() }

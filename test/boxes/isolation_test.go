@@ -29,7 +29,7 @@ func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	}
 	slices.Sort(want)
 	for dir, want := range map[string][]string{
-		"/": want, "/home": {"box"}, "/var": {"run", "tmp"}, "/workspace": nil, "/tmp": nil, "/home/box": nil, "/srv": nil, "/run": {"box"},
+		"/": want, "/home": {"box"}, "/var": {"lib", "run", "tmp"}, "/var/lib": {"boxd"}, "/var/lib/boxd": {"boxfiles"}, "/workspace": nil, "/tmp": nil, "/home/box": nil, "/srv": nil, "/run": {"box"},
 		"/dev": {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"},
 	} {
 		if diff := cmp.Diff(want, lines(b.run("ls", "-A1", dir)), cmpopts.EquateEmpty()); diff != "" {

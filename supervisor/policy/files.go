@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// FilesLimits bounds what is done to files of a box for a caller.
+type FilesLimits struct {
+	Timeout        quantity.Duration `toml:"timeout"`         // of one request
+	ArchiveTimeout quantity.Duration `toml:"archive_timeout"` // of an archive, either way
+	MaxContent     quantity.Size     `toml:"max_content"`     // of a file that is read, written or edited
+	MaxEntries     int               `toml:"max_entries"`     // that one search looks at
+	MaxSearch      quantity.Size     `toml:"max_search"`      // that one search reads
+	ArchiveBytes   quantity.Size     `toml:"archive_bytes"`   // of all contents of an archive
+	ArchiveFile    quantity.Size     `toml:"archive_file"`    // of one of them
+	ArchiveEntries int               `toml:"archive_entries"`
+}
+
+func defaultFiles() FilesLimits {
+	return FilesLimits{
+		Timeout: seconds(60), ArchiveTimeout: seconds(600), MaxContent: 8 * quantity.MiB, MaxEntries: 500_000, MaxSearch: 4 * quantity.GiB,
+		ArchiveBytes: quantity.GiB, ArchiveFile: 512 * quantity.MiB, ArchiveEntries: 100_000,
+	}
+}
+
+func (f *FilesLimits) validate(bad func(key string, value any, allowed string)) {
+	const hour = 3600
+	for _, d := range []struct {
+		key   string
+		value quantity.Duration
+	}{{"files.timeout", f.Timeout}, {"files.archive_timeout", f.ArchiveTimeout}} {
+		if d.value < seconds(1) || d.value > seconds(hour) {
+			bad(d.key, d.value, "1s to 1h")
+		}
+	}
+	for _, s := range []struct {
+		key      string
+		value    quantity.Size
+		min, max quantity.Size
+	}{
+		{"files.max_content", f.MaxContent, quantity.KiB, 16 * quantity.MiB},
+		{"files.max_search", f.MaxSearch, quantity.MiB, maxSize},
+		{"files.archive_bytes", f.ArchiveBytes, quantity.KiB, maxSize},
+		{"files.archive_file", f.ArchiveFile, quantity.KiB, maxSize},
+	} {
+		if s.value < s.min || s.value > s.max {
+			bad(s.key, s.value, fmt.Sprintf("%v to %v", s.min, s.max))
+		}
+	}
+	for _, n := range []struct {
+		key   string
+		value int
+	}{{"files.max_entries", f.MaxEntries}, {"files.archive_entries", f.ArchiveEntries}} {
+		if n.value < 1 || n.value > 10_000_000 {
+			bad(n.key, n.value, "1 to 10000000")
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/files"
 	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/logs"
@@ -59,6 +60,17 @@ func routes() []route.Route {
 		line("POST /v1/sessions/{id}/renew", access.User, "owner", sessions.Renew),
 		line("POST /v1/sessions/{id}/exec", access.User, "owner", sessions.Exec),
 		line("GET /v1/sessions/{id}/exec/stream", access.User, "owner", sessions.ExecStream),
+		line("POST /v1/sessions/{id}/fs/read", access.User, "owner", files.Read),
+		line("POST /v1/sessions/{id}/fs/write", access.User, "owner", files.Write),
+		line("POST /v1/sessions/{id}/fs/edit", access.User, "owner", files.Edit),
+		line("POST /v1/sessions/{id}/fs/glob", access.User, "owner", files.Glob),
+		line("POST /v1/sessions/{id}/fs/grep", access.User, "owner", files.Grep),
+		line("POST /v1/sessions/{id}/fs/list", access.User, "owner", files.List),
+		line("POST /v1/sessions/{id}/fs/stat", access.User, "owner", files.Stat),
+		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
+		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
+		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
+		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/account"
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
 	"github.com/boxd-dev/boxd/cmd/boxctl/seeing"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -103,6 +104,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), account.Usage(&a.App), a.doctorCommand(), a.versionCommand(),
 		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
+	root.AddCommand(files.Commands(&a.App)...)
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))

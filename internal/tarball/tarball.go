@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
 	"syscall"
 	"time"
@@ -58,20 +57,30 @@ type packer struct {
 	stats  Stats
 }
 
-// PackDir writes what is in a directory, with names from there. Links are packed, not followed; what is neither
+// PackDir writes what is in a directory, with names from there, or below a directory of the name as if that is given. Links are packed, not followed; what is neither
 // file, directory nor link is left out and counted. A file that changes meanwhile has the length it had first.
-func PackDir(w io.Writer, dir *os.Root, b Bounds) (Stats, error) {
+func PackDir(w io.Writer, dir *os.Root, as string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
-	if err := p.directory(dir, "", 1); err != nil {
+	if as != "" {
+		as += "/"
+		info, err := dir.Stat(".")
+		if err == nil {
+			err = p.head(&tar.Header{Typeflag: tar.TypeDir, Name: as}, info)
+		}
+		if err != nil {
+			return p.stats, err
+		}
+	}
+	if err := p.directory(dir, as, 1); err != nil {
 		return p.stats, err
 	}
 	return p.stats, p.out.Close()
 }
 
-// PackFile writes one file of a directory, as the only entry.
-func PackFile(w io.Writer, dir *os.Root, name string, b Bounds) (Stats, error) {
+// PackFile writes one file of a directory, as the only entry, of the name as.
+func PackFile(w io.Writer, dir *os.Root, name, as string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
-	if err := p.file(dir, name, path.Base(name)); err != nil {
+	if err := p.file(dir, name, as); err != nil {
 		return p.stats, err
 	}
 	return p.stats, p.out.Close()

@@ -33,8 +33,13 @@ func newStage(t *testing.T) *stage {
 	if err := os.Mkdir(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"boxinit", "boxfiles"} { // whose times are looked at, and no more
+		if err := os.WriteFile(filepath.Join(run, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := &stage{t: t, cfg: KeeperConfig{
-		KeeperConfig: isolation.KeeperConfig{RunDir: run, BoxInit: "/bin/true", Allow: []string{"/srv"}},
+		KeeperConfig: isolation.KeeperConfig{RunDir: run, BoxInit: filepath.Join(run, "boxinit"), Allow: []string{"/srv"}},
 		Program:      "/bin/false", External: true, Log: slog.New(slog.DiscardHandler),
 	}}
 	s.open()

@@ -282,6 +282,7 @@ type Problem struct {
 	Denial  *Denial       `json:"denial,omitempty"` // where a rule has refused
 	By      string        `json:"by,omitempty"`     // who has asked, where that was not allowed
 	Failure *StartFailure `json:"failure,omitempty"`
+	File    *FileFailure  `json:"file,omitempty"` // what was wrong about a file
 }
 
 // Denial says which rule has refused, and which setting of the operator's would allow it. Layer is "policy",

@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}}
 }
 
 func answers() []any {
@@ -29,6 +29,13 @@ func answers() []any {
 		api.ExecResult{},
 		api.ProcessList{},
 		api.LogLine{},
+		api.FileContent{},
+		api.FileWritten{},
+		api.FileEdited{},
+		api.FileEntries{},
+		api.FileMatches{},
+		api.FileDone{},
+		api.ArchiveDone{},
 		api.Problem{},
 		api.GrantList{},
 		api.ProfileList{},

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/files"
 )
 
 // Parts of every answer that is a problem.
@@ -78,6 +79,9 @@ func Refusal(err error) *api.Problem {
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
+	}
+	if f, ok := errors.AsType[*files.Failure](err); ok {
+		p.File = fileFailure(f)
 	}
 	if d := fault.DenialOf(err); d != nil {
 		p.Denial = &api.Denial{

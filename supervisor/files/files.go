@@ -54,12 +54,13 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 func encode(req *files.Request, body []byte) ([]byte, error) {
 	head, err := req.Encode()
 	if err != nil {
-		return nil, fault.Errorf(fault.Invalid, "%w", err)
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
 	}
 	in := bytes.NewBuffer(head)
 	w := files.NewWriter(in)
 	_, err = w.Write(body)
-	return in.Bytes(), cmp.Or(err, w.End())
+	err = cmp.Or(err, w.End())
+	return in.Bytes(), err
 }
 
 // Pack writes an archive to w as it is made. What was written before an error is a part of one, without an end.
@@ -85,7 +86,7 @@ func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	req.Bounds = bounds(&s.Config().Files)
 	head, err := (&files.Request{Unpack: req}).Encode()
 	if err != nil {
-		return nil, fault.Errorf(fault.Invalid, "%w", err)
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
 	}
 	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -227,7 +228,7 @@ func ended(s *session.Session, r *result.Result, timeout, key string, err error)
 		if errors.Is(r.Failed, unix.ENOENT) {
 			return fault.Errorf(fault.Unsupported, "this box has no program for files: %w", r.Failed).WithHint("an earlier boxd has made it; remove it and make a new one")
 		}
-		return fault.Errorf(fault.Unavailable, "the program for files could not be started: %w", r.Failed)
+		return fault.Errorf(fault.Unavailable, "the program for files could not be started: %w", r.Failed).WithHint("try again; boxctl doctor examines the host")
 	case result.StatusExited, result.StatusSignaled:
 	}
 	if r.Streams[1].Total > 0 && r.Status == result.StatusExited && r.ExitCode != 0 { // the runtime's last words
@@ -239,9 +240,21 @@ func ended(s *session.Session, r *result.Result, timeout, key string, err error)
 // refusal makes a Failure an error that a caller can act on. Its texts have come from a box.
 func refusal(f *files.Failure) error {
 	f.Text = plain(f.Text)
-	e := fault.Errorf(kindOf(f.Kind), "%w", &Failure{f})
-	e.Field, e.Allowed, e.Hint = plain(f.Field), plain(f.Allowed), plain(f.Hint)
+	e := fault.Errorf(kindOf(f.Kind), "%w", &Failure{f}).WithHint("%s", cmp.Or(plain(f.Hint), hints()[f.Kind]))
+	e.Field, e.Allowed = plain(f.Field), plain(f.Allowed)
 	return e
+}
+
+// hints are what can be done where boxfiles knows nothing better.
+func hints() map[files.Kind]string {
+	return map[files.Kind]string{
+		files.NotFound: "list or glob show what there is", files.Exists: "overwrite replaces what may be replaced; or choose another name",
+		files.IsDirectory: "name a file", files.NotDirectory: "name a directory, and no file on the way to it", files.NotRegular: "only regular files have content",
+		files.TooLarge: "an archive carries more, within the bounds of [files] in box.toml", files.TooMany: "ask for less", files.Changed: "read it again",
+		files.NotPermitted: "everything is done as the box user, who may not do that", files.ReadOnly: "write below /workspace, the home directory or /tmp",
+		files.NoSpace: "remove something, or give the session more room", files.NotEmpty: "recursive removes what is in it too", files.Busy: "something is mounted there, or it is being executed",
+		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "make it again, with plain names, and links within it alone", files.Broken: "try again",
+	}
 }
 
 // Failure is what boxfiles could not do, as text for people.

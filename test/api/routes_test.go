@@ -33,6 +33,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.life()
 	c.changes()
 	c.executions()
+	c.files()
 	c.oneShots()
 	c.processes()
 	c.logs()

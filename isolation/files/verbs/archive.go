@@ -40,7 +40,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 			return nil, err
 		}
 		defer root.Close()
-		stats, err = tarball.PackDir(w, root, tarball.Bounds(req.Bounds))
+		stats, err = tarball.PackDir(w, root, "", tarball.Bounds(req.Bounds))
 	case unix.S_IFREG:
 		if path, err = final(path); err != nil {
 			return nil, err
@@ -50,7 +50,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 			return nil, err
 		}
 		defer root.Close()
-		stats, err = tarball.PackFile(w, root, base(path), tarball.Bounds(req.Bounds))
+		stats, err = tarball.PackFile(w, root, base(path), base(string(req.Path)), tarball.Bounds(req.Bounds))
 	default:
 		return nil, notRegular(&st)
 	}

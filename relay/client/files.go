@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// onFiles makes a request about files of a session.
+func onFiles[Out any](ctx context.Context, c *Client, id, verb string, in any) (out Out, err error) {
+	path, err := c.path(id, "/fs/"+verb)
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, in, &out)
+	}
+	return out, err
+}
+
+// ReadFile returns a part of a file.
+func (c *Client) ReadFile(ctx context.Context, id string, req *api.FileRead) (api.FileContent, error) {
+	return onFiles[api.FileContent](ctx, c, id, "read", req)
+}
+
+// WriteFile makes a content that of a file.
+func (c *Client) WriteFile(ctx context.Context, id string, req *api.FileWrite) (api.FileWritten, error) {
+	return onFiles[api.FileWritten](ctx, c, id, "write", req)
+}
+
+// EditFile replaces texts in a file: all that it is asked for, or none.
+func (c *Client) EditFile(ctx context.Context, id string, req *api.FileEdit) (api.FileEdited, error) {
+	return onFiles[api.FileEdited](ctx, c, id, "edit", req)
+}
+
+// GlobFiles finds files by name.
+func (c *Client) GlobFiles(ctx context.Context, id string, req *api.FileGlob) (api.FileEntries, error) {
+	return onFiles[api.FileEntries](ctx, c, id, "glob", req)
+}
+
+// GrepFiles finds lines in files.
+func (c *Client) GrepFiles(ctx context.Context, id string, req *api.FileGrep) (api.FileMatches, error) {
+	return onFiles[api.FileMatches](ctx, c, id, "grep", req)
+}
+
+// ListFiles lists a directory.
+func (c *Client) ListFiles(ctx context.Context, id string, req *api.FileList) (api.FileEntries, error) {
+	return onFiles[api.FileEntries](ctx, c, id, "list", req)
+}
+
+// StatFile describes what is at a path.
+func (c *Client) StatFile(ctx context.Context, id string, req *api.FileStat) (api.File, error) {
+	return onFiles[api.File](ctx, c, id, "stat", req)
+}
+
+// MoveFile renames a file or directory.
+func (c *Client) MoveFile(ctx context.Context, id string, req *api.FileMove) error {
+	_, err := onFiles[api.FileDone](ctx, c, id, "move", req)
+	return err
+}
+
+// RemoveFile removes a file or directory.
+func (c *Client) RemoveFile(ctx context.Context, id string, req *api.FileRemove) error {
+	_, err := onFiles[api.FileDone](ctx, c, id, "remove", req)
+	return err
+}
+
+// Upload says how an archive comes into a session.
+type Upload struct {
+	Path         string // directory; made if missing
+	Overwrite    bool   // replace files that are there
+	OutwardLinks bool   // take symbolic links that lead out of the directory
+}
+
+// UploadArchive makes a directory's content of a tar archive, which may be compressed by gzip: all of it or nothing.
+func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archive io.Reader) (done api.ArchiveDone, err error) {
+	query := url.Values{"path": {to.Path}}
+	if to.Overwrite {
+		query.Set("overwrite", "true")
+	}
+	if to.OutwardLinks {
+		query.Set("outward_links", "true")
+	}
+	resp, err := c.archive(ctx, http.MethodPut, id, query, archive)
+	if err != nil {
+		return done, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&done); err != nil {
+		return done, fmt.Errorf("read the answer: %w", err)
+	}
+	return done, nil
+}
+
+// DownloadArchive returns a tar archive of a directory's content or of a file, which the caller must close. It is
+// whole if it is read to io.EOF.
+func (c *Client) DownloadArchive(ctx context.Context, id, path string) (io.ReadCloser, error) {
+	resp, err := c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+func (c *Client) archive(ctx context.Context, method, id string, query url.Values, body io.Reader) (*http.Response, error) {
+	path, err := c.path(id, "/archive")
+	if err != nil {
+		return nil, err
+	}
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path+sep+query.Encode(), body)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-tar")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, simplify(err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return nil, errors.Join(err, problemOf(resp, data))
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
+	does "github.com/boxd-dev/boxd/supervisor/files"
+)
+
+// Media is the type of an archive.
+const Media = "application/x-tar"
+
+// patience is how long a caller may take for a piece of an archive.
+const patience = time.Minute
+
+// sender writes an answer as it comes; its first write is the answer's beginning.
+type sender struct {
+	c     *route.Call
+	begun bool
+}
+
+func (s *sender) Write(p []byte) (int, error) {
+	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(patience)) // every connection of ours has deadlines
+	if !s.begun {
+		s.begun = true
+		s.c.W.Header().Set("Content-Type", Media)
+		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+	return s.c.W.Write(p)
+}
+
+// Download sends an archive of a directory or file. One that fails on its way has no end, neither as an archive nor
+// as an answer.
+func Download(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	if err != nil {
+		return nil, err
+	}
+	if c.R.Method == http.MethodHead {
+		c.W.Header().Set("Content-Type", Media)
+		c.ExpectReader()
+		c.W.WriteHeader(http.StatusOK)
+		return nil, nil
+	}
+	to := &sender{c: c}
+	_, err = does.Pack(c.Context(), s, &files.Pack{Path: p}, to)
+	if err != nil && to.begun {
+		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
+	}
+	return nil, err
+}
+
+// feeder reads the body of a request as it comes.
+type feeder struct{ c *route.Call }
+
+func (f feeder) Read(p []byte) (int, error) {
+	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(patience)) // as above
+	return f.c.R.Body.Read(p)
+}
+
+// Upload makes a directory's content of the archive in the body.
+func Upload(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	if err != nil {
+		return nil, err
+	}
+	req := &files.Unpack{Path: p}
+	for _, f := range []struct {
+		name string
+		is   *bool
+	}{{"overwrite", &req.Overwrite}, {"case_twins", &req.CaseTwins}, {"outward_links", &req.OutwardLinks}} {
+		if *f.is, err = flag(query, f.name); err != nil {
+			return nil, err
+		}
+	}
+	if query.Has("case_twins") {
+		req.CaseTwins = !req.CaseTwins // the query says whether they may be
+	}
+	a, err := does.Unpack(c.Context(), s, req, feeder{c})
+	if err != nil {
+		return nil, err
+	}
+	return &api.ArchiveDone{Entries: a.Entries, Bytes: a.Bytes}, nil
+}
+
+func flag(query url.Values, name string) (bool, error) {
+	switch value := query.Get(name); {
+	case !query.Has(name) || value == "false":
+		return false, nil
+	case value == "true":
+		return true, nil
+	default:
+		return false, fault.Field(name, value, "true, false")
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"net/http"
+)
+
+// files asks for all that can be done to files, of the session s.
+func (c *contract) files() {
+	const fs = "POST /v1/sessions/{id}/fs/"
+	for _, name := range []string{"f", "dir/g"} {
+		c.gets(200, ask{route: fs + "write", s: "s", body: `{"path":"` + name + `","content":"one\ntwo\n","permissions":"0600"}`})
+	}
+	c.gets(200, ask{route: fs + "read", s: "s", body: `{"path":"f","digest":true}`})
+	c.gets(200, ask{route: fs + "read", s: "s", body: `{"path_base64":"Zg==","byte_offset":2,"encoding":"base64"}`})
+	c.gets(200, ask{route: fs + "edit", s: "s", body: `{"path":"f","edits":[{"old":"two","new":"2"},{"old":"\n","new":";","all":true}]}`})
+	c.gets(200, ask{route: fs + "glob", s: "s", body: `{"pattern":"**/g"}`})
+	c.gets(200, ask{route: fs + "grep", s: "s", body: `{"pattern":"t.o","include":["g"],"before":1,"after":1}`})
+	c.gets(200, ask{route: fs + "list", s: "s", body: `{"depth":2}`})
+	c.gets(200, ask{route: fs + "stat", s: "s", body: `{"path":"f"}`})
+	c.gets(200, ask{route: fs + "move", s: "s", body: `{"from":"f","to":"h"}`})
+	c.gets(200, ask{route: fs + "move", s: "s", body: `{"from":"h","to":"f"}`})
+	c.gets(200, ask{route: fs + "remove", s: "s", body: `{"path":"h","missing_ok":true}`})
+	for verb, bodies := range map[string]struct{ wrong, field, missing, conflict string }{
+		"read":   {`{"path":"f","max_bytes":-1}`, "max_bytes", `{"path":"none"}`, `{"path":"dir"}`},
+		"write":  {`{"path":"f","content":"","mode":"twice"}`, "mode", `{"path":"none/x","content":"","no_parents":true}`, `{"path":"dir","content":""}`},
+		"edit":   {`{"path":"f","edits":[]}`, "edits", `{"path":"none","edits":[{"old":"a","new":"b"}]}`, `{"path":"f","edits":[{"old":"absent","new":"b"}]}`},
+		"glob":   {`{"pattern":"["}`, "pattern", `{"pattern":"*","path":"none"}`, `{"pattern":"*","path":"f"}`},
+		"grep":   {`{"pattern":"("}`, "pattern", `{"pattern":"x","path":"none"}`, `{"pattern":"x","path":"f/x"}`},
+		"list":   {`{"limit":-1}`, "limit", `{"path":"none"}`, `{"path":"f"}`},
+		"stat":   {`{"path":"f","path_base64":"Zg=="}`, "path_base64", `{"path":"none"}`, `{"path":"f/x"}`},
+		"move":   {`{"from":"f"}`, "to", `{"from":"none","to":"x"}`, `{"from":"f","to":"dir/g"}`},
+		"remove": {`{}`, "path", `{"path":"none"}`, `{"path":"dir"}`},
+	} {
+		c.refused(400, bodies.field, ask{route: fs + verb, s: "s", body: bodies.wrong})
+		c.refused(400, "colour", ask{route: fs + verb, s: "s", body: `{"colour":"red"}`, odd: true})
+		c.refused(404, "", ask{route: fs + verb, s: "s", body: bodies.missing})
+		c.refused(404, "", ask{route: fs + verb, s: "none", body: bodies.missing})
+		conflict := ""
+		if verb == "edit" {
+			conflict = "edits[0].old"
+		}
+		if p := c.refused(409, conflict, ask{route: fs + verb, s: "s", body: bodies.conflict}); p.File == nil || p.File.Kind == "" {
+			c.t.Errorf("%s: %+v does not say what is wrong about the file", verb, p)
+		}
+	}
+	c.archives()
+}
+
+func (c *contract) archives() {
+	const get, put = "GET /v1/sessions/{id}/archive", "PUT /v1/sessions/{id}/archive"
+	head := http.Header{"Content-Type": {"application/octet-stream"}}
+	got := c.gets(200, ask{route: get, s: "s", query: "path=dir"})
+	if _, err := tar.NewReader(bytes.NewReader(got.body)).Next(); err != nil || got.head.Get("Content-Type") != "application/x-tar" {
+		c.t.Errorf("an archive of %s: %v", got.head.Get("Content-Type"), err)
+	}
+	c.refused(400, "path_base64", ask{route: get, s: "s", query: "path_base64=***"})
+	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
+	c.refused(404, "", ask{route: get, s: "none"})
+	c.refused(409, "", ask{route: get, s: "s", query: "path=f/x"})
+	body := string(got.body)
+	c.gets(200, ask{route: put, s: "s", query: "path=other&case_twins=false", body: body, head: head})
+	c.gets(200, ask{route: put, s: "s", query: "path=other&overwrite=true&outward_links=true", body: body, head: head})
+	c.refused(409, "", ask{route: put, s: "s", query: "path=other", body: body, head: head})
+	c.refused(400, "", ask{route: put, s: "s", query: "path=other", body: "no archive of any kind, but a text", head: head})
+	c.refused(400, "overwrite", ask{route: put, s: "s", query: "overwrite=maybe", body: body, head: head, odd: true})
+	c.refused(404, "", ask{route: put, s: "none", body: body, head: head})
+}

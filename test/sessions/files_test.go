@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// fileKind is what was wrong about a file, "" if nothing was.
+func fileKind(t *testing.T, err error) string {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.File == nil {
+		t.Fatalf("not about a file: %v", err)
+	}
+	return e.File.Kind
+}
+
+func readFile(t *testing.T, d *boxtest.Daemon, path string) (string, string) {
+	t.Helper()
+	got, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: path})
+	return got.Content, fileKind(t, err)
+}
+
+// An agent's day: a project comes in, is searched, edited and tested, and what has come of it is fetched.
+func TestAnAgentWorksOnFiles(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	ctx, c := t.Context(), d.Client
+	done, err := c.UploadArchive(ctx, "s", client.Upload{Path: "project"}, archiveOf(t, map[string]string{
+		"add.sh": "#!/bin/sh\necho $(($1 - $2))\n", "test.sh": "#!/bin/sh\n[ $(sh add.sh 2 3) = 5 ] && echo passed >result\n", ".gitignore": "*.log\n", "noise.log": "echo $(($1 - $2))\n",
+	}))
+	if err != nil || done.Entries != 4 {
+		t.Fatalf("uploaded %+v, %v", done, err)
+	}
+	found, err := c.GlobFiles(ctx, "s", &api.FileGlob{Pattern: "**/*.sh", Sort: "name"})
+	if err != nil || len(found.Entries) != 2 || found.Entries[0].Path != "project/add.sh" {
+		t.Fatalf("globbed %+v, %v", found, err)
+	}
+	lines, err := c.GrepFiles(ctx, "s", &api.FileGrep{Pattern: `\$1 - \$2`, Path: "project"})
+	if err != nil || lines.Matches != 1 || lines.Files[0].Path != "add.sh" || lines.Files[0].Lines[0].Line != 2 {
+		t.Fatalf("grepped %+v, %v", lines, err)
+	}
+	seen, err := c.ReadFile(ctx, "s", &api.FileRead{Path: "project/add.sh", Digest: true})
+	if err != nil || seen.StartLine != 1 || seen.EndLine != 2 || seen.Truncated {
+		t.Fatalf("read %+v, %v", seen, err)
+	}
+	edited, err := c.EditFile(ctx, "s", &api.FileEdit{Path: "project/add.sh", IfMatch: seen.File.Digest, Edits: []api.FileReplacement{{Old: "$1 - $2", New: "$1 + $2"}}})
+	if err != nil || edited.Edits[0] != (api.FileReplaced{Count: 1, Line: 2}) {
+		t.Fatalf("edited %+v, %v", edited, err)
+	}
+	succeeds(t, d, "s", sh("cd project && sh test.sh"))
+	if got, k := readFile(t, d, "project/result"); got != "passed\n" || k != "" {
+		t.Errorf("the result is %q (%s)", got, k)
+	}
+	// What was written belongs to the box user, and is what a program finds.
+	if _, err := c.WriteFile(ctx, "s", &api.FileWrite{Path: "project/deep/er/note", Content: "ü\n", Permission: "0600"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeeds(t, d, "s", sh("stat -c '%U %a' project/deep/er/note && cat project/deep/er/note && ls -A project/deep/er")); got != "box 600\nü\nnote\n" {
+		t.Errorf("a program finds %q", got)
+	}
+	if err := c.MoveFile(ctx, "s", &api.FileMove{From: "project/deep", To: "project/notes"}); err != nil {
+		t.Error(err)
+	}
+	if err := c.RemoveFile(ctx, "s", &api.FileRemove{Path: "project/noise.log"}); err != nil {
+		t.Error(err)
+	}
+	got := unpacked(t, d, "project")
+	if len(got) != 7 || got["notes/er/note"] != "ü\n" || got["add.sh"] != "#!/bin/sh\necho $(($1 + $2))\n" || got["result"] != "passed\n" {
+		t.Errorf("fetched %q", got)
+	}
+	list, err := c.ListFiles(ctx, "s", &api.FileList{Path: "project"})
+	if err != nil || len(list.Entries) != 5 {
+		t.Errorf("listed %+v, %v", list, err)
+	}
+	// Nothing goes on after it, and nothing is left.
+	if s, err := c.Session(ctx, "s"); err != nil || s.Running != 0 {
+		t.Errorf("session %+v, %v", s, err)
+	}
+}
+
+func archiveOf(t *testing.T, tree map[string]string) io.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, text := range tree {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+// unpacked downloads an archive: names with what is in them, of directories with a slash and nothing.
+func unpacked(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
+	t.Helper()
+	body, err := d.DownloadArchive(t.Context(), "s", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	got := map[string]string{}
+	for r := tar.NewReader(body); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return got
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[h.Name] = string(text)
+	}
+}
+
+// T18, T19: links lead where they lead a program of the box, and nowhere else.
+func TestFilesOfTheHostAreNotReached(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	secret := boxtest.TempDir(t) + "/secret"
+	succeeds(t, d, "s", sh("ln -s /etc/shadow shadow; ln -s ../../../../../../etc/shadow relative; ln -s "+secret+" secret; ln -s /proc/1/root/etc/shadow root; ln -s /proc/self/root proc; ln -s nothing dangling; echo x >f; ln -s f link"))
+	for _, path := range []string{"shadow", "relative", "secret", "dangling", "missing", "/etc/shadow", secret, "../../.." + secret} {
+		for verb, got := range verbs(t, d, path) {
+			if got != "not_found" && (verb != "stat" || path != "dangling") {
+				t.Errorf("%s %s: %q, want what a missing file is", verb, path, got)
+			}
+		}
+	}
+	for verb, got := range verbs(t, d, "root") {
+		if got != "not_found" && got != "not_permitted" {
+			t.Errorf("%s of the root of PID 1: %q", verb, got)
+		}
+	}
+	if got, k := readFile(t, d, "proc/etc/hostname"); k != "" || got != "s\n" {
+		t.Errorf("the root of the program is not that of the box: %q %s", got, k)
+	}
+	if got, k := readFile(t, d, "link"); got != "x\n" || k != "" {
+		t.Errorf("a link within is %q %s", got, k)
+	}
+	// The image is nobody's in the box to change.
+	for _, path := range []string{"/etc/hostname2", "/usr/bin/sh2", "/var/lib/boxd/boxfiles", "/proc/sys/kernel/hostname", "/sys/x"} {
+		_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: path, Content: "x", NoParents: true})
+		if k := fileKind(t, err); k == "" {
+			t.Errorf("%s was written", path)
+		}
+	}
+}
+
+// verbs tries what can be tried on a path without changing anything.
+func verbs(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
+	t.Helper()
+	ctx, c, got := t.Context(), d.Client, map[string]string{}
+	_, err := c.ReadFile(ctx, "s", &api.FileRead{Path: path})
+	got["read"] = fileKind(t, err)
+	_, err = c.EditFile(ctx, "s", &api.FileEdit{Path: path, Edits: []api.FileReplacement{{Old: "a", New: "b"}}})
+	got["edit"] = fileKind(t, err)
+	_, err = c.StatFile(ctx, "s", &api.FileStat{Path: path})
+	got["stat"] = fileKind(t, err)
+	_, err = c.ListFiles(ctx, "s", &api.FileList{Path: path})
+	got["list"] = fileKind(t, err)
+	_, err = c.GrepFiles(ctx, "s", &api.FileGrep{Pattern: "x", Path: path})
+	got["grep"] = fileKind(t, err)
+	_, err = c.GlobFiles(ctx, "s", &api.FileGlob{Pattern: "*", Path: path})
+	got["glob"] = fileKind(t, err)
+	body, err := c.DownloadArchive(ctx, "s", path)
+	if err == nil {
+		body.Close()
+	}
+	got["archive"] = fileKind(t, err)
+	return got
+}
+
+// T21, T25.
+func TestStrangeFilesHaveDefinedAnswers(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	succeeds(t, d, "s", sh(`mkfifo fifo; printf x >"$(printf 'new\nline')"; printf x >"$(printf 'caf\351')"; printf 'a\000b' >binary; mkdir dir`))
+	for path, want := range map[string]string{"fifo": "not_regular", "/dev/zero": "not_regular", "/dev/tty": "not_regular", "/proc/self/status": "not_regular", "binary": "binary", "dir": "is_directory", "binary/x": "not_directory", strings.Repeat("x", 300): "bad_path"} {
+		if _, k := readFile(t, d, path); k != want {
+			t.Errorf("%.20s is %q, want %q", path, k, want)
+		}
+	}
+	list, err := d.ListFiles(t.Context(), "s", &api.FileList{})
+	if err != nil || len(list.Entries) != 5 {
+		t.Fatalf("listed %+v, %v", list, err)
+	}
+	for _, e := range list.Entries {
+		want := ""
+		if strings.HasPrefix(e.Path, "caf") {
+			want = base64.StdEncoding.EncodeToString([]byte("caf\xe9"))
+		}
+		if e.PathBase64 != want {
+			t.Errorf("%q has %q beside it", e.Path, e.PathBase64)
+		}
+	}
+	got, err := d.ReadFile(t.Context(), "s", &api.FileRead{PathBase64: base64.StdEncoding.EncodeToString([]byte("caf\xe9"))})
+	if err != nil || got.Content != "x" {
+		t.Errorf("by its bytes: %+v, %v", got, err)
+	}
+}
+
+// Nobody in the box can look into the program that serves its files, nor change or trace it.
+func TestTheFilesProgramIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	r := in(t, d, "s", sh("ls -l /var/lib/boxd/boxfiles; cat /var/lib/boxd/boxfiles >copy; echo >>/var/lib/boxd/boxfiles; rm -f /var/lib/boxd/boxfiles; chmod u+s /var/lib/boxd/boxfiles; mv /var/lib/boxd/boxfiles /tmp"))
+	if !strings.HasPrefix(r.Stdout, "-rwx--x--x") || strings.Count(r.Stderr, "\n") != 5 {
+		t.Errorf("stdout %q, stderr %q: want it executable, and five refusals", r.Stdout, r.Stderr)
+	}
+	// Somebody who starts it himself cannot even see it: /proc shows a user what that may trace.
+	if out := succeeds(t, d, "s", sh("sleep 60 | /var/lib/boxd/boxfiles & p=$!; while [ -e /proc/$p ]; do :; done; kill $p && echo unseen")); out != "unseen\n" {
+		t.Errorf("it is not there: %q", out)
+	}
+}
+
+// T26, T27: an archive is taken whole or not at all.
+func TestArchivesAreRefusedWhole(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[files]\narchive_bytes = \"1MiB\"\narchive_file = \"64KiB\"\narchive_entries = 10\n")
+	create(t, d, api.SessionRequest{ID: "s"})
+	many := map[string]string{}
+	for i := range 11 {
+		many[fmt.Sprint(i)] = ""
+	}
+	for name, tc := range map[string]struct {
+		tree map[string]string
+		want string
+	}{
+		"parent":   {map[string]string{"a": "1", "../b": "2"}, "bad_archive"},
+		"absolute": {map[string]string{"a": "1", "/tmp/b": "2"}, "bad_archive"},
+		"large":    {map[string]string{"a": "1", "b": strings.Repeat("x", 65<<10)}, "too_large"},
+		"many":     {many, "too_large"},
+	} {
+		_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, archiveOf(t, tc.tree))
+		if k := fileKind(t, err); k != tc.want {
+			t.Errorf("%s: %q, want %q", name, k, tc.want)
+		}
+	}
+	// Who hangs up halfway has sent nothing.
+	whole, err := io.ReadAll(archiveOf(t, map[string]string{"a": strings.Repeat("x", 60<<10)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hungUp := errors.New("hung up")
+	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, io.MultiReader(bytes.NewReader(whole[:30<<10]), failing{hungUp}))
+	if err == nil {
+		t.Error("half an archive was taken")
+	}
+	boxtest.Eventually(t, "nothing is left", func() bool { return succeeds(t, d, "s", sh("ls -A /workspace; ls -d /tmp/b 2>/dev/null; true")) == "" })
+	// What is there is not replaced unasked.
+	succeeds(t, d, "s", sh("echo mine >a"))
+	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, archiveOf(t, map[string]string{"a": "1", "b": "2"}))
+	if k := fileKind(t, err); k != "exists" {
+		t.Errorf("something in the way: %q", k)
+	}
+	if got := succeeds(t, d, "s", sh("cat a; ls -A")); got != "mine\na\n" {
+		t.Errorf("there is %q", got)
+	}
+	if _, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace", Overwrite: true}, archiveOf(t, map[string]string{"a": "1", "b": "2"})); err != nil {
+		t.Error(err)
+	}
+	if got := succeeds(t, d, "s", sh("cat a; ls -A")); got != "1a\nb\n" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// T20: a program that renames meanwhile gets nobody out of its box, and no call hangs.
+func TestARenamerGetsNobodyOut(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	succeeds(t, d, "s", sh("mkdir d; echo inside >d/file; ln -s /etc swap"))
+	line := "while :; do mv -T d x; mv -T swap d; mv -T x swap; mv -T d x; mv -T swap d; mv -T x swap; done 2>/dev/null"
+	if _, _, err := d.StartProcess(t.Context(), "s", "renamer", &api.ProcessRequest{Command: &line}); err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		if got, k := readFile(t, d, "d/file"); got != "" && got != "inside\n" {
+			t.Fatalf("read %q %s", got, k)
+		}
+		_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: "d/new", Content: "x", NoParents: true})
+		fileKind(t, err)
+		_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "d", Overwrite: true}, archiveOf(t, map[string]string{"sub/a": "1"}))
+		fileKind(t, err)
+		err = d.RemoveFile(t.Context(), "s", &api.FileRemove{Path: "d/sub", Recursive: true})
+		fileKind(t, err)
+	}
+}
+
+// The limits of a session hold for what is done to its files, and are told.
+func TestFilesObeyTheSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[files]\nmax_content = \"1MiB\"\n")
+	create(t, d, api.SessionRequest{ID: "s"})
+	_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: "f", Content: strings.Repeat("x", 1<<20+1)})
+	refused(t, err, 400, "content")
+	succeeds(t, d, "s", sh("head -c 3000000 /dev/zero | tr '\\0' x >large"))
+	got, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "large", MaxBytes: 1 << 20})
+	if err != nil || len(got.Content) != 1<<20 || got.TruncatedBy != "bytes" || got.NextByteOffset != 1<<20 {
+		t.Errorf("read %d bytes, %v", len(got.Content), err)
+	}
+	_, err = d.EditFile(t.Context(), "s", &api.FileEdit{Path: "large", Edits: []api.FileReplacement{{Old: "x", New: "y", All: true}}})
+	if k := fileKind(t, err); k != "too_large" {
+		t.Errorf("edited: %q", k)
+	}
+	if n := len(unpacked(t, d, "large")["large"]); n != 3000000 {
+		t.Errorf("fetched %d bytes", n)
+	}
+	_, err = d.ReadFile(t.Context(), "other", &api.FileRead{Path: "large"})
+	refused(t, err, 404, "")
+	for _, a := range asOther(t, d, request("POST", "/v1/sessions/s/fs/read", `{"path":"large"}`), request("GET", "/v1/sessions/s/archive", "")) {
+		if a.Code != 404 {
+			t.Errorf("somebody else: %d %s", a.Code, a.Body)
+		}
+	}
+}

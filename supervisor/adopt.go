@@ -220,14 +220,18 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 
 // ownerOf is what a record has of a principal.
 func ownerOf(p Principal) records.Owner {
-	return records.Owner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin)}
+	return records.Owner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin), Role: p.Role.String()}
 }
 
 // principalOf is the principal of a record.
 func principalOf(o records.Owner) Principal {
 	p := Principal{Name: o.Name, UID: o.UID, GID: o.GID, Groups: o.Groups, Role: access.User}
-	if o.Admin {
+	var role access.Role
+	switch err := role.UnmarshalText([]byte(o.Role)); {
+	case o.Admin:
 		p.Role = access.Admin
+	case err == nil && role > 0 && role < access.Admin:
+		p.Role = role
 	}
 	return p
 }

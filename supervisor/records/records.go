@@ -38,6 +38,7 @@ type Owner struct {
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
 	Admin  bool     `json:"admin,omitempty"`
+	Role   string   `json:"role,omitempty"` // "": an earlier boxd has written it, and Admin tells
 }
 
 // Dir is the directory of all records.

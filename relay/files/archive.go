@@ -3,8 +3,10 @@
 package files
 
 import (
+	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -62,12 +64,29 @@ func Download(c *route.Call) (any, error) {
 	return nil, err
 }
 
-// feeder reads the body of a request as it comes.
-type feeder struct{ c *route.Call }
+// feeder reads the body of a request as it comes, until the request has its answer: whoever still waits for a piece
+// then must not touch the deadlines of the next request.
+type feeder struct {
+	c    *route.Call
+	mu   sync.Mutex
+	over bool // guarded by mu
+}
 
-func (f feeder) Read(p []byte) (int, error) {
+func (f *feeder) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	if f.over {
+		f.mu.Unlock()
+		return 0, io.ErrUnexpectedEOF
+	}
 	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(patience)) // as above
+	f.mu.Unlock()
 	return f.c.R.Body.Read(p)
+}
+
+func (f *feeder) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
 }
 
 // Upload makes a directory's content of the archive in the body.
@@ -93,7 +112,9 @@ func Upload(c *route.Call) (any, error) {
 	if query.Has("case_twins") {
 		req.CaseTwins = !req.CaseTwins // the query says whether they may be
 	}
-	a, err := does.Unpack(c.Context(), s, req, feeder{c})
+	body := &feeder{c: c}
+	defer body.end()
+	a, err := does.Unpack(c.Context(), s, req, body)
 	if err != nil {
 		return nil, err
 	}

@@ -196,9 +196,9 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 	for range 5 {
 		s := create(t, d, api.SessionRequest{ID: "s1"})
 		results := make(chan api.ExecResult, 2)
-		for range cap(results) {
+		for i := range cap(results) {
 			go func() {
-				r, err := d.Exec(t.Context(), "s1", new(sh("sleep 1000")))
+				r, err := d.Exec(t.Context(), "s1", new(sh(fmt.Sprintf("touch run%d; exec sleep 1000", i))))
 				if err != nil {
 					t.Error(err)
 				}
@@ -206,8 +206,8 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 			}()
 		}
 		boxtest.Eventually(t, "both run", func() bool {
-			s, err := d.Session(t.Context(), "s1")
-			return err == nil && s.Running == 2
+			r := in(t, d, "s1", sh("test -e run0 -a -e run1"))
+			return r.ExitCode != nil && *r.ExitCode == 0
 		})
 		if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
 			t.Fatal(err)

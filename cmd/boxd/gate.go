@@ -22,7 +22,7 @@ func gateConfig(c *config.Config, started *config.Daemon) *gate.Config {
 
 // openGate makes the gate of a configuration; the directory is where it keeps grants.
 func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error) {
-	state, err := prepareGate(cfg, &cfg.Daemon, log)
+	state, err := prepareGate(cfg, &cfg.Daemon, gate.Credentials(), log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -37,8 +37,8 @@ func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error
 	return gate.New(state, store, log), dir, nil
 }
 
-func prepareGate(cfg *config.Config, started *config.Daemon, log *slog.Logger) (*gate.State, error) {
-	state, err := gate.Prepare(gateConfig(cfg, started), rules.Host(), gate.Credentials())
+func prepareGate(cfg *config.Config, started *config.Daemon, credentials string, log *slog.Logger) (*gate.State, error) {
+	state, err := gate.Prepare(gateConfig(cfg, started), rules.Host(), credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func prepareGate(cfg *config.Config, started *config.Daemon, log *slog.Logger) (
 // applyTo puts a configuration in force: all of it or nothing.
 func applyTo(policies func(policy.Config) error, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
 	return func(next *config.Config) error {
-		state, err := prepareGate(next, &started.Daemon, log)
+		state, err := prepareGate(next, &started.Daemon, gate.Credentials(), log)
 		if err == nil {
 			err = policies(next.Config)
 		}

@@ -75,7 +75,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	cfg, err := load()
 	if err == nil && *check {
-		_, err = prepareGate(&cfg, &cfg.Daemon, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
+		_, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	}
 	if err != nil || *check {
 		return err

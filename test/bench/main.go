@@ -48,10 +48,17 @@ const program = "/bin/true"
 const settle = 10 * time.Millisecond
 
 func run(ctx context.Context) error {
-	streamRounds := flag.Int("streams", 5, "measurements of each way to carry a stream")
+	streamRounds := flag.Int("streams", 5, "measurements of each way to carry a stream; 0 leaves those out")
+	turns := flag.Int("turns", 5, "turns of a user alone and beside a crowd; 0 leaves those out")
+	only := flag.String("only", "", "measure cases alone whose name has this `text`, and the floor")
+	clients := flag.Int("crowd", 0, "be that many clients of one user; for bench itself")
+	socket := flag.String("socket", "", "of the boxd they are clients of")
 	rounds := flag.Int("rounds", 200, "measurements of each case")
 	bin := flag.String("bin", "bin", "`directory` of the programs to measure")
 	flag.Parse()
+	if *clients > 0 {
+		return crowd(*socket, *clients)
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("boxes need root")
 	}
@@ -65,6 +72,7 @@ func run(ctx context.Context) error {
 	if err := b.makeCases(ctx); err != nil {
 		return err
 	}
+	b.cases = slices.DeleteFunc(b.cases, func(m *measure) bool { return m.name != floorName && !strings.Contains(m.name, *only) })
 	for range *rounds {
 		rand.Shuffle(len(b.cases), func(i, j int) { b.cases[i], b.cases[j] = b.cases[j], b.cases[i] })
 		for _, m := range b.cases {
@@ -83,6 +91,14 @@ func run(ctx context.Context) error {
 	}
 	if err := report(os.Stdout, b.cases); err != nil {
 		return err
+	}
+	if *turns > 0 {
+		if err := b.others(ctx, *turns, 64); err != nil {
+			return err
+		}
+	}
+	if *streamRounds == 0 {
+		return nil
 	}
 	return b.streams(ctx, b.client, *streamRounds)
 }
@@ -149,9 +165,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add("boxd: exec in a live session, bare HTTP client", timed(func() error {
-		return bare.post("/v1/sessions/bench/exec", `{"argv":["`+program+`"]}`)
-	}))
+	b.add("boxd: exec in a live session, bare HTTP client", timed(func() error { return bare.exec("bench") }))
 	b.add("boxd: exec in a live session, Go client", timed(func() error { return succeed(c.Exec(ctx, "bench", trueRequest())) }))
 	for _, d := range []struct {
 		name string
@@ -162,7 +176,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
 	}
-	if err := b.warmCases(ctx); err != nil {
+	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx)); err != nil {
 		return err
 	}
 	if err := b.addCommand(ctx, "boxd: boxctl run, the whole program", filepath.Join(b.bin, "boxctl"),
@@ -343,9 +357,9 @@ func newBareClient(socket string) (*bareClient, error) {
 	return &bareClient{conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
-// post makes a request and checks that its answer tells of exit code 0.
-func (c *bareClient) post(path, body string) error {
-	return c.expect(path, body, `"exit_code":0`)
+// exec runs the program in a session and checks that the answer tells of exit code 0.
+func (c *bareClient) exec(session string) error {
+	return c.expect("/v1/sessions/"+session+"/exec", `{"argv":["`+program+`"]}`, `"exit_code":0`)
 }
 
 // expect makes a request and checks that its answer has some text.

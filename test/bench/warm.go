@@ -50,7 +50,7 @@ func (b *bench) warmCases(ctx context.Context) error {
 	create := func(id string) error { return bare.expect("/v1/sessions", `{"id":"`+id+`"}`, `"state":"ready"`) }
 	b.add("boxd: create, a box is ahead of need", once(create))
 	b.add("boxd: create, a box is ahead of need, + first exec", once(func(id string) error {
-		return errors.Join(create(id), bare.post("/v1/sessions/"+id+"/exec", `{"argv":["`+program+`"]}`))
+		return errors.Join(create(id), bare.exec(id))
 	}))
 	return nil
 }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// bounds is a policy that counts everything that can be counted, and refuses none of it.
+const bounds = `[policy.default]
+sessions = 100
+processes = 1000
+executions = 1000
+executions_per_day = 100000000
+executions_per_minute = 10000000
+total_memory = "100GiB"
+total_cpus = 1000.0
+[policy.default.ceilings]
+cpus = 64.0
+memory = "64GiB"
+pids = 4096
+timeout = "1h"
+max_lifetime = "48h"
+ttl = "24h"
+`
+
+// costCases are what policy and audit cost of an execution: that of a user whom a policy holds to all its bounds, with
+// the record of the call, and that of root, whom none holds, in a boxd that has no records. No setting switches those
+// off, so that boxd is built here, with one line changed.
+func (b *bench) costCases(ctx context.Context) error {
+	without, err := b.withoutRecords(ctx)
+	if err != nil {
+		return err
+	}
+	whole := b.bin
+	for _, d := range []struct{ name, bin string }{{"p", whole}, {"q", without}} {
+		b.bin = d.bin
+		_, err := b.startDaemon(ctx, d.name, 1, bounds)
+		b.bin = whole
+		if err != nil {
+			return err
+		}
+		if _, err := b.open(d.name); err != nil {
+			return err
+		}
+	}
+	for _, c := range []struct {
+		daemon string
+		uid    uint32
+		name   string
+	}{
+		{"q", 0, "boxd: exec, neither policy nor audit"},
+		{"q", quietUID, "boxd: exec, policy, no audit"},
+		{"p", 0, "boxd: exec, audit, no policy"},
+		{"p", quietUID, "boxd: exec, policy and audit"},
+	} {
+		bare, err := bareClientOf(filepath.Join(b.dir, c.daemon, "s"), c.uid)
+		if err == nil {
+			err = bare.expect("/v1/sessions", `{"id":"cost","ttl":"1h"}`, `"state":"ready"`)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		if recorded, err := b.hasRecords(c.daemon); err != nil || recorded != (c.daemon == "p") {
+			return errors.Join(err, fmt.Errorf("%s: there are records: %t", c.name, recorded))
+		}
+		b.add(c.name, timed(func() error { return bare.exec("cost") }))
+	}
+	return nil
+}
+
+// withoutRecords builds a boxd that records no call, and returns the directory of it and its companions.
+func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
+	const source, line, instead = "relay/trail/trail.go", "if t.alter && c.Audit != nil {", "if t.alter = false; t.alter {"
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", err
+	}
+	if bytes.Count(text, []byte(line)) != 1 {
+		return "", fmt.Errorf("%s: not the file that is known here", source)
+	}
+	path, err := filepath.Abs(source)
+	if err != nil {
+		return "", err
+	}
+	changed, overlay := filepath.Join(b.dir, "trail.go"), filepath.Join(b.dir, "overlay.json")
+	dir = filepath.Join(b.dir, "without")
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+	if err != nil {
+		return "", err
+	}
+	for name, data := range map[string][]byte{changed: bytes.Replace(text, []byte(line), []byte(instead), 1), overlay: list} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			return "", err
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", dir+"/", "./cmd/boxd", "./cmd/boxkeeper", "./cmd/boxinit", "./cmd/boxfiles")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build a boxd without records: %w: %s", err, out)
+	}
+	return dir, nil
+}
+
+// hasRecords reports whether the audit log of a daemon has the calls that have made sessions.
+func (b *bench) hasRecords(daemon string) (bool, error) {
+	files, err := filepath.Glob(filepath.Join(b.dir, daemon, "state", "audit", "*"))
+	if err != nil || len(files) == 0 {
+		return false, err
+	}
+	text, err := os.ReadFile(files[0])
+	return bytes.Contains(text, []byte("POST /v1/sessions")), err
+}

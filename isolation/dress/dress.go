@@ -69,10 +69,11 @@ func setHostname(uts int, hostname string) error {
 	return <-done
 }
 
-// rewrite replaces the text of a file that PID 1 has made. Nothing on the way may be a link.
+// rewrite replaces the text of a file that PID 1 has made. Nothing on the way may be a link, and nobody waits for who
+// reads a FIFO.
 func rewrite(root int, name, text string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_TRUNC | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return err

@@ -80,6 +80,7 @@ func mayImport() map[string]string {
 		"supervisor/audit":     "internal/chain internal/fault internal/quantity",
 		"supervisor/admission": "internal/fault",
 		"supervisor/ended":     "",
+		"supervisor/turns":     "",
 		"supervisor/naming":    "internal/fault",
 		"supervisor/policy":    "access supervisor/machine supervisor/naming cgroup cgroup/usage isolation internal/fault internal/quantity",
 		"supervisor/quota":     "supervisor/policy internal/fault internal/quantity",
@@ -93,8 +94,8 @@ func mayImport() map[string]string {
 		"supervisor/result":    "supervisor/policy cgroup cgroup/usage isolation internal/quantity",
 		"supervisor/records":   "supervisor/policy isolation isolation/output internal/durable internal/fdpass",
 		"supervisor/gate":      "internal/durable internal/fault",
-		"supervisor/session":   "supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
-		"supervisor":           "supervisor/quota supervisor/ledger supervisor/events access supervisor/admission supervisor/ended supervisor/gate supervisor/pool supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
+		"supervisor/session":   "supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
+		"supervisor":           "supervisor/turns supervisor/quota supervisor/ledger supervisor/events access supervisor/admission supervisor/ended supervisor/gate supervisor/pool supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		"supervisor/files":     "supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
 		// ways in
 		"relay/api":         "internal/quantity",

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
@@ -118,6 +120,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
 		Events:  parts.Events,
 		Book:    v.book, Used: v.ledger.AddCPU,
+		Turns: turns.New(turns.PerCore*runtime.GOMAXPROCS(0), turns.Hold),
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	host, err := v.lookAtHost(ctx)

@@ -3,6 +3,8 @@
 package supervisor
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -25,6 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,7 +49,7 @@ func bare(t *testing.T) *Supervisor {
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU}
+	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: turns.New(1, time.Hour)}
 	return v
 }
 
@@ -289,4 +293,35 @@ func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
 			t.Errorf("%q comes back as %s", text, principalOf(odd).Role)
 		}
 	}
+}
+
+// One who goes while it waits for its turn has begun nothing, and holds nothing.
+func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		v := bare(t)
+		s := ready(t, v, "a", time.Hour, time.Now())
+		over, err := v.sessionHost.Turns.Begin(t.Context(), s.Owner.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Start(ctx, &session.ExecRequest{Argv: []string{"true"}})
+			ended <- err
+		}()
+		synctest.Wait()
+		if info := s.Info(); info.Running != 1 || v.executed.Load() != 0 {
+			t.Errorf("%d are under way, %d have started", info.Running, v.executed.Load())
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("it has ended with %v", err)
+		}
+		over()
+		if info := s.Info(); info.Running != 0 || v.executed.Load() != 0 {
+			t.Errorf("%d are under way, %d have started", info.Running, v.executed.Load())
+		}
+	})
 }

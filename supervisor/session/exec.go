@@ -27,6 +27,7 @@ type ExecRequest = command.Exec
 type Execution struct {
 	session *Session
 	release func() // gives back what was reserved
+	over    func() // gives back its turn
 	program *client.Program
 	timeout time.Duration
 	clamped []policy.Clamp
@@ -101,8 +102,15 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	if err != nil {
 		return nil, err
 	}
+	over, err := s.host.Turns.Begin(ctx, s.Owner.Name)
+	if err != nil {
+		release()
+		s.done()
+		return nil, err
+	}
 	p, err := box.Start(cmd, files)
 	if err != nil {
+		over()
 		release()
 		s.done()
 		if errors.Is(err, client.ErrBoxLost) {
@@ -112,7 +120,7 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	}
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
-	e := &Execution{caller: context.WithoutCancel(ctx), session: s, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
+	e := &Execution{caller: context.WithoutCancel(ctx), session: s, over: over, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
 	e.due = time.Now().Add(e.timeout + process.KillPatience)
 	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
 	return e, nil
@@ -231,6 +239,7 @@ func (e *Execution) Close() {
 			_ = e.Kill()
 			<-e.program.Exited()
 		}
+		e.over()
 		e.late.Stop()
 		if e.stdin != nil {
 			e.stdin.Abandon()

@@ -33,6 +33,7 @@ type slot struct {
 	err     error
 	over    chan struct{} // closed when the process has ended and counts no more
 	release func()        // gives back what was reserved; nil of one that is past
+	turn    func()        // gives back the turn in which it has begun; nil of one that was found
 	timer   *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
 }
 
@@ -132,7 +133,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (en
 // launchProcess starts the process of a place, outside any lock.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
-	p, err := process.Start(s.home(ctx), spec)
+	p, err := s.startInTurn(ctx, entry, spec)
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = Gone(s.ID)
@@ -145,6 +146,21 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 	entry.process = p
 	s.Tell(ctx, happened(spec.ID, spec.Managed, events.ProcessStarted, events.ExecStarted))
 	s.drive(ctx, entry)
+}
+
+// startInTurn starts the process when its owner's turn has come.
+func (s *Session) startInTurn(ctx context.Context, entry *slot, spec *process.Spec) (*process.Process, error) {
+	turn, err := s.host.Turns.Begin(ctx, s.Owner.Name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := process.Start(s.home(ctx), spec)
+	if err != nil {
+		turn()
+		return nil, err
+	}
+	entry.turn = turn
+	return p, nil
 }
 
 // home is what processes get from their session.
@@ -167,6 +183,9 @@ func (s *Session) home(ctx context.Context) process.Home {
 func (s *Session) drive(ctx context.Context, entry *slot) {
 	s.host.Work.Go(func() {
 		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
+		if entry.turn != nil {
+			entry.turn()
+		}
 		if !entry.past {
 			s.tellEnd(ctx, entry.process, entry.managed)
 			s.processEnded(ctx, entry)

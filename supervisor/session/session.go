@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
 // Host is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
@@ -36,6 +37,7 @@ type Host struct {
 	Book     *quota.Book     // what owners have
 	Used     func(owner string, cpu time.Duration)
 	Line     *admission.Line // where executions wait for room in their session
+	Turns    *turns.Turns    // of which owner how many programs begin at a time
 	Bequeath func(*Session)  // gives PID 1 what the next boxd needs, anew
 	Keep     func(*Session)  // writes down what has changed of the session
 	Reclaim  func(*Session)  // takes back memory that nothing needs, as far as that can be

@@ -26,7 +26,7 @@ import (
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot,
 	})
 }
 
@@ -106,14 +106,20 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		return fmt.Errorf("workspaces: %w", err)
 	}
 	sessions := map[string]string{} // by the keys of their boxes
+	var errs []error
+	all := slices.Clone(living)
 	for _, key := range recorded {
 		box := key
 		if r, err := v.records.Read(key); err == nil { // or adopt says what is wrong with it
-			box = r.BoxKey()
+			if box = r.BoxKey(); r.OneShot { // who waited for it is gone
+				errs = append(errs, v.records.Remove(key))
+				all = append(all, box)
+				continue
+			}
 		}
 		sessions[box] = key
 	}
-	all := slices.Concat(slices.Collect(maps.Keys(sessions)), living)
+	all = slices.Concat(slices.Collect(maps.Keys(sessions)), all)
 	for _, o := range orphans {
 		all = append(all, o.Name())
 	}
@@ -121,7 +127,6 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	var (
 		work sync.WaitGroup
 		mu   sync.Mutex
-		errs []error
 		room = make(chan struct{}, adoptAtOnce)
 	)
 	for _, box := range slices.Compact(all) {

@@ -239,8 +239,10 @@ func (d *Daemon) removeAll() {
 	ctx := context.Background() // that of the test has ended
 	list, err := d.Sessions(ctx, true)
 	for _, s := range list {
+		d.Owner = s.Owner
 		err = errors.Join(err, d.Delete(ctx, s.ID))
 	}
+	d.Owner = ""
 	if err != nil {
 		d.t.Error(err)
 	}

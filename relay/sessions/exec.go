@@ -99,7 +99,9 @@ func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRe
 	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
 		return nil, err
 	}
-	s, isNew, err := c.Sup.Create(c.Context(), c.Who, wire.SessionRequest(req))
+	want := wire.SessionRequest(req)
+	want.OneShot = true
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
 	if err == nil && !isNew {
 		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
 			WithHint("run it in that session, or leave the id out")

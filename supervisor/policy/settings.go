@@ -25,6 +25,7 @@ type Request struct {
 	Template        string // of the id; "": the configured one
 	Variables       map[string]string
 	MadeUp          bool   // set where the id was: nobody could ask for the session who does not learn it
+	OneShot         bool   // it ends with the call that asks for it: nobody else could come for it, nor the next boxd
 	Profile         string // "": the configured default
 	Image           *string
 	Network         *string

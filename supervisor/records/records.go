@@ -29,6 +29,8 @@ type Record struct {
 	Enforced map[string]policy.Mechanism `json:"enforcement"`
 	Box      string                      `json:"box,omitempty"`    // key of the box, if that was made ahead of need
 	Asleep   bool                        `json:"asleep,omitempty"` // it is frozen because nobody uses it
+	// OneShot says that it ends with the call that has made it, and so with the boxd that served that.
+	OneShot bool `json:"one_shot,omitempty"`
 }
 
 // Owner is whose session it is.

@@ -53,13 +53,14 @@ type Params struct {
 	Made     *policy.Config // the configuration it is made or taken over under
 	Env      []string       // NAME=value of every program that adds nothing
 	Enforced map[string]policy.Mechanism
+	OneShot  bool // no later boxd takes it over
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
-		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced,
+		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
 }
@@ -72,6 +73,7 @@ type Session struct {
 	Hostname string
 	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
+	OneShot  bool // no later boxd takes it over
 	host     *Host
 	profile  policy.Profile
 	made     *policy.Config // the configuration it was made or taken over under

@@ -242,3 +242,29 @@ func TestADeadBoxMadeAheadIsNotUsed(t *testing.T) {
 		}
 	}
 }
+
+// A session of one execution ends with the boxd that was to answer: nobody knows its id.
+func TestAOneShotEndsWithItsBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.Warm()
+	before := d.Look()
+	over := make(chan error, 1)
+	go func() {
+		_, err := d.Run(context.WithoutCancel(t.Context()), &api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"sleep", "100"}}})
+		over <- err
+	}()
+	boxtest.Eventually(t, "it runs", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && s.Running == 1
+	})
+	d.Kill()
+	if err := <-over; err == nil {
+		t.Error("it has ended")
+	}
+	d.Restart()
+	if left := sessions(t, d); len(left) != 0 {
+		t.Errorf("there are %q", left)
+	}
+	d.NothingLeft(before)
+}

@@ -307,13 +307,17 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			s.routes = []route.Route{line("POST /", access.User, "", func(*route.Call) (any, error) {
 				return route.Created{Body: api.Session{ID: "s"}, Undo: func() { undone = true }}, nil
 			})}
-			w := http.ResponseWriter(httptest.NewRecorder())
+			answer := httptest.NewRecorder()
+			w := http.ResponseWriter(answer)
 			if tc.hangsUp {
 				w = deaf{w}
 			}
 			s.ServeHTTP(w, as(ctx, access.Principal{Name: "uid:1", Role: access.User}, http.MethodPost, "/"))
 			if undone != tc.want {
 				t.Errorf("undone: %v", undone)
+			}
+			if tc.gone && answer.Code != http.StatusServiceUnavailable { // it is boxd that goes, for all we know
+				t.Errorf("the answer is %d %q", answer.Code, answer.Body)
 			}
 		})
 	}

@@ -201,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		c.Fail(r.Context(), err)
 	case body != nil:
-		c.Reply(body)
+		c.Reply(body) //nolint:contextcheck // it has that of the request
 	}
 }
 

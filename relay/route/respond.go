@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // Created makes the answer 201 instead of 200. What was made is undone if the caller cannot be told of it.
@@ -24,11 +25,12 @@ type Created struct {
 func (c *Call) Reply(body any) {
 	switch b := body.(type) {
 	case Created:
-		gone := c.Context().Err() != nil
-		if !gone {
-			gone = c.send(http.StatusCreated, "application/json", b.Body) != nil
+		if c.Context().Err() != nil && b.Undo != nil { // the caller has gone, or boxd does
+			b.Undo()
+			c.Fail(c.Context(), supervisor.Stopping())
+			return
 		}
-		if gone && b.Undo != nil {
+		if c.send(http.StatusCreated, "application/json", b.Body) != nil && b.Undo != nil {
 			b.Undo()
 		}
 	case Answer:

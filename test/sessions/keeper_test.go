@@ -353,9 +353,17 @@ func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
 	for i, l := range letters {
 		want[i] = key(l)
 	}
-	if got, err := k.List(tr.t.Context()); err != nil || !slices.Equal(got, want) {
-		tr.t.Errorf("boxes: %q, %v, want %q", got, err, want)
-	}
+	var got []string
+	defer func() {
+		if tr.t.Failed() {
+			tr.t.Logf("boxes: %q, want %q", got, want)
+		}
+	}()
+	boxtest.Eventually(tr.t, "the keeper has the boxes that live", func() bool { // what has died may just be cleaned up
+		var err error
+		got, err = k.List(tr.t.Context())
+		return err == nil && slices.Equal(got, want)
+	})
 }
 
 // A box has one keeper after the other, whichever way they go.

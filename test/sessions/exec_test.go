@@ -245,8 +245,8 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	for i := range n {
 		all.Go(func() {
 			// Each waits for all: they cannot come one after the other.
-			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.02; done; echo %d", i, n, i)
-			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line})
+			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
+			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: duration("2m")})
 			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
 				t.Errorf("%d: %s, %v", i, show(r), err)
 			}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,8 +79,11 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "boxd is stopped", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID()))
-		return err == nil && strings.Contains(string(stat), ") T ")
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.PID())) // each thread stops for itself
+		return len(stats) > 0 && !slices.ContainsFunc(stats, func(path string) bool {
+			stat, err := os.ReadFile(path)
+			return err != nil || !strings.Contains(string(stat), ") T ")
+		})
 	})
 	m.Drain()
 	if err := m.Heard.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {

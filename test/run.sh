@@ -36,13 +36,13 @@ layer() { # NAME COMMAND...
 
 # Packages whose tests start boxes; all others need neither root nor a particular kernel, but for
 # test/install, test/host and test/limits, which only the virtual machine has everything for.
-boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./test/api ./cmd/boxctl'
+boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./test/soak ./test/api ./cmd/boxctl'
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
 pure() {
 	need gcc 'gcc libc6-dev' && need man man-db && need groff groff-base && need mandoc mandoc && need zsh zsh && need fish fish || return
 	local all
-	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e /test/api -e /test/host -e /test/install -e /test/packages -e /cmd/boxctl) || return
+	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/api -e /test/host -e /test/install -e /test/packages -e /cmd/boxctl) || return
 	BOXD_TEST_STRICT=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
 }
 
@@ -54,7 +54,7 @@ real() {
 	local bin
 	bin=$(mktemp -d) && chmod 755 "$bin" || return
 	CGO_ENABLED=0 go build -o "$bin/" ./cmd/... && CGO_ENABLED=1 go build -race -o "$bin/" ./cmd/boxd &&
-		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -p 1 -shuffle=on -timeout 20m $boxes
+		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 SOAK=${patience:+1} CGO_ENABLED=0 go test -count=1 -p 1 -shuffle=on -timeout "${patience:-20m}" $boxes
 	local status=$?
 	rm -rf "$bin"
 	return $status
@@ -80,9 +80,15 @@ machine() {
 	return $status
 }
 
+# The soak alone, for a long time.
+soak() {
+	boxes=./test/soak patience=2h real
+}
+
 layer pure pure
 layer packages packages
 layer boxes real
+[ -z "${SOAK:-}" ] || layer soak soak
 layer demo demo
 layer vm machine
 

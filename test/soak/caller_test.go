@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// callerGID is the group that the socket lets in.
+const callerGID = 65534
+
+// dialAs connects as another user: the kernel notes whose thread it was that connected.
+func dialAs(ctx context.Context, socket string, uid uint32) (net.Conn, error) {
+	if uid == 0 {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	runtime.LockOSThread()
+	const same = ^uintptr(0)
+	become := func(call, id uintptr) error {
+		if _, _, errno := unix.RawSyscall(call, same, id, same); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	if err := errors.Join(become(unix.SYS_SETRESGID, callerGID), become(unix.SYS_SETRESUID, uintptr(uid))); err != nil {
+		return nil, err // the thread ends with its goroutine, as it is still locked
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err := errors.Join(become(unix.SYS_SETRESUID, 0), become(unix.SYS_SETRESGID, 0)); err != nil {
+		return nil, err
+	}
+	runtime.UnlockOSThread()
+	return conn, err
+}
+
+// caller is one client. It does one thing after the other, and knows what there must be of its own.
+type caller struct {
+	t    *testing.T
+	s    *soak
+	name string // of its principal
+	id   string // that all its sessions begin with
+	rng  *rand.Rand
+	http *http.Client
+	n    int
+
+	own map[string]*box // its sessions that have not been deleted, by id
+}
+
+// box is what a caller knows of a session.
+type box struct {
+	processes []string
+	file      string // what is in it; "": that is not known
+	ran       int    // executions that have left a line
+}
+
+func newCaller(s *soak, uid uint32, id string, rng *rand.Rand) *caller {
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialAs(ctx, s.d.Socket, uid)
+	}}
+	return &caller{t: s.t, s: s, name: fmt.Sprint("uid:", uid), id: id, rng: rng, http: &http.Client{Transport: tr}, own: map[string]*box{}}
+}
+
+// next is a name that this caller has not used before.
+func (c *caller) next() string {
+	c.n++
+	return c.id + "-" + strconv.Itoa(c.n)
+}
+
+// answer is one of boxd.
+type answer struct {
+	status int
+	body   []byte
+	shaken bool // the boxd that gave it may have been ending
+}
+
+// refused reports whether a quota or a queue that is full says no: nothing has begun.
+func (a answer) refused() bool { return a.status == http.StatusTooManyRequests }
+
+func (a answer) ok() bool { return a.status < http.StatusMultipleChoices }
+
+// once makes a request and notes it if it was answered.
+func (c *caller) once(ctx context.Context, method, path string, body any) (answer, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, bytes.NewReader(text))
+	if err != nil {
+		return answer{}, err
+	}
+	id := c.next()
+	req.Header.Set("X-Request-Id", id)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	if got := resp.Header.Get("X-Request-Id"); got != id {
+		c.t.Errorf("%s %s: the answer is for %q, not %q", method, path, got, id)
+	}
+	if method != http.MethodGet {
+		c.s.note(id)
+	}
+	return answer{status: resp.StatusCode, body: data}, nil
+}
+
+// patience is how long a caller asks again until it is answered. It decides no test.
+const patience = 2 * time.Minute
+
+// deed is what a call may have added to the ledger.
+type deed struct {
+	who              string
+	execs, sessions  int
+	begin, end       time.Duration // CLOCK_BOOTTIME
+	first, last      int           // numbers of the boxds that may have served it
+	surely, answered bool
+}
+
+// sure reports whether the ledger of one boxd must have it.
+func (d *deed) sure() bool { return d.answered && d.surely && d.first == d.last }
+
+// ask makes a request whose success means so many executions and sessions begun; with again it repeats it until
+// boxd has answered. ok is false if it was refused, or nobody knows.
+func (c *caller) ask(method, path string, body any, again bool, execs, sessions int) (a answer, ok bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	d := deed{who: c.name, execs: execs, sessions: sessions, begin: now(), first: c.s.servedFrom()}
+	for try := 0; ; try++ {
+		var err error
+		a, err = c.once(ctx, method, path, body)
+		d.answered = err == nil
+		d.end, d.last = now(), c.s.servedTo()
+		if err != nil && d.first == d.last {
+			c.t.Errorf("%s %s: %v, and boxd was there", method, path, err)
+			return a, false
+		}
+		if err != nil && !again || err == nil && a.status != http.StatusServiceUnavailable {
+			break
+		}
+		if ctx.Err() != nil {
+			c.t.Errorf("%s %s is not answered: %d %s, %v", method, path, a.status, a.body, err)
+			return a, false
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	d.surely, a.shaken = a.ok(), d.first != d.last
+	if d.surely || d.first != d.last {
+		c.s.did(d)
+	}
+	return a, d.answered && a.ok()
+}
+
+// must fails the test if an answer is neither what was asked for nor a refusal.
+func (c *caller) must(what string, a answer, allowed ...int) {
+	if a.status == 0 || a.ok() || a.refused() || slices.Contains(allowed, a.status) {
+		return
+	}
+	c.t.Errorf("%s of %s: %d %s", what, c.name, a.status, a.body)
+}
+
+// now is the clock of the ledger.
+func now() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail for a clock there is
+	return time.Duration(ts.Nano())
+}

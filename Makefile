@@ -37,7 +37,7 @@ fmt: ## format the code and tidy the modules
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@test/fuzz.sh $(FUZZTIME)
 
-soak: ## test/soak for 20 minutes, and the machine's tests with a thousand rounds instead of two hundred
+soak: ## test/soak for 240 rounds, and the machine's tests with a thousand rounds instead of two hundred
 	@SOAK=1 test/run.sh pure boxes demo $(SKIP)
 
 bench: build ## boxd against its peers and the bare kernel, in one run; ratios count (ROUNDS=200)

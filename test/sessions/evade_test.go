@@ -105,7 +105,9 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	succeeds(t, d, "s1", build)
 	for _, trick := range []string{"thread", "chain", "bomb"} {
 		for i := range 5 {
-			r := in(t, d, "s1", sh("rm -f alive; ./evade "+trick+" away; until [ -s alive ]; do sleep 0.01; done"))
+			begun := sh("rm -f alive; ./evade " + trick + " away; until [ -s alive ]; do sleep 0.01; done")
+			begun.Timeout = duration("2m")
+			r := in(t, d, "s1", begun)
 			if r.Status != "exited" || r.LeftoversKilled == 0 {
 				t.Errorf("%s, left running, round %d: %s", trick, i, show(r))
 			}

@@ -248,6 +248,11 @@ func settled(t *testing.T, d *boxtest.Daemon) (now boxtest.Traces) {
 		t.Fatal(err)
 	}
 	d.Close()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%d sessions, and processes of boxes: %q", len(list), now.Processes)
+		}
+	}()
 	boxtest.Eventually(t, "a box is made ahead of need, and nothing runs", func() bool {
 		now = d.Look()
 		return len(now.Processes) == len(list)+1

@@ -61,7 +61,7 @@ func (k *talk) sends(channel byte, data string) {
 // hears reads to the control message of a kind, and returns that and the output that came before.
 func (k *talk) hears(kind string) (msg api.ServerControl, output string) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute) // one that says nothing more has failed
+	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Minute) // one that says nothing more has failed
 	defer cancel()
 	var out strings.Builder
 	for {
@@ -142,7 +142,7 @@ func (c *contract) streams() {
 // attached talks to a process.
 func (c *contract) attached(told map[string]bool) {
 	c.refused(400, "Upgrade", ask{route: processStream, s: "s", p: "writer"})
-	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 100000","stdin":true,"output":"4KiB"}`})
+	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 1000000","stdin":true,"output":"4KiB"}`})
 	first := c.dial(told, processStream, "reader")
 	first.says(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
 	if msg, _ := first.hears("attached"); !msg.Attached.Writer {

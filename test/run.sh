@@ -54,7 +54,7 @@ real() {
 	local bin
 	bin=$(mktemp -d) && chmod 755 "$bin" || return
 	CGO_ENABLED=0 go build -o "$bin/" ./cmd/... && CGO_ENABLED=1 go build -race -o "$bin/" ./cmd/boxd &&
-		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 SOAK=${patience:+1} CGO_ENABLED=0 go test -count=1 -p 1 -shuffle=on -timeout "${patience:-20m}" $boxes
+		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 SOAK=${patience:+1} CGO_ENABLED=0 test/again.sh go test -count=1 -p 1 -shuffle=on -timeout "${patience:-20m}" $boxes -run
 	local status=$?
 	rm -rf "$bin"
 	return $status

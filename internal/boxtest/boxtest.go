@@ -379,7 +379,7 @@ func (d *Daemon) Log() string {
 // patience is how long Eventually waits. It decides no test: what it waits for either comes or the
 // test has failed. It is less than the longest execution, two minutes, so that a program which should
 // have been ended and runs to its limit is found out; such a program has to be given that limit.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // Eventually waits until cond holds. It may be called in a clean-up.
 func Eventually(t testing.TB, what string, cond func() bool) {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -137,7 +138,9 @@ func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 		t.Error(err)
 	}
 	unix.Close(conn)
+	syscall.ForkLock.RLock() // a program that another test is starting has a copy until it runs
 	unix.Close(fd)
+	syscall.ForkLock.RUnlock()
 	if _, err := d.Dial(one); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("when nobody listens: %v", err)
 	}

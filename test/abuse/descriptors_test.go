@@ -170,7 +170,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	for i := range 3 {           // and another box terminals
 		if r, isNew, err := d.StartProcess(t.Context(), "s2", fmt.Sprint(i), terminal()); err != nil || !isNew {
 			t.Errorf("in another box: %+v, %v", r, err)
-		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), time.Minute); err != nil || end.Result == nil || !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
+		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), 5*time.Minute); err != nil || end.Result == nil || !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
 			t.Errorf("in another box: %+v, %v", end, err)
 		}
 	}

@@ -177,7 +177,7 @@ func begin(t *testing.T, d *boxtest.Daemon, p string, req *api.ProcessRequest) a
 // over waits for the end of a process of s1.
 func over(t *testing.T, d *boxtest.Daemon, p string) api.Process {
 	t.Helper()
-	state, err := d.Process(t.Context(), "s1", p, time.Minute)
+	state, err := d.Process(t.Context(), "s1", p, 5*time.Minute)
 	if err != nil || state.State != "ended" || state.Result == nil {
 		t.Fatalf("%q does not end: %+v, %v", p, state, err)
 	}

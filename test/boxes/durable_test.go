@@ -85,7 +85,7 @@ func durable(t *testing.T, box *client.Box, script string, change func(*isolatio
 	t.Helper()
 	cmd := &isolation.Command{
 		Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "TERM=dumb"}, Dir: isolation.Workspace, ScriptArg: -1,
-		Timeout: 2 * time.Minute, Output: isolation.Output{Head: 1 << 10, Tail: 64 << 10}, Durable: true,
+		Timeout: 10 * time.Minute, Output: isolation.Output{Head: 1 << 10, Tail: 64 << 10}, Durable: true,
 	}
 	var files client.Files
 	if change != nil {
@@ -111,7 +111,7 @@ func withTerminal(c *isolation.Command, _ *client.Files) {
 // until reads a program's output until it contains something.
 func until(t *testing.T, p *client.Program, want string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var all bytes.Buffer
 	reader, buf := p.Output().NewReader([2]int64{}, false), make([]byte, 64<<10)
@@ -400,7 +400,7 @@ func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
 	})
 	tty := durable(t, box, "stty -echo; while read x; do echo \"[$x]\"; done", withTerminal)
 	meanwhile := durable(t, box, "sleep 0.2; seq 1000; exit 6", nil)
-	hasty, err := box.Start(&isolation.Command{Argv: []string{"sleep", "100"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: isolation.Workspace, ScriptArg: -1, Timeout: 2 * time.Minute}, client.Files{})
+	hasty, err := box.Start(&isolation.Command{Argv: []string{"sleep", "100"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: isolation.Workspace, ScriptArg: -1, Timeout: 10 * time.Minute}, client.Files{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func newScopes(t *testing.T) (*systemd.Scopes, context.Context) {
 	t.Helper()
 	s := systemd.NewScopes(t.Context())
 	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return s, ctx
 }

@@ -60,7 +60,7 @@ func closeStore(t *testing.T, state *os.Root, s *disk.Store) {
 		t.Fatal(err)
 	}
 	// Who looks at new devices, as udev does, may have this one open for a moment.
-	if !within(20*time.Second, func() bool { return len(mounts(t, state)) == 0 && len(loops(t, state)) == 0 }) {
+	if !within(5*time.Minute, func() bool { return len(mounts(t, state)) == 0 && len(loops(t, state)) == 0 }) {
 		t.Fatalf("left: mounts %v, loop devices %v", mounts(t, state), loops(t, state))
 	}
 }
@@ -229,7 +229,7 @@ func TestStoreGivesBackWhatIsDeleted(t *testing.T) {
 	}
 	syncStore(t, s) // the kernel gives the blocks back soon after
 	now := full
-	if !within(20*time.Second, func() bool { now = allocated(t, state); return now < full-(28<<20) }) || full < 32<<20 {
+	if !within(5*time.Minute, func() bool { now = allocated(t, state); return now < full-(28<<20) }) || full < 32<<20 {
 		t.Errorf("%d bytes with 32 MiB in it, %d without", full, now)
 	}
 	closeStore(t, state, s)

@@ -45,7 +45,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	succeeds(t, d, "s1", sh("head -c 40000000 /dev/urandom > /workspace/big; for i in $(seq 20); do : > /workspace/f$i; done"))
 	hold := make(chan api.ExecResult, 1)
 	go func() {
-		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
+		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: duration(t, "10m")}
 		hold <- in(t, d, "s1", req)
 	}()
 	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))

@@ -65,7 +65,7 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 			limit, inodes = 8*quantity.MiB, 2_500
 		}
 		s := create(t, d, api.SessionRequest{ID: "s " + how, Memory: new(256 * quantity.MiB), WorkspaceQuota: &limit, WorkspaceInodes: &inodes})
-		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: duration(t, "2m")}
+		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: duration(t, "10m")}
 		r := in(t, d, s.ID, req)
 		succeeds(t, d, "neighbour", sh("echo here > f"))
 		now, err := d.Session(t.Context(), s.ID)

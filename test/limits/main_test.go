@@ -50,7 +50,7 @@ func in(t *testing.T, d *boxtest.Daemon, id string, req api.ExecRequest) api.Exe
 // succeeds runs something that must end with 0, and returns its output.
 func succeeds(t *testing.T, d *boxtest.Daemon, id string, req api.ExecRequest) string {
 	t.Helper()
-	req.Timeout = duration(t, "2m")
+	req.Timeout = duration(t, "10m")
 	r := in(t, d, id, req)
 	if r.Status != "exited" || *r.ExitCode != 0 {
 		t.Fatalf("in %q: %s", id, show(r))

@@ -129,7 +129,7 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	has(t, "after a change", s, limits)
 	hold := make(chan api.ExecResult, 1)
 	go func() {
-		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: duration(t, "2m")}
+		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: duration(t, "10m")}
 		hold <- in(t, d, "s1", req)
 	}()
 	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))

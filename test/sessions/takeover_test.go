@@ -192,7 +192,7 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 			})
 			var got counter
 			done := make(chan error, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			go func() {
 				_, err := d.Attach(ctx, "s1", "p", client.AttachOptions{From: &[2]int64{}, Lossless: true, Gap: func(g api.StreamGap) {

@@ -66,7 +66,7 @@ func (l *load) stopped() bool {
 
 // again repeats a call until boxd answers it.
 func (l *load) again(what string, call func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for {
 		err := call(ctx)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -120,7 +121,7 @@ func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
 	memory := 64 * quantity.MiB
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })
 	if boxtest.Grouped() { // all of the box is bounded, and who takes too much is killed
-		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}})
+		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}, Timeout: new(quantity.Duration(10 * time.Minute))}) // the kernel slows it down before it is killed
 		if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Limit != memory || r.Usage.MemoryPeak > memory+dying {
 			t.Errorf("%+v", r)
 		}

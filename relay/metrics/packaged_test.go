@@ -61,8 +61,7 @@ func expressions(t *testing.T) (list []string) {
 	return list
 }
 
-// Alert rules and the dashboard ask for metrics and labels that there are. Whether Prometheus reads the expressions is
-// not tried here: that takes promtool.
+// Alert rules and the dashboard ask for metrics and labels that there are. Prometheus reads them in test/packages.
 func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	m := happened(t)

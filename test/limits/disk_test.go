@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // filler fills the workspace in the way its first argument names, to at most ten times 64 MiB or 20,000
@@ -79,6 +80,15 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		}
 		if len(r.Quota) != 1 || r.Quota[0].Kind != "workspace" || !r.Quota[0].Hit {
 			t.Errorf("%s: the answer says %+v", how, r.Quota)
+		}
+		hits := 0
+		if err := d.Events(t.Context(), client.EventOptions{Session: s.ID, Types: []string{"quota"}}, func(e *api.Event) error {
+			if hits++; e.Reason != "workspace" {
+				t.Errorf("%s: an event of %+v", how, e)
+			}
+			return nil
+		}); err != nil || hits != 1 {
+			t.Errorf("%s: %d events, %v", how, hits, err)
 		}
 		switch how {
 		case "map":

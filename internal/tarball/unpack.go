@@ -21,6 +21,10 @@ type Rules struct {
 	Bounds       Bounds
 	CaseTwins    bool // refuse names that differ in case alone
 	OutwardLinks bool // take symbolic links that lead out of the directory
+	NoLinks      bool // refuse links of both kinds
+	// Take is asked about the name of each entry, and may refuse it; an entry that it does not take is left out, and
+	// counts for nothing. nil: all are taken.
+	Take func(name string) (bool, error)
 }
 
 // maxNames bounds the bytes of all names, which are kept to find twins.
@@ -82,6 +86,14 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	name, err := u.name(h)
 	if err != nil || name == "." {
 		return err
+	}
+	if u.rules.Take != nil {
+		if take, err := u.rules.Take(name); err != nil || !take {
+			return err
+		}
+	}
+	if u.rules.NoLinks && (h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink) {
+		return &Refusal{Name: name, Reason: "a link"}
 	}
 	if err := u.parents(name); err != nil {
 		return err

@@ -144,6 +144,9 @@ func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Ro
 // UsedToday is what everybody has used on this day, from memory alone.
 func (v *Supervisor) UsedToday() []ledger.Row { return v.ledger.Today() }
 
+// UsedInAll is what all principals have used since this boxd began.
+func (v *Supervisor) UsedInAll() ledger.Use { return v.ledger.Total() }
+
 // Holding is what a principal has of something that a rule bounds.
 type Holding struct {
 	Rule          string

@@ -76,6 +76,8 @@ func (n *notes) begin(ctx context.Context, cfg *config.Config, sup *supervisor.S
 		for _, p := range o.Warm {
 			s.Pool[p.Profile] = metrics.Pool{Ready: p.Ready, Wanted: p.Want}
 		}
+		u := sup.UsedInAll()
+		s.Used = metrics.Used{Sessions: u.Sessions, CPU: u.CPU, Memory: u.Memory * 3600, Disk: u.Disk * 3600}
 		a := n.Audit.State()
 		s.Audit = metrics.Audit{Written: a.Written, Failed: a.Failed, Lost: a.Lost, Waiting: a.Waiting, Broken: a.Trouble != nil}
 		return s

@@ -22,6 +22,7 @@ type Snapshot struct {
 	Audit     Audit
 	Waiting   *int            // requests in the queue; nil: there is none
 	Pool      map[string]Pool // by profile
+	Used      Used
 }
 
 // Group is sessions of one state and profile.
@@ -29,6 +30,12 @@ type Group struct{ State, Profile string }
 
 // Pool is the boxes of a profile that wait for a session.
 type Pool struct{ Ready, Wanted int }
+
+// Used is what all sessions together have used since this boxd began.
+type Used struct {
+	Sessions, CPU time.Duration
+	Memory, Disk  float64 // byte-seconds: of the limits of memory, and of what was in workspaces with a quota
+}
 
 // Audit is how the audit log is.
 type Audit struct {
@@ -45,6 +52,8 @@ type snapshots struct {
 	build, started, ready, degraded, sessions, frozen, most, processes, running, leaks, waiting *prometheus.Desc
 
 	poolReady, poolWanted, auditRecords, auditFailures, auditLost, auditWaiting, auditBroken *prometheus.Desc
+
+	usedSessions, usedCPU, usedMemory, usedDisk *prometheus.Desc
 }
 
 func newSnapshots(version, goName string, look func() Snapshot) *snapshots {
@@ -71,6 +80,10 @@ func newSnapshots(version, goName string, look func() Snapshot) *snapshots {
 		auditLost:     desc("boxd_audit_lost", "Audit records that could neither be written nor kept, and that the log does not count yet."),
 		auditWaiting:  desc("boxd_audit_waiting", "Audit records that wait in memory since they could not be written."),
 		auditBroken:   desc("boxd_audit_broken", "Whether audit records cannot be written."),
+		usedSessions:  desc("boxd_session_seconds_total", "Time of all sessions together."),
+		usedCPU:       desc("boxd_cpu_seconds_total", "Processor time of all sessions together."),
+		usedMemory:    desc("boxd_memory_byte_seconds_total", "What sessions had as their limit of memory, by the time they had it."),
+		usedDisk:      desc("boxd_disk_byte_seconds_total", "What was in workspaces that have a quota, by the time it was there."),
 	}
 }
 
@@ -79,6 +92,7 @@ func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.most, s.processes, s.running, s.leaks, s.waiting,
 		s.poolReady, s.poolWanted, s.auditRecords, s.auditFailures, s.auditLost, s.auditWaiting, s.auditBroken,
+		s.usedSessions, s.usedCPU, s.usedMemory, s.usedDisk,
 	} {
 		to <- d
 	}
@@ -119,6 +133,10 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	gauge(s.auditLost, float64(now.Audit.Lost))
 	gauge(s.auditWaiting, float64(now.Audit.Waiting))
 	gauge(s.auditBroken, is(now.Audit.Broken))
+	counter(s.usedSessions, now.Used.Sessions.Seconds())
+	counter(s.usedCPU, now.Used.CPU.Seconds())
+	counter(s.usedMemory, now.Used.Memory)
+	counter(s.usedDisk, now.Used.Disk)
 }
 
 func is(b bool) float64 {

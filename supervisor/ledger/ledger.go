@@ -78,6 +78,7 @@ type Ledger struct {
 	keep   int        // days
 	day    string     // that is counted
 	use    map[string]*Use
+	total  Use               // of all together since Open, without Executions and Started
 	meters map[string]*meter // of sessions, by their keys
 	done   map[string]*file  // days that are over and not written yet
 	left   map[string]metered
@@ -199,6 +200,7 @@ func (l *Ledger) AddCPU(principal string, d time.Duration) {
 	defer l.mu.Unlock()
 	l.turnLocked()
 	l.ofLocked(principal).CPU += d
+	l.total.CPU += d
 }
 
 // Start begins to count a session.
@@ -254,13 +256,15 @@ func (l *Ledger) Count(readings map[string]Reading) {
 
 // countLocked counts the time since the last, with what the session had then.
 func (l *Ledger) countLocked(m *meter, r Reading) {
-	u, now := l.ofLocked(m.principal), l.clock.Since()
+	now := l.clock.Since()
 	since := max(now-m.at, 0)
-	u.Sessions += since
-	u.Memory += float64(m.last.Memory) * since.Hours()
-	u.Disk += float64(m.last.Disk) * since.Hours()
-	if r.Counted && r.CPU > m.last.CPU {
-		u.CPU += r.CPU - m.last.CPU
+	for _, u := range []*Use{l.ofLocked(m.principal), &l.total} {
+		u.Sessions += since
+		u.Memory += float64(m.last.Memory) * since.Hours()
+		u.Disk += float64(m.last.Disk) * since.Hours()
+		if r.Counted && r.CPU > m.last.CPU {
+			u.CPU += r.CPU - m.last.CPU
+		}
 	}
 	if r.CPU < m.last.CPU { // nobody could read it
 		r.CPU = m.last.CPU
@@ -306,4 +310,12 @@ func (l *Ledger) Today() []Row {
 		rows = append(rows, Row{l.day, name, *l.use[name]})
 	}
 	return rows
+}
+
+// Total is what everybody together has used since Open, as the Sessions, CPU, Memory and Disk of a Use: it only grows.
+func (l *Ledger) Total() Use {
+	l.Count(nil)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
 }

@@ -92,6 +92,11 @@ func TestTimeAndBytesOfSessionsAddUp(t *testing.T) {
 	if len(rows(t, l, "bob")) != 0 {
 		t.Error("somebody else has used something")
 	}
+	l.Start("bob", "k3", Reading{})
+	c.pass(2 * day) // the total does not begin anew with the day; k2 lives too
+	if diff := cmp.Diff(Use{Sessions: 90*time.Minute + 4*day, CPU: 3500 * time.Millisecond, Memory: 49.5 * float64(quantity.GiB), Disk: 200}, l.Total()); diff != "" {
+		t.Errorf("in all: -want +got:\n%s", diff)
+	}
 }
 
 func TestADayHasSoManyExecutions(t *testing.T) {

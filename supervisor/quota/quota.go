@@ -141,10 +141,16 @@ func (a *account) total() (sum float64) {
 func (a *account) fits(held *policy.Held, was, size Size) error {
 	const hint = "ask for less, or end a session"
 	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
+		if size.Memory > most {
+			return never(held, "total_memory", "a session with "+size.Memory.String()+" of memory", most.String())
+		}
 		return full(held, "total_memory", "of memory in sessions", a.memory.String(), most.String(), hint)
 	}
 	const little = 1e-6 // of a processor: less than the kernel divides
 	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-was.CPUs+size.CPUs > most+little {
+		if size.CPUs > most+little {
+			return never(held, "total_cpus", "a session with "+number(size.CPUs)+" processors", number(most))
+		}
 		return full(held, "total_cpus", "processors in sessions", number(a.cpus), number(most), hint)
 	}
 	return nil
@@ -321,6 +327,13 @@ func burst(held *policy.Held) float64 { return float64(cmp.Or(held.Burst, held.P
 // full is the refusal of one too many.
 func full(held *policy.Held, key, what, used, allowed, hint string) *fault.Error {
 	return exceeded(held, key, used, allowed, "you have "+used+" "+what, hint)
+}
+
+// never refuses what no end of another session makes room for, so that nobody waits for it.
+func never(held *policy.Held, key, what, allowed string) *fault.Error {
+	rule := held.Rule(key)
+	return fault.Errorf(fault.Denied, "%s alone is more than all sessions may have together, %s (%s)", what, allowed, rule).WithHint("ask for less").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 
 func exceeded(held *policy.Held, key, used, allowed, words, hint string) *fault.Error {

@@ -129,6 +129,22 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 	}
 }
 
+// What no end of another session makes room for is not worth a wait.
+func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	h := held(func(b *policy.Bounds) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	for rule, size := range map[string]quota.Size{"total_memory": {Memory: quantity.GiB + 1, CPUs: 1}, "total_cpus": {Memory: 1, CPUs: 1.5}} {
+		err := b.Session("ann", h, "k", size)
+		if d := fault.DenialOf(err); d == nil || d.Rule != "policy.ci."+rule || d.Allowed == "" || fault.KindOf(err) != fault.Denied {
+			t.Errorf("%v: %+v", err, d)
+		}
+	}
+	if err := b.Session("ann", h, "k", quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 	t.Parallel()
 	b, _ := book()

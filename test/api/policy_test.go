@@ -84,9 +84,11 @@ func (c *contract) policies() {
 
 	const change = "PATCH /v1/sessions/{id}"
 	c.gets(200, ask{route: change, s: "s", body: `{"ttl":"1h"}`, uid: otherUID})
-	tight := begin(c.t, c.seen, strings.ReplaceAll(bounded, "[policy.ci.ceilings]\nmemory = \"64MiB\"\n", ""))
-	tight.gets(201, ask{route: create, body: `{"id":"s","memory":"64MiB"}`, uid: otherUID})
-	tight.denied(429, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"128MiB"}`, uid: otherUID})
+	tight := begin(c.t, c.seen, strings.NewReplacer("[policy.ci.ceilings]\nmemory = \"64MiB\"\n", "", "sessions = 1\n", "sessions = 2\n").Replace(bounded))
+	tight.gets(201, ask{route: create, body: `{"id":"s","memory":"48MiB"}`, uid: otherUID})
+	tight.gets(201, ask{route: create, body: `{"id":"t","memory":"48MiB"}`, uid: otherUID})
+	tight.denied(429, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"64MiB"}`, uid: otherUID})
+	tight.denied(403, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"128MiB"}`, uid: otherUID})
 }
 
 // denied holds a refusal to the rule that it names.

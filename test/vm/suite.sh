@@ -33,23 +33,24 @@ export BOXD_TEST_STRICT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 export SURVIVAL_KILLS=20 ABUSE_FLOOD_SHARE=50 # an emulated machine takes seconds for a kill, minutes for a flood
 status=0
 echo '== test/install'
-(cd test/install && BOXD_TEST_PACKAGES=$OLDPWD/packages ../../again.sh ./test -test.timeout 30m -test.run) || status=1
+(cd test/install && BOXD_TEST_PACKAGES=$OLDPWD/packages ../../again.sh ./test -test.timeout 60m -test.run) || status=1
 # All others run the installed programs, each with a boxd of its own.
 apt-get -qq -y --allow-downgrades install "$PWD/packages/boxd.deb" >/dev/null || exit 1
 systemctl stop boxd.socket boxd.service
 for program in /usr/lib/boxd/* /usr/bin/boxctl; do ln -s "$program" bin/; done
 export BOXD_TEST_BIN=$PWD/bin
-echo '== test/host'
-(cd test/host && ../../again.sh ./test -test.timeout 30m -test.run) || status=1
+echo "== test/host, after $SECONDS s"
+(cd test/host && ../../again.sh ./test -test.timeout 60m -test.run) || status=1
 # Boxes have control groups here, below an anchor like that of the package. The tests above stop its slice.
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue /usr/lib/boxd/boxkeeper anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
 for pkg in test/limits test/boxes test/sessions test/abuse test/survival test/api cmd/boxctl; do
-	echo "== $pkg"
+	echo "== $pkg, after $SECONDS s"
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi
-	(cd "$pkg" && ../../again.sh ./test -test.skip 'TestPipInstalls|TestNpmInstalls|TestTheGuideIsTrue|TestCommandsOfTheGuide' -test.timeout 30m -test.run) || status=1
+	(cd "$pkg" && ../../again.sh ./test -test.skip 'TestPipInstalls|TestNpmInstalls|TestTheGuideIsTrue|TestCommandsOfTheGuide' -test.timeout 60m -test.run) || status=1
 done
+echo "== all, after $SECONDS s"
 exit $status
 RUN
 chmod +x "$dir/run"

@@ -12,7 +12,7 @@ set -euo pipefail
 flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
 
 # Seconds until a machine is given up. Emulation is slow, so this bounds the broken, not the slow.
-patience=${BOXD_VM_PATIENCE:-3900}
+patience=${BOXD_VM_PATIENCE:-7200}
 cache=${BOXD_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/boxd-vm}
 
 fail() { printf 'vm: %s\n' "$1" >&2; exit 125; }

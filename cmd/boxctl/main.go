@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
 	"github.com/boxd-dev/boxd/cmd/boxctl/seeing"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/complete"
@@ -105,6 +106,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	root.AddCommand(files.Commands(&a.App)...)
+	root.AddCommand(mcp.Command(&a.App, version, asking()))
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -82,6 +83,12 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
+}
+
+// asking is for commands elsewhere that take the flags of a session.
+func asking() mcp.Asking {
+	f := &sessionFlags{}
+	return mcp.Asking{Flags: f.add, Request: f.request}
 }
 
 // parseFlag parses a flag's text if the flag was given.

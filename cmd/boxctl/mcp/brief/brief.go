@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package brief says in a few lines what a box offers and forbids, for a model that is to work in it. All of it comes
+// from what boxd says: the profile, what was asked of it, and what the policy has made of that.
+package brief
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Facts are what there is to tell.
+type Facts struct {
+	Box     api.PlannedSession
+	Profile api.Profile       // the times of executions; zero: not known
+	Kept    map[string]string // what keeps each limit, as in api.Plan
+	Refused *api.Problem      // why there would be no box now
+	Named   string            // id of a box that stays; "" is one that ends with the connection
+	Any     bool              // the caller's other sessions may be named
+}
+
+// networks says what each is, to somebody inside.
+func network(name string) string {
+	switch name {
+	case "off":
+		return "There is no network, only loopback: nothing can be downloaded or installed from elsewhere."
+	case "egress":
+		return "Programs can connect to the internet; nobody can connect to them from outside."
+	case "host":
+		return "Programs share the network of the host: be careful what you connect to or listen on."
+	}
+	return "The network is " + strconv.Quote(name) + "."
+}
+
+// Write makes the text: one fact a line.
+func Write(f *Facts) string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if f.Named != "" {
+		add("These tools work in the box %q, a sandbox on the user's machine. It stays when this connection ends, and others may use it.", f.Named)
+	} else {
+		add("These tools work in a box: a sandbox on the user's machine, made by the first call and removed with all that is in it when this connection ends.")
+	}
+	if f.Refused != nil {
+		add("At this moment boxd would refuse to make it: %s", f.Refused.Detail)
+	}
+	add("Files: %s Relative paths begin at /workspace. The rest of the host's files is not there.", f.files())
+	add("Network: %s", network(f.Box.Network))
+	add("Limits: %s.", f.limits())
+	if f.Profile.Timeout > 0 {
+		add("A command ends after %v unless timeout_seconds says otherwise, at most %v. What it leaves running in the background is %s; process_start is for servers and other programs that stay.",
+			f.Profile.Timeout, f.Profile.MaxTimeout, leftovers(f.Profile.Leftovers))
+	}
+	add("You are an ordinary user without root, sudo or capabilities. Long output is cut in the middle; its URI, given to box_read, shows the rest.")
+	if f.Any {
+		add("The argument session may name any session of the user's; without it a call is about the connection's own box.")
+	} else {
+		add("The argument session names a box that box_create has made here; without it a call is about the connection's own box.")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func leftovers(what string) string {
+	if what == "kill" {
+		return "killed"
+	}
+	return "left alone"
+}
+
+func (f *Facts) files() string {
+	var places []string
+	workspace := "/workspace"
+	for i := range f.Box.Mounts {
+		m := &f.Box.Mounts[i]
+		mode := "read-only"
+		switch m.Mode {
+		case "rw":
+			mode = "writable, and what changes there changes on the user's machine"
+		case "none":
+			continue
+		}
+		if m.Target == "/workspace" {
+			workspace = ""
+		}
+		places = append(places, fmt.Sprintf("%s is a directory of the user's (%s)", m.Target, mode))
+	}
+	text := ""
+	switch {
+	case workspace == "":
+	case f.Box.WorkspaceQuota > 0:
+		text = fmt.Sprintf("/workspace is writable, up to %v; ", f.Box.WorkspaceQuota)
+	default:
+		text = "/workspace is writable; "
+	}
+	if len(places) > 0 {
+		text += strings.Join(places, ", ") + "; "
+	}
+	text += fmt.Sprintf("/tmp and the home are writable, up to %v together", f.Box.Tmp)
+	if f.Box.ReadOnlyRoot {
+		text += "; all else is read-only"
+	}
+	return text + "."
+}
+
+func (f *Facts) limits() string {
+	mark := func(name string) string {
+		if f.Kept[name] == "none" {
+			return " (which this host does not enforce)"
+		}
+		return ""
+	}
+	return fmt.Sprintf("%v of memory%s, %v processors%s, %d processes%s", f.Box.Memory, mark("memory"), f.Box.CPUs, mark("cpu"), f.Box.Pids, mark("pids"))
+}

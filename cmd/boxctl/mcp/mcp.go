@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mcp has the commands about the Model Context Protocol: boxd as a server of tools for agents.
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/boxes"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/brief"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/tools"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/wire"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Asking is how the flags of a session become a request for one.
+type Asking struct {
+	Flags   func(*cobra.Command)
+	Request func(id string) (*api.SessionRequest, error)
+}
+
+// Command returns boxctl mcp.
+func Command(a *ctl.App, version string, ask Asking) *cobra.Command {
+	var session string
+	var any bool
+	cmd := &cobra.Command{
+		Use:   "mcp [flags]",
+		Short: "Be an MCP server on standard input and output, for agents",
+		Long: `mcp serves the Model Context Protocol on standard input and output: an agent's tools to run commands, to read,
+write and search files and to keep processes, all of it in a box. The box is made when it is needed first and
+removed with what is in it when the client goes; its flags are those of create. With --session, or a
+--template, it is the session of that id, which stays.
+
+The agent is told in a few lines what the box offers and forbids. It can make further boxes, and name those
+it has made, but no other of yours unless --any-session says so.`,
+		Example: `  boxctl mcp                                     a box for this conversation
+  boxctl mcp --here                              with this directory as its workspace
+  boxctl mcp --session work --profile offline    a box that stays`,
+		Args: ctl.Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req, err := ask.Request(session)
+			if err != nil {
+				return err
+			}
+			if dry, err := cmd.Flags().GetBool("dry-run"); err == nil && dry {
+				plan, err := a.Client().PlanSession(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				return a.PrintJSON(plan)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+			defer stop()
+			return serve(ctx, a, version, boxes.Options{Ask: *req, Any: any})
+		},
+	}
+	ask.Flags(cmd)
+	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
+	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
+	return cmd
+}
+
+// serve serves one client until it goes or ctx ends.
+func serve(ctx context.Context, a *ctl.App, version string, o boxes.Options) error {
+	c := a.Client()
+	defer c.Close()
+	facts, err := learn(ctx, a, &o)
+	if err != nil {
+		return err
+	}
+	b := boxes.New(c, o)
+	server := sdk.NewServer(&sdk.Implementation{Name: "boxd", Title: "boxd sandbox", Version: version}, &sdk.ServerOptions{
+		Instructions: brief.Write(facts), Capabilities: &sdk.ServerCapabilities{},
+	})
+	t := &tools.Tools{Server: server, Client: c, Boxes: b, Kept: kept.New()}
+	t.Add(facts.Box.Network != "off")
+	err = server.Run(ctx, &wire.Stdio{In: a.Stdin, Out: a.Stdout})
+	if errors.Is(err, io.EOF) || ctx.Err() != nil { // the client has gone, or told us to
+		err = nil
+	}
+	return errors.Join(err, b.Close(ctx))
+}
+
+// learn asks boxd what a box would be.
+func learn(ctx context.Context, a *ctl.App, o *boxes.Options) (*brief.Facts, error) {
+	c := a.Client()
+	defer c.Close()
+	plan, err := c.PlanSession(ctx, &o.Ask)
+	if err != nil {
+		return nil, err
+	}
+	f := &brief.Facts{Kept: plan.Enforcement, Refused: plan.Refused, Named: o.Ask.ID, Any: o.Any}
+	if plan.Session == nil {
+		if plan.Refused != nil {
+			return nil, fmt.Errorf("boxd would refuse a box: %s", plan.Refused.Detail)
+		}
+		return nil, errors.New("boxd does not say what a box would be")
+	}
+	f.Box = *plan.Session
+	if o.Ask.Template != "" {
+		f.Named = plan.Session.ID
+	}
+	profiles, err := c.Profiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.Profile = profiles.Profiles[plan.Session.Profile]
+	return f, nil
+}

@@ -97,6 +97,7 @@ func mayImport() map[string]string {
 		"supervisor/session":   "supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
 		"supervisor":           "supervisor/turns supervisor/quota supervisor/ledger supervisor/events access supervisor/admission supervisor/ended supervisor/gate supervisor/pool supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
 		// packages of instructions that agents load
+		"supervisor/skills":        "supervisor/skills/format supervisor/skills/unpack internal/durable internal/fault internal/quantity",
 		"supervisor/skills/format": "",
 		"supervisor/skills/unpack": "internal/fault internal/tarball",
 		"supervisor/files":         "supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",

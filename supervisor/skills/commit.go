@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// incoming is a tree that is to become a skill.
+type incoming struct {
+	at       string // where it is, below the store
+	skill    Skill
+	replaces string // the tree that the skill must have now; "": it must not exist
+	any      bool   // whatever it has
+}
+
+// prepare makes the last change to a tree and finds out what it is.
+func (s *Store) prepare(at, name string, change func(dir *os.Root) error) (*incoming, error) {
+	dir, err := s.root.OpenRoot(at)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if change != nil {
+		if err := change(dir); err != nil {
+			return nil, err
+		}
+	}
+	w, err := s.seal(dir)
+	if err != nil {
+		return nil, err
+	}
+	doc, entry, err := document(dir)
+	if err != nil {
+		return nil, fmt.Errorf("skill %s: %w", name, err)
+	}
+	n := &incoming{at: at, skill: Skill{Name: name, Entry: entry, Digest: w.digest, Bytes: w.bytes, Entries: w.entries, Python: python(dir)}}
+	n.skill.learn(doc)
+	n.skill.Instructions = doc.Body
+	return n, nil
+}
+
+// commit makes trees the skills of a principal: all of them or none.
+func (s *Store) commit(who string, list []*incoming) ([]Skill, error) {
+	return s.commitTo(Key(who), who, list)
+}
+
+func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.space(key, who)
+	if err == nil {
+		err = s.allow(sp, list)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := s.now().UTC()
+	undo := func(done []*incoming) {
+		for _, n := range done {
+			_ = s.root.RemoveAll(n.skill.path(sp)) // as far as it goes: what is left is swept
+		}
+	}
+	for i, n := range list {
+		k := &n.skill
+		k.tree = strings.TrimPrefix(k.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
+		k.Updated, k.BuiltIn = now, sp.key == builtinKey
+		if k.Created.IsZero() {
+			k.Created = now
+		}
+		if err := s.root.Rename(n.at, k.path(sp)); err != nil {
+			undo(list[:i])
+			return nil, fmt.Errorf("install skill %s: %w", k.Name, err)
+		}
+	}
+	for i, n := range list {
+		if err := s.write(sp, &n.skill); err != nil {
+			for _, done := range list[:i+1] {
+				s.restore(sp, done.skill.Name)
+			}
+			undo(list)
+			return nil, err
+		}
+	}
+	made := make([]Skill, len(list))
+	for i, n := range list {
+		if old := sp.skills[n.skill.Name]; old != nil {
+			defer s.forget(old.path(sp))
+		}
+		made[i] = n.skill
+		kept := n.skill
+		kept.Instructions = ""
+		sp.skills[kept.Name] = &kept
+	}
+	return made, nil
+}
+
+// allow holds what comes against what is there and what may be.
+func (s *Store) allow(sp *space, list []*incoming) error {
+	count, total := len(sp.skills), int64(0)
+	for _, k := range sp.skills {
+		total += k.Bytes
+	}
+	for _, n := range list {
+		old := sp.skills[n.skill.Name]
+		switch {
+		case n.any:
+		case old == nil && n.replaces != "":
+			return fault.Errorf(fault.Conflict, "Skill %q was deleted meanwhile", n.skill.Name).WithHint("make it again")
+		case old != nil && n.replaces == "":
+			f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", n.skill.Name).WithHint("change it, delete it, or say that it is to be replaced")
+			f.Field, f.Value = "name", n.skill.Name
+			return f
+		case old != nil && n.replaces != old.tree:
+			return fault.Errorf(fault.Conflict, "Skill %q was changed meanwhile", n.skill.Name).WithHint("read it again")
+		}
+		if old != nil {
+			total -= old.Bytes
+			n.skill.Created = old.Created
+		} else {
+			count++
+		}
+		total += n.skill.Bytes
+	}
+	if sp.key == builtinKey {
+		return nil
+	}
+	if count > s.cfg.Max {
+		return full("skills.max", fmt.Sprint(len(sp.skills)), fmt.Sprint(s.cfg.Max))
+	}
+	if total > int64(s.cfg.MaxTotal) {
+		return full("skills.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
+	}
+	return nil
+}
+
+func full(key, used, most string) error {
+	f := fault.Errorf(fault.Exhausted, "no room for more skills: %s of %s", used, most).WithHint("delete some").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "skill", most
+	return f
+}
+
+// space finds or makes the directory of a principal. The lock is held.
+func (s *Store) space(key, who string) (*space, error) {
+	if sp := s.spaces[key]; sp != nil {
+		return sp, nil
+	}
+	for _, dir := range []string{key, key + "/" + namesDir, key + "/" + treesDir} {
+		if err := s.root.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	dir, err := s.root.OpenRoot(key)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if err := durable.WriteJSON(dir, ownerFile, map[string]string{"principal": who}); err != nil { // for people alone
+		return nil, err
+	}
+	sp := &space{key: key, skills: map[string]*Skill{}}
+	s.spaces[key] = sp
+	return sp, nil
+}
+
+// write writes the record of a skill.
+func (s *Store) write(sp *space, k *Skill) error {
+	dir, err := s.root.OpenRoot(sp.key + "/" + namesDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return durable.SyncJSON(dir, recordFile(k.Name), &record{
+		Name: k.Name, Tree: k.tree, Digest: k.Digest, Origin: k.Origin, Bytes: k.Bytes, Entries: k.Entries, Created: k.Created, Updated: k.Updated,
+	})
+}
+
+// restore writes the record again that a skill had, or removes the one it did not have.
+func (s *Store) restore(sp *space, name string) {
+	var err error
+	if old := sp.skills[name]; old != nil {
+		err = s.write(sp, old)
+	} else {
+		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Error("the record of a skill is not what it was", "skill", name, "error", err)
+	}
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"fmt"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Config is the table [skills] of box.toml.
+type Config struct {
+	Hosts      []string      `toml:"hosts"`
+	MaxArchive quantity.Size `toml:"max_archive"`
+	MaxBytes   quantity.Size `toml:"max_bytes"`
+	MaxFile    quantity.Size `toml:"max_file"`
+	MaxEntries int           `toml:"max_entries"`
+	Max        int           `toml:"max"`
+	MaxTotal   quantity.Size `toml:"max_total"`
+}
+
+// Bounds of the limits.
+const (
+	mostBytes   = 4 * quantity.GiB
+	mostEntries = 100_000
+	mostSkills  = 10_000
+)
+
+// DefaultConfig is what holds where nothing is said.
+func DefaultConfig() Config {
+	return Config{
+		MaxArchive: 20 * quantity.MiB, MaxBytes: 64 * quantity.MiB, MaxFile: 16 * quantity.MiB, MaxEntries: 512, Max: 1000, MaxTotal: quantity.GiB,
+	}
+}
+
+// Validate names the key that is wrong, and what is allowed.
+func (c *Config) Validate() error {
+	for _, b := range []struct {
+		key  string
+		size quantity.Size
+	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}, {"max_file", c.MaxFile}} {
+		if b.size < quantity.KiB || b.size > mostBytes {
+			return fmt.Errorf("skills.%s = %v: allowed is %v to %v", b.key, b.size, quantity.KiB, mostBytes)
+		}
+	}
+	switch {
+	case c.MaxTotal < quantity.KiB:
+		return fmt.Errorf("skills.max_total = %v: allowed is %v or more", c.MaxTotal, quantity.KiB)
+	case c.MaxEntries < 1 || c.MaxEntries > mostEntries:
+		return fmt.Errorf("skills.max_entries = %d: allowed is 1 to %d", c.MaxEntries, mostEntries)
+	case c.Max < 0 || c.Max > mostSkills:
+		return fmt.Errorf("skills.max = %d: allowed is 0 to %d", c.Max, mostSkills)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"sync"
+)
+
+// Leased is a skill as it was when somebody asked for it to be mounted. Whatever becomes of the skill, its tree is
+// there as long as the lease.
+type Leased struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+	Tree   string `json:"tree"` // below the store
+}
+
+// Lease holds trees of skills.
+type Lease struct {
+	Skills []Leased
+
+	store *Store
+	once  sync.Once
+}
+
+// Lease holds the skills of these names. Those that are not there, or not any more, are listed and nothing else: a
+// session that could do without them is not to fail for them.
+func (s *Store) Lease(who string, names []string) (l *Lease, missing []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l = &Lease{store: s}
+	for _, name := range names {
+		sp, k, err := s.find(who, name)
+		if err != nil {
+			missing = append(missing, name)
+			continue
+		}
+		l.Skills = append(l.Skills, Leased{Name: k.Name, Digest: k.Digest, Tree: k.path(sp)})
+		s.leases[k.path(sp)]++
+	}
+	return l, missing
+}
+
+// Again holds trees that an earlier boxd has leased, before Sweep is called.
+func (s *Store) Again(list []Leased) *Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range list {
+		s.leases[k.Tree]++
+	}
+	return &Lease{Skills: list, store: s}
+}
+
+// Release gives the trees back. It may be called again.
+func (l *Lease) Release() {
+	l.once.Do(func() {
+		for _, k := range l.Skills {
+			l.store.release(k.Tree)
+		}
+	})
+}
+
+func (s *Store) release(at string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[at]--; s.leases[at] <= 0 {
+		delete(s.leases, at)
+		s.forget(at)
+	}
+}
+
+// forget removes a tree that no record names and nobody holds. The lock is held.
+func (s *Store) forget(at string) {
+	if s.leases[at] > 0 || s.named(at) {
+		return
+	}
+	if err := s.root.RemoveAll(at); err != nil {
+		s.log.Warn("a skill that nobody has any more is still on the disk", "directory", at, "error", err)
+	}
+}
+
+func (s *Store) named(at string) bool {
+	key, tree, _ := strings.Cut(at, "/"+treesDir+"/")
+	if sp := s.spaces[key]; sp != nil {
+		for _, k := range sp.skills {
+			if k.tree == tree {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Sweep removes the trees that an earlier boxd has left and that nobody has a use for. Sessions that live on must have
+// their leases again.
+func (s *Store) Sweep() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.spaces {
+		trees, err := fs.ReadDir(s.root.FS(), path.Join(key, treesDir))
+		if err != nil {
+			return fmt.Errorf("sweep skills: %w", err)
+		}
+		for _, t := range trees {
+			s.forget(path.Join(key, treesDir, t.Name()))
+		}
+	}
+	return nil
+}

@@ -32,6 +32,9 @@ type Request struct {
 	Remove *Remove `json:",omitempty"`
 	Pack   *Pack   `json:",omitempty"`
 	Unpack *Unpack `json:",omitempty"` // the archive follows
+
+	Snapshot *Snapshot `json:",omitempty"`
+	Changes  *Changes  `json:",omitempty"` // the snapshot follows
 }
 
 // Answer is what has come of a request: the pointer of its kind, or Failure.
@@ -44,7 +47,11 @@ type Answer struct {
 	Stat    *Entry       `json:",omitempty"`
 	Archive *Archived    `json:",omitempty"` // of Pack, whose archive came before as data, and Unpack
 	Done    bool         `json:",omitempty"` // of Move and Remove
-	Failure *Failure     `json:",omitempty"`
+
+	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
+	Changes  *ChangesAnswer  `json:",omitempty"`
+
+	Failure *Failure `json:",omitempty"`
 }
 
 // Read asks for a part of a regular file: by lines, or from Offset on if ByBytes is set.

@@ -201,7 +201,7 @@ func lastFrame(r io.Reader, length int) (*Answer, error) {
 // check holds an answer against what one can say.
 func (a *Answer) check() error {
 	given := 0
-	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Done, a.Failure != nil} {
+	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Snapshot != nil, a.Changes != nil, a.Done, a.Failure != nil} {
 		if is {
 			given++
 		}
@@ -227,6 +227,12 @@ func (a *Answer) check() error {
 		ok = a.Stat.ok()
 	case a.Archive != nil:
 		ok = a.Archive.Entries >= 0 && a.Archive.Bytes >= 0 && a.Archive.Skipped >= 0
+	}
+	if a.Snapshot != nil {
+		ok = a.Snapshot.Entries >= 0 && a.Snapshot.Unread >= 0
+	}
+	if a.Changes != nil {
+		ok = a.Changes.ok()
 	}
 	if !ok {
 		return errors.New("an impossible value")

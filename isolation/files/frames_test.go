@@ -42,6 +42,9 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 		"a negative count":      frame('a', `{"Grep":{"Matches":-1}}`),
 		"a negative line":       frame('a', `{"Grep":{"Files":[{"Lines":[{"Number":-1}]}]}}`),
 		"a request":             frame('q', `{}`),
+		"unheard of changes":    frame('a', `{"Changes":{"Created":1,"Changes":[{"What":"eaten","Entry":{"Type":"file","Time":"2026-01-01T00:00:00Z"}}]}}`),
+		"more than are counted": frame('a', `{"Changes":{"Changes":[{"What":"created","Entry":{"Type":"file","Time":"2026-01-01T00:00:00Z"}}]}}`),
+		"a negative snapshot":   frame('a', `{"Snapshot":{"Entries":-1}}`),
 	} {
 		if a, err := files.Receive(strings.NewReader(said), io.Discard, 1<<20); !errors.Is(err, files.ErrMalformed) {
 			t.Errorf("%s: %+v, %v", name, a, err)

@@ -192,6 +192,10 @@ type ExecRequest struct {
 	// Encoding of stdout and stderr in the answer: "utf-8" (the default; bytes that are none become
 	// U+FFFD) or "base64".
 	Encoding string `json:"encoding,omitempty"`
+	// Changes lists in the answer what it has created, changed and removed in the workspace.
+	// Not with Detach; whoever joins an execution of an ID that another request has begun is told that nobody knows.
+	Changes     bool         `json:"changes,omitempty"`
+	ChangesWith *ChangesWith `json:"changes_with,omitempty"` // what of them
 }
 
 // OneShotRequest is the body of POST /v1/exec: a session made for one execution.
@@ -222,6 +226,8 @@ type ExecResult struct {
 	OOM *OOM `json:"oom,omitempty"`
 	// Quota lists the places of the box that it has left full, whatever the status.
 	Quota []Quota `json:"quota,omitempty"`
+	// Changes is there if they were asked for.
+	Changes *Changes `json:"changes,omitempty"`
 }
 
 // OOM tells of processes killed for want of memory.

@@ -149,7 +149,7 @@ func Read(c *route.Call) (any, error) {
 
 func content(a *files.ReadAnswer, data []byte, raw bool) *api.FileContent {
 	f := &api.FileContent{
-		File: file(&a.File), Encoding: utf8Encoding, StartLine: a.FirstLine, EndLine: a.LastLine, ByteOffset: a.Offset, NextByteOffset: a.Next,
+		File: wire.File(&a.File), Encoding: utf8Encoding, StartLine: a.FirstLine, EndLine: a.LastLine, ByteOffset: a.Offset, NextByteOffset: a.Next,
 		Truncated: a.Cut != "", TruncatedBy: a.Cut,
 	}
 	if raw || !utf8.Valid(data) {
@@ -160,13 +160,6 @@ func content(a *files.ReadAnswer, data []byte, raw bool) *api.FileContent {
 	if a.Cut != "" && a.LastLine > 0 && len(data) > 0 && data[len(data)-1] == '\n' {
 		f.NextOffset = a.LastLine + 1
 	}
-	return f
-}
-
-func file(e *files.Entry) api.File {
-	f := api.File{Type: e.Type, Size: e.Size, Mode: fmt.Sprintf("%04o", e.Mode), ModifiedAt: e.Time.UTC(), Digest: e.Digest}
-	f.Path, f.PathBase64 = wire.Name(e.Path)
-	f.Target, f.TargetBase64 = wire.Name(e.Target)
 	return f
 }
 
@@ -220,7 +213,7 @@ func Write(c *route.Call) (any, error) {
 	if a.Write == nil {
 		return nil, files.ErrMalformed
 	}
-	return &api.FileWritten{File: file(&a.Write.File), Created: a.Write.Created}, nil
+	return &api.FileWritten{File: wire.File(&a.Write.File), Created: a.Write.Created}, nil
 }
 
 // Edit replaces texts in a file.
@@ -245,7 +238,7 @@ func Edit(c *route.Call) (any, error) {
 	if a.Edit == nil {
 		return nil, files.ErrMalformed
 	}
-	out := &api.FileEdited{File: file(&a.Edit.File), Edits: []api.FileReplaced{}}
+	out := &api.FileEdited{File: wire.File(&a.Edit.File), Edits: []api.FileReplaced{}}
 	for _, r := range a.Edit.Edits {
 		out.Edits = append(out.Edits, api.FileReplaced(r))
 	}

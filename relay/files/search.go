@@ -22,7 +22,7 @@ func entries(a *files.Answer, err error) (any, error) {
 	}
 	out := &api.FileEntries{Entries: []api.File{}, Truncated: a.List.Cut != ""}
 	for i := range a.List.Entries {
-		out.Entries = append(out.Entries, file(&a.List.Entries[i]))
+		out.Entries = append(out.Entries, wire.File(&a.List.Entries[i]))
 	}
 	return out, nil
 }
@@ -124,7 +124,7 @@ func Stat(c *route.Call) (any, error) {
 	if a.Stat == nil {
 		return nil, files.ErrMalformed
 	}
-	f := file(a.Stat)
+	f := wire.File(a.Stat)
 	return &f, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/changes"
 )
 
 // Exec runs a program in a session, and waits for it unless it has an id and is detached.
@@ -29,21 +30,29 @@ func Exec(c *route.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	asked, err := wire.Changes(&req)
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case dry:
 		return wire.Plan(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
 	case req.ID != "":
-		return executeProcess(c, s, &req, exec)
+		return executeProcess(c, s, &req, exec, asked)
 	case req.Detach:
 		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
 	}
-	return execute(c, s, exec, req.Encoding)
+	return execute(c, s, exec, asked, req.Encoding)
 }
 
 // executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
 // go: it goes on.
-func executeProcess(c *route.Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest) (any, error) {
-	p, _, err := c.Sup.StartProcess(c.Context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+func executeProcess(c *route.Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest, asked *changes.Asked) (any, error) {
+	w, err := changes.Begin(c.Context(), s, asked)
+	if err != nil {
+		return nil, err
+	}
+	p, isNew, err := c.Sup.StartProcess(c.Context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +63,9 @@ func executeProcess(c *route.Call, s *supervisor.Session, r *api.ExecRequest, ex
 	if err != nil {
 		return nil, err
 	}
-	return wire.ExecResult(s.ID, result, r.Encoding), nil
+	res := wire.ExecResult(s.ID, result, r.Encoding)
+	res.Changes = wire.Changed(w.EndProcess(c.Context(), p, isNew))
+	return res, nil
 }
 
 // OneShot makes a session, runs one thing in it and removes it, whatever happens.
@@ -69,6 +80,10 @@ func OneShot(c *route.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	asked, err := wire.Changes(&req.Exec)
+	if err != nil {
+		return nil, err
+	}
 	if dry {
 		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Who, wire.SessionRequest(&req.Session), exec)), nil
 	}
@@ -77,7 +92,7 @@ func OneShot(c *route.Call) (any, error) {
 		return nil, err
 	}
 	defer c.End(s, supervisor.EndOneShot)
-	return execute(c, s, exec, req.Exec.Encoding)
+	return execute(c, s, exec, asked, req.Exec.Encoding)
 }
 
 // oneShotRequest is the request of an execution that ends with its session.
@@ -109,10 +124,16 @@ func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRe
 	return s, err
 }
 
-func execute(c *route.Call, s *supervisor.Session, req *supervisor.ExecRequest, encoding string) (any, error) {
+func execute(c *route.Call, s *supervisor.Session, req *supervisor.ExecRequest, asked *changes.Asked, encoding string) (any, error) {
+	w, err := changes.Begin(c.Context(), s, asked)
+	if err != nil {
+		return nil, err
+	}
 	result, err := c.Sup.Exec(c.Context(), s, req)
 	if err != nil {
 		return nil, err
 	}
-	return wire.ExecResult(s.ID, result, encoding), nil
+	r := wire.ExecResult(s.ID, result, encoding)
+	r.Changes = wire.Changed(w.End(c.Context()))
+	return r, nil
 }

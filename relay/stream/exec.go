@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/changes"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -42,16 +43,28 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 		if err != nil {
 			return nil, err
 		}
+		asked, err := wire.Changes(&start.Exec)
+		if err != nil {
+			return nil, err
+		}
 		session, release, err := open(start, req)
 		if err != nil {
 			return nil, err
 		}
 		defer release()
+		looked, err := changes.Begin(ctx, session, asked)
+		if err != nil {
+			return nil, err
+		}
 		if start.Exec.ID != "" || start.Terminal != nil {
-			return c.execProcess(ctx, hangUp, session, start, req)
+			return c.execProcess(ctx, hangUp, session, start, req, looked)
 		}
 		req.Follow, req.StdinPipe = true, start.Stdin
-		return c.exec(ctx, hangUp, session, req)
+		r, err := c.exec(ctx, hangUp, session, req)
+		if r != nil {
+			r.Changes = wire.Changed(looked.End(ctx))
+		}
+		return r, err
 	})
 }
 
@@ -194,7 +207,7 @@ const hangUpGrace = 2 * time.Second
 
 // execProcess runs a program that is a process: one with an id, which goes on when its client goes and
 // which a second start of the same id joins; or one with a terminal, which is hung up then.
-func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Session, start *api.StreamStart, exec *supervisor.ExecRequest) (*api.ExecResult, error) {
+func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Session, start *api.StreamStart, exec *supervisor.ExecRequest, looked *changes.Watch) (*api.ExecResult, error) {
 	req := &supervisor.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: wire.Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if start.Lease != nil {
 		req.Lease = new(time.Duration(*start.Lease))
@@ -204,7 +217,7 @@ func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Ses
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
 		req.Lease = new(drainPatience) // in case that boxd dies meanwhile
 	}
-	p, _, err := c.Sup.StartProcess(ctx, s, req)
+	p, isNew, err := c.Sup.StartProcess(ctx, s, req)
 	if err != nil {
 		return nil, err
 	}
@@ -213,9 +226,13 @@ func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Ses
 	}
 	// The client has nothing yet: neither of the output, nor has it sent any input. Of a process that it
 	// joins it gets what there was, and input that this has taken is not given to it again.
-	return c.attend(ctx, hangUp, s, p, &api.StreamAttach{
+	r, err := c.attend(ctx, hangUp, s, p, &api.StreamAttach{
 		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: true,
 	}, func(*api.StreamAttached) api.ServerControl {
 		return api.ServerControl{Started: &api.StreamStarted{Session: s.ID, Clamped: wire.Clamped(p.Info().Clamped)}}
 	})
+	if r != nil {
+		r.Changes = wire.Changed(looked.EndProcess(ctx, p, isNew))
+	}
+	return r, err
 }

@@ -320,6 +320,21 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	if err := p.Stop(ctx); err != nil {
 		return err
 	}
+	entry, err := s.settled(ctx, p)
+	if entry != nil {
+		s.dropProcess(entry)
+	}
+	return err
+}
+
+// Settled waits until a process that has ended is not counted as one that runs any more.
+func (s *Session) Settled(ctx context.Context, p *process.Process) error {
+	_, err := s.settled(ctx, p)
+	return err
+}
+
+// settled is the place of a process that is over, nil if it has none any more.
+func (s *Session) settled(ctx context.Context, p *process.Process) (*slot, error) {
 	for _, entry := range s.slots() {
 		select {
 		case <-entry.known:
@@ -328,14 +343,14 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 			}
 			select {
 			case <-entry.over:
+				return entry, nil
 			case <-ctx.Done():
-				return ctx.Err()
+				return nil, ctx.Err()
 			}
-			s.dropProcess(entry)
 		default:
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // ProcessResult waits for the end of a process and says what its last program has come to.

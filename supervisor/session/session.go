@@ -119,6 +119,7 @@ type Info struct {
 	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
 	// running program holds it and it has no absolute end.
 	Expires time.Time
+	Kept    bool // processes go on that a program has left
 	Frozen  bool
 	Asleep  bool   // frozen because nobody has used it
 	Silent  int    // signs of life in a row that PID 1 has not given
@@ -138,6 +139,7 @@ func (s *Session) Info() Info {
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {
 		info.PID, info.IDBase, info.Group = s.box.PID, s.box.IDBase, s.box.Group
+		info.Kept, _ = s.box.Kept()
 	}
 	return info
 }

@@ -300,7 +300,13 @@ func (c *contract) executions() {
 	if r := runs("exited", `{"command":"seq 100000","output_limit":"4KiB","encoding":"base64"}`); r.Output[0].Omitted == 0 {
 		c.t.Errorf("%+v", r.Output)
 	}
+	if r := runs("exited", `{"command":"echo 1 >made","changes":true,"changes_with":{"include":["made"],"exclude":[".git"],"max_size":"1MiB","limit":10,"digest":true}}`); r.Changes == nil || r.Changes.Counts.Created != 1 {
+		c.t.Errorf("%+v", r.Changes)
+	}
+	runs("exited", `{"command":"mv made renamed; echo 2 >>renamed","changes":true}`)
 	for body, field := range map[string]string{
+		`{"argv":["true"],"changes":true,"changes_with":{"limit":-1}}`: "changes_with.limit", `{"argv":["true"],"changes_with":{}}`: "changes_with",
+		`{"argv":["true"],"changes":true,"id":"x","detach":true}`: "changes", `{"argv":["true"],"changes":true,"changes_with":{"exclude":["{"]}}`: "pattern",
 		`{"argv":[]}`: "argv", `{"command":" "}`: "command", `{"code":"x","language":"cobol"}`: "language", `{"code":"x"}`: "language", `{"argv":["true"],"cwd":"up"}`: "cwd",
 		`{"argv":["true"],"timeout":"0s"}`: "timeout", `{"argv":["true"],"output_limit":"1TiB"}`: "output_limit", `{"argv":["true"],"detach":true}`: "detach",
 		`{"argv":["true"],"stdin":"?","stdin_encoding":"base64"}`: "stdin", `{"argv":["true"],"id":"\u0007"}`: "id",

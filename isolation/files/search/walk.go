@@ -17,6 +17,9 @@ import (
 // errEnough ends a walk early.
 var errEnough = errors.New("enough")
 
+// errPass means that what is in a directory does not count.
+var errPass = errors.New("pass it by")
+
 // walk is a walk through directories. It goes from descriptor to descriptor, so that a directory that is
 // swapped under it leads it nowhere else, and no path is too long. Links are seen and not followed.
 type walk struct {
@@ -28,6 +31,8 @@ type walk struct {
 	// visit is called for each entry, in the order of the names, a directory before what is in it. dir is
 	// valid during the call.
 	visit func(dir int, path, name string, kind byte) error
+	// closed is called for a directory that is there and cannot be read; nil: nobody cares.
+	closed func(path string)
 }
 
 // run walks what is below a directory. errEnough means that left is used up, or visit has said so.
@@ -55,7 +60,9 @@ func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
 		if w.ignore && (directory && slices.Contains(leftOut(), e.name) || above.ignored(p, e.name, directory)) {
 			continue
 		}
-		if err := w.visit(dir, p, e.name, e.kind); err != nil {
+		if err := w.visit(dir, p, e.name, e.kind); errors.Is(err, errPass) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		if !directory {
@@ -66,13 +73,19 @@ func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
 			continue
 		}
 		fd, err := unix.Openat(dir, e.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue // not ours to read, or not there any more
+		if err != nil { // not ours to read, or not there any more
+			if w.closed != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
+				w.closed(p)
+			}
+			continue
 		}
 		err = w.enter(fd, p+"/", above, depth+1)
 		unix.Close(fd)
 		if errors.Is(err, errEnough) {
 			return err
+		}
+		if err != nil && w.closed != nil {
+			w.closed(p)
 		}
 	}
 	if cut {

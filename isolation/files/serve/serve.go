@@ -62,6 +62,10 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 		a.Archive, err = verbs.Pack(req.Pack, w)
 	case req.Unpack != nil:
 		a.Archive, err = verbs.Unpack(req.Unpack, body)
+	case req.Snapshot != nil:
+		a.Snapshot, err = search.Snapshot(req.Snapshot, w)
+	case req.Changes != nil:
+		a.Changes, err = search.Changes(req.Changes, body)
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}
@@ -93,6 +97,10 @@ func pathOf(req *files.Request) string {
 		return string(req.Pack.Path)
 	case req.Unpack != nil:
 		return string(req.Unpack.Path)
+	case req.Snapshot != nil:
+		return string(req.Snapshot.Path)
+	case req.Changes != nil:
+		return string(req.Changes.Path)
 	}
 	return ""
 }

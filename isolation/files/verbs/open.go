@@ -128,14 +128,15 @@ func ofKernel(kind int64) bool {
 }
 
 func notRegular(st *unix.Stat_t) *files.Failure {
-	kind := typeOf(st.Mode)
+	kind := TypeOf(st.Mode)
 	if kind == files.TypeDirectory {
 		return &files.Failure{Kind: files.IsDirectory, Text: "a directory", Hint: "list shows what is in it"}
 	}
 	return &files.Failure{Kind: files.NotRegular, Text: "a " + kind + ", not a regular file"}
 }
 
-func typeOf(mode uint32) string {
+// TypeOf is the type of what has a mode (inode(7)).
+func TypeOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return files.TypeFile
@@ -157,7 +158,7 @@ func EntryOf(path string, st *unix.Stat_t) files.Entry {
 	if at.Year() < 0 || at.Year() > 9999 { // anybody may set it to anything, and JSON knows no other years
 		at = time.Unix(0, 0).UTC()
 	}
-	return files.Entry{Path: []byte(path), Type: typeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
+	return files.Entry{Path: []byte(path), Type: TypeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
 }
 
 // same reports whether a file is still the one that was looked at, and as it was then.

@@ -155,6 +155,18 @@ func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
 	return files.DigestPrefix + hex.EncodeToString(sum.Sum(nil)), err
 }
 
+// Digest digests a regular file in a directory, with no link followed; "" if it cannot be read or has more than so many
+// bytes.
+func Digest(dir int, name string, most int64) string {
+	f, st, err := OpenRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	sum, _ := digestOf(f, st, most) // as above
+	return sum
+}
+
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return files.DigestPrefix + hex.EncodeToString(sum[:])

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/verbs"
+)
+
+// state is what tells whether an entry is other than it was. Nobody in a box can set an inode's change time: it is the
+// clock's at the last change of content, size, permissions or links.
+type state struct {
+	path    string
+	mode    uint32 // with the type
+	inode   uint64
+	size    int64
+	changed int64 // nanoseconds since 1970
+}
+
+// survey is a walk through all of a directory that is on the mount of the directory itself.
+type survey struct {
+	walk
+	out    filter
+	mount  uint64
+	unread int
+	err    error // that ends the walk
+	found  func(dir int, name string, s *state, st *unix.Statx_t) error
+}
+
+const lookFor = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
+
+// run walks. More entries than there may be are a Failure.
+func (s *survey) run(path []byte, exclude []string, most int) error {
+	var err error
+	if s.out, err = newFilter(nil, exclude); err != nil {
+		return err
+	}
+	dir, err := openDir(path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	var st unix.Statx_t
+	if err := unix.Statx(dir, "", unix.AT_EMPTY_PATH, lookFor, &st); err != nil {
+		return err
+	}
+	s.mount = st.Mnt_id
+	s.left, s.depth, s.visit = most, files.MaxDepth, s.look
+	closed := s.closed
+	s.closed = func(path string) {
+		s.unread++
+		if closed != nil {
+			closed(path)
+		}
+	}
+	err = s.walk.run(dir)
+	if s.err != nil {
+		return s.err
+	}
+	if errors.Is(err, errEnough) {
+		return &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than one search looks at", Hint: "leave out directories by exclude"}
+	}
+	return err
+}
+
+func (s *survey) look(dir int, path, name string, kind byte) error {
+	if !s.out.wants(path) {
+		return errPass
+	}
+	var st unix.Statx_t
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, lookFor, &st)
+	if err != nil || st.Mnt_id != s.mount { // it is gone, or of something else that is mounted there
+		return errPass
+	}
+	e := &state{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}
+	if kind == unix.DT_DIR || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		e.inode, e.size, e.changed = 0, 0, 0 // that something in it is other is told by that
+	}
+	if s.err = s.found(dir, name, e, &st); s.err != nil {
+		return errEnough
+	}
+	return nil
+}
+
+// Snapshot writes the state of all that is in a directory to w.
+func Snapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
+	out := newPress(w, req.Most)
+	a := &files.SnapshotAnswer{}
+	newest := int64(0)
+	s := &survey{found: func(_ int, _ string, e *state, _ *unix.Statx_t) error {
+		a.Entries++
+		newest = max(newest, e.changed)
+		return out.add(e)
+	}}
+	if err := s.run(req.Path, req.Exclude, req.Walk); err != nil {
+		return nil, err
+	}
+	a.Unread = s.unread
+	awaitClock(newest)
+	return a, out.end()
+}
+
+// awaitClock waits until the clock of change times has left the time of the last change: what changes from now on has
+// another one. The clock goes on every few milliseconds. One that was set back is not waited for.
+func awaitClock(last int64) {
+	const patience = 50 * time.Millisecond
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for begun := time.Now(); time.Since(begun) < patience; <-tick.C {
+		var now unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now) != nil || now.Nano() > last {
+			return
+		}
+	}
+}
+
+// comparison is a survey beside a snapshot: both have the same order.
+type comparison struct {
+	req  *files.Changes
+	want filter
+	old  *unpress
+	was  *state // the next one of the snapshot; nil: there is none any more
+	a    files.ChangesAnswer
+	left int64 // bytes that may be read for digests
+	name int   // bytes of names in the answer
+}
+
+// Changes says what is other in a directory than it was in a snapshot.
+func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, error) {
+	want, err := newFilter(req.Include, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &comparison{req: req, want: want, old: newUnpress(snapshot), left: req.Digest}
+	if err := c.next(); err != nil {
+		return nil, err
+	}
+	s := &survey{found: c.found}
+	var broken error // in a directory that cannot be read
+	s.closed = func(path string) { broken = errors.Join(broken, c.passBy(path+"/")) }
+	err = s.run(req.Path, req.Exclude, req.Walk)
+	if err = errors.Join(err, broken); err != nil {
+		return nil, err
+	}
+	for c.was != nil {
+		if err := c.gone(); err != nil {
+			return nil, err
+		}
+	}
+	c.a.Unread = s.unread
+	return &c.a, nil
+}
+
+func (c *comparison) next() (err error) {
+	c.was, err = c.old.next()
+	return err
+}
+
+// passBy takes what was in a directory as unknown.
+func (c *comparison) passBy(prefix string) error {
+	for c.was != nil && strings.HasPrefix(c.was.path, prefix) {
+		if err := c.next(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *comparison) gone() error {
+	was := c.was
+	if c.want.wants(was.path) {
+		c.a.Removed++
+		c.list(files.WasRemoved, files.Entry{Path: []byte(was.path), Type: verbs.TypeOf(was.mode), Size: was.size, Mode: was.mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+	}
+	return c.next()
+}
+
+func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) error {
+	for c.was != nil && before(c.was.path, is.path) {
+		if err := c.gone(); err != nil {
+			return err
+		}
+	}
+	what := files.WasCreated
+	if c.was != nil && c.was.path == is.path {
+		was := *c.was
+		if err := c.next(); err != nil {
+			return err
+		}
+		if was == *is {
+			return nil
+		}
+		what = files.WasChanged
+	}
+	if !c.want.wants(is.path) {
+		return nil
+	}
+	if what == files.WasCreated {
+		c.a.Created++
+	} else {
+		c.a.Changed++
+	}
+	e := verbs.EntryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+	if e.Type == files.TypeLink {
+		e.Target = verbs.Target(dir, name)
+	}
+	if c.room(&e) && e.Type == files.TypeFile && e.Size <= c.left && c.req.Digest > 0 {
+		c.left -= e.Size
+		e.Digest = verbs.Digest(dir, name, max(e.Size, 1))
+	}
+	c.list(what, e)
+	return nil
+}
+
+// room reports whether an entry will be listed.
+func (c *comparison) room(e *files.Entry) bool {
+	return len(c.a.Changes) < c.req.Limit && c.name+len(e.Path)+len(e.Target) <= maxNames && (c.req.MaxSize == 0 || e.Size <= c.req.MaxSize)
+}
+
+func (c *comparison) list(what string, e files.Entry) {
+	switch {
+	case c.req.MaxSize > 0 && e.Type == files.TypeFile && e.Size > c.req.MaxSize:
+		c.a.Large++
+	case !c.room(&e):
+		c.a.Cut = files.CutEntries
+	default:
+		c.name += len(e.Path) + len(e.Target)
+		c.a.Changes = append(c.a.Changes, files.Change{What: what, Entry: e})
+	}
+}
+
+// before reports whether a path comes before another one in a walk: what is in a directory comes right after it.
+func before(a, b string) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] == b[i] {
+			continue
+		}
+		if a[i] == '/' || b[i] == '/' {
+			return a[i] == '/'
+		}
+		return a[i] < b[i]
+	}
+	return len(a) < len(b)
+}

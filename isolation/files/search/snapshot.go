@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"bufio"
+	"compress/flate"
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// A snapshot is a row of states in the order of a walk, compressed. Of each there is what it does not share with the one
+// before it: the beginning of the path, and the distance of numbers that are often near each other.
+
+// Bounds of what one state says.
+const (
+	maxSuffix = 1 << 9  // bytes of a path beyond the directory it is in: a slash and a name
+	maxDeep   = 1 << 21 // bytes of a path
+)
+
+// press writes a snapshot.
+type press struct {
+	out  *flate.Writer
+	most int64 // bytes that may still be written
+	to   io.Writer
+	last state
+	buf  []byte
+}
+
+func newPress(w io.Writer, most int64) *press {
+	p := &press{most: most, to: w}
+	p.out, _ = flate.NewWriter(p, flate.BestSpeed) // that is a level there is
+	return p
+}
+
+// Write is where the compressed bytes go.
+func (p *press) Write(b []byte) (int, error) {
+	if p.most -= int64(len(b)); p.most < 0 {
+		return 0, &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than can be remembered", Hint: "leave out directories by exclude"}
+	}
+	return p.to.Write(b)
+}
+
+func (p *press) add(s *state) error {
+	same := 0
+	for same < min(len(s.path), len(p.last.path)) && s.path[same] == p.last.path[same] {
+		same++
+	}
+	b := binary.AppendUvarint(p.buf[:0], uint64(same))
+	b = binary.AppendUvarint(b, uint64(len(s.path)-same))
+	b = append(b, s.path[same:]...)
+	b = binary.AppendUvarint(b, uint64(s.mode))
+	b = binary.AppendVarint(b, int64(s.inode-p.last.inode))
+	b = binary.AppendUvarint(b, uint64(s.size))
+	p.buf = binary.AppendVarint(b, s.changed-p.last.changed)
+	p.last = *s
+	_, err := p.out.Write(p.buf)
+	return err
+}
+
+func (p *press) end() error { return p.out.Close() }
+
+// unpress reads a snapshot.
+type unpress struct {
+	in   *bufio.Reader
+	last state
+}
+
+func newUnpress(r io.Reader) *unpress { return &unpress{in: bufio.NewReader(flate.NewReader(r))} }
+
+// next returns the next state, nil at the end. What is no snapshot, or not all of one, is a Failure.
+func (u *unpress) next() (*state, error) {
+	same, err := binary.ReadUvarint(u.in)
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	var s state
+	if err == nil {
+		s, err = u.rest(same)
+	}
+	if err != nil {
+		return nil, &files.Failure{Kind: files.BadRequest, Text: "not a snapshot: " + err.Error()}
+	}
+	u.last = s
+	return &s, nil
+}
+
+func (u *unpress) rest(same uint64) (s state, err error) {
+	length, err := binary.ReadUvarint(u.in)
+	if err != nil {
+		return s, err
+	}
+	if same > uint64(len(u.last.path)) || length == 0 || length > maxSuffix || same+length > maxDeep {
+		return s, errors.New("a path that cannot be")
+	}
+	suffix := make([]byte, length)
+	if _, err := io.ReadFull(u.in, suffix); err != nil {
+		return s, err
+	}
+	s.path = u.last.path[:same] + string(suffix)
+	mode, err := binary.ReadUvarint(u.in)
+	if err != nil {
+		return s, err
+	}
+	inode, err := binary.ReadVarint(u.in)
+	if err != nil {
+		return s, err
+	}
+	size, err := binary.ReadUvarint(u.in)
+	if err != nil {
+		return s, err
+	}
+	changed, err := binary.ReadVarint(u.in)
+	if mode > 1<<16-1 || size > 1<<62 {
+		return s, errors.New("a number that cannot be")
+	}
+	s.mode, s.inode, s.size, s.changed = uint32(mode), u.last.inode+uint64(inode), int64(size), u.last.changed+changed
+	return s, err
+}

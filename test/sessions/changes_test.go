@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// watched is a line for the shell whose changes are wanted.
+func watched(line string, with *api.ChangesWith) api.ExecRequest {
+	req := sh(line)
+	req.Changes, req.ChangesWith = true, with
+	return req
+}
+
+// paths are those of changes, with the first letter of what became of them.
+func paths(t *testing.T, c *api.Changes) []string {
+	t.Helper()
+	if c == nil {
+		t.Fatal("no word of changes")
+	}
+	if c.Unknown != "" {
+		t.Fatalf("unknown: %s", c.Unknown)
+	}
+	list := []string{}
+	for _, f := range c.Created {
+		list = append(list, "+"+f.Path)
+	}
+	for _, f := range c.Changed {
+		list = append(list, "~"+f.Path)
+	}
+	for _, f := range c.Removed {
+		list = append(list, "-"+f.Path)
+	}
+	return list
+}
+
+func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	succeeds(t, d, "s", sh("mkdir -p keep secret && echo one >keep/a && echo old >b && echo x >gone && echo y >secret/y && printf '\\303\\050' >bad"))
+	r := in(t, d, "s", watched("echo two >>keep/a; rm gone; mkdir out; echo report >out/r.txt; ln -s out/r.txt last; touch \"$(printf 'caf\\351')\"; echo tmp >t; rm t; echo done >/tmp/x", &api.ChangesWith{Digest: true}))
+	want := []string{"+caf�", "+last", "+out", "+out/r.txt", "~keep/a", "-gone"}
+	if got := paths(t, r.Changes); !slices.Equal(got, want) || r.Status != "exited" {
+		t.Fatalf("%s: %q, want %q", show(r), got, want)
+	}
+	c := r.Changes
+	if c.Counts != (api.ChangeCounts{Created: 4, Changed: 1, Removed: 1}) || !c.Exact || c.Truncated || c.Unreadable != 0 {
+		t.Errorf("%+v", c)
+	}
+	if c.Created[0].PathBase64 == "" || c.Created[1].Target != "out/r.txt" || c.Created[3].Digest != "sha256:fd559a29e3fff8fd27e8e9b64c4dd5a5fc43ff5ff12c5adc44ecdb4ec4bef2ce" && c.Created[3].Size != 7 {
+		t.Errorf("created %+v", c.Created)
+	}
+	if c.Changed[0].Digest == "" || c.Removed[0] != (api.RemovedFile{Path: "gone", Type: "file", Size: 2}) {
+		t.Errorf("changed %+v, removed %+v", c.Changed, c.Removed)
+	}
+	if r := in(t, d, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
+		t.Errorf("nothing was done: %+v", r.Changes)
+	}
+	// What cannot be read any more has not gone.
+	r = in(t, d, "s", watched("chmod 0 secret; echo n >new.txt; echo n >new.md; exit 3", &api.ChangesWith{Include: []string{"*.md", "secret", "y"}}))
+	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+new.md", "~secret"}) || r.Changes.Unreadable != 1 || *r.ExitCode != 3 {
+		t.Errorf("%s: %q, %+v", show(r), got, r.Changes)
+	}
+}
+
+// The answer of a stream has them too, and that of an execution in a session of its own.
+func TestEveryWayToRunTellsChanges(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	req := watched("cat >f", nil)
+	r, err := d.ExecStream(t.Context(), "s", &req, client.Stdio{Stdin: bytes.NewBufferString("12345")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+f"}) || r.Changes.Created[0].Size != 5 || !r.Changes.Exact {
+		t.Errorf("of a stream: %+v", r.Changes)
+	}
+	one, err := d.Run(t.Context(), &api.OneShotRequest{Exec: watched("echo >g", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(t, one.Changes); !slices.Equal(got, []string{"+g"}) || !one.Changes.Exact {
+		t.Errorf("of a session of its own: %+v", one.Changes)
+	}
+	req = watched("echo >>h", nil)
+	req.ID = "x"
+	for i, known := range []bool{true, false} { // the second one joins, and has not looked before it
+		if r, err := d.Exec(t.Context(), "s", &req); err != nil || r.Changes == nil || (r.Changes.Unknown == "") != known || known && !slices.Equal(paths(t, r.Changes), []string{"+h"}) {
+			t.Errorf("with an id, %d: %+v, %v", i, r.Changes, err)
+		} else if r.Changes.Exact != known {
+			t.Errorf("with an id, %d: exact %v", i, r.Changes.Exact)
+		}
+	}
+	req.ID, req.Detach = "y", true
+	_, err = d.Exec(t.Context(), "s", &req)
+	refused(t, err, 400, "changes")
+	req = watched("echo never >never", &api.ChangesWith{Exclude: []string{"["}})
+	_, err = d.Exec(t.Context(), "s", &req)
+	refused(t, err, 400, "pattern")
+	if _, err := d.StatFile(t.Context(), "s", &api.FileStat{Path: "never"}); fileKind(t, err) != "not_found" {
+		t.Errorf("it ran, though it was refused: %v", err)
+	}
+}
+
+// Whoever runs at the same time may have done some of it, and the answer says so. Nobody is asked who has not asked: an
+// execution without changes is one program.
+func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	in(t, d, "s", sh("true"))
+	if s, err := d.Session(t.Context(), "s"); err != nil || s.Executions != 1 {
+		t.Errorf("%d programs for one execution, %v", s.Executions, err)
+	}
+	other := converse(t.Context(), d, "s", sh("echo begun; read go; echo other >other; echo made; read end"))
+	other.hears(t, "begun\n")
+	mine := converse(t.Context(), d, "s", watched("echo begun; read end", nil))
+	mine.hears(t, "begun\n")
+	other.says(t, "go\n")
+	other.hears(t, "made\n")
+	mine.says(t, "end\n")
+	c := mine.ends(t).Changes
+	if got := paths(t, c); !slices.Equal(got, []string{"+other"}) || c.Exact {
+		t.Errorf("beside another one: %+v", c)
+	}
+	other.says(t, "end\n")
+	other.ends(t)
+	// One that has come and gone meanwhile is not forgotten.
+	mine = converse(t.Context(), d, "s", watched("echo begun; read end", nil))
+	mine.hears(t, "begun\n")
+	in(t, d, "s", sh("echo >third"))
+	mine.says(t, "end\n")
+	if c := mine.ends(t).Changes; c.Exact || !slices.Equal(paths(t, c), []string{"+third"}) {
+		t.Errorf("with another one in between: %+v", c)
+	}
+}
+
+func TestTenThousandChangesHaveAnAnswer(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	const make = "i=0; while [ $i -lt 10000 ]; do : >f$i; i=$((i+1)); done"
+	c := in(t, d, "s", watched(make, nil)).Changes
+	if got := paths(t, c); len(got) != 1000 || got[0] != "+f0" || !c.Truncated || c.Counts.Created != 10_000 || !c.Exact {
+		t.Errorf("%d listed, %+v, truncated %v, exact %v", len(got), c.Counts, c.Truncated, c.Exact)
+	}
+	c = in(t, d, "s", watched("rm f*; head -c 100000 /dev/zero >large", &api.ChangesWith{Limit: 20_000, MaxSize: new(quantity.Size(1000))})).Changes
+	if got := paths(t, c); len(got) != 10_000 || c.Truncated || c.Counts.Removed != 10_000 || c.Counts.Created != 1 || c.TooLarge != 1 {
+		t.Errorf("%d listed, %+v, truncated %v, too large %d", len(got), c.Counts, c.Truncated, c.TooLarge)
+	}
+}
+
+// A box can end boxfiles, and fill its workspace beyond what can be remembered: the program's result counts all the same.
+func TestUnknownChangesLoseNoResult(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[files]\nmax_entries = 50\n")
+	create(t, d, api.SessionRequest{ID: "s"})
+	r := in(t, d, "s", watched("echo out; mkdir many; for i in $(seq 100); do : >many/$i; done", nil))
+	if r.Stdout != "out\n" || r.Changes == nil || r.Changes.Unknown == "" || r.Changes.Exact || len(r.Changes.Created) != 0 {
+		t.Errorf("%s: %+v", show(r), r.Changes)
+	}
+	if r := in(t, d, "s", watched("echo more >more", nil)); r.Changes == nil || r.Changes.Unknown == "" {
+		t.Errorf("%s: %+v", show(r), r.Changes)
+	}
+	if r := in(t, d, "s", watched("echo more >most", &api.ChangesWith{Exclude: []string{"many"}})); !slices.Equal(paths(t, r.Changes), []string{"+most"}) {
+		t.Errorf("without the many: %+v", r.Changes)
+	}
+}

@@ -43,6 +43,13 @@ type Boxes struct {
 	mu     sync.Mutex // guards what follows
 	own    string     // id of the default one, "" if there is none now
 	made   []string   // that end with the client
+	leases map[string]*leases
+}
+
+// leases are what keeps a session that was made here, and processes in it, until the client goes.
+type leases struct {
+	ttl       time.Duration
+	processes []string
 }
 
 // Options say which sessions a client has.
@@ -53,7 +60,7 @@ type Options struct {
 
 // New has no session yet.
 func New(c *client.Client, o Options) *Boxes {
-	b := &Boxes{client: c, ask: o.Ask, stays: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any}
+	b := &Boxes{client: c, ask: o.Ask, stays: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any, leases: map[string]*leases{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -121,6 +128,7 @@ func (b *Boxes) create(ctx context.Context, req api.SessionRequest, stays bool) 
 	if isNew && !stays {
 		b.mu.Lock()
 		b.made = append(b.made, s.ID)
+		b.leases[s.ID] = &leases{ttl: time.Duration(s.TTL)}
 		b.mu.Unlock()
 	}
 	if (isNew || stays) && s.TTL > 0 {
@@ -142,7 +150,40 @@ func (b *Boxes) renew(id string, every time.Duration) {
 		if _, err := b.client.RenewSession(b.ctx, id); errors.Is(err, client.NotFound) {
 			return
 		}
+		for _, p := range b.processes(id) {
+			_, _ = b.client.Renew(b.ctx, id, p) // one that has ended has no lease
+		}
 	}
+}
+
+// Lease is that of a process which is to be started in a session: one in a session that ends with the client must not
+// keep it when the client is gone, which nobody may tell boxd. It is renewed from now on. nil is no lease.
+func (b *Boxes) Lease(id, process string) *quantity.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.leases[id]
+	if l == nil || l.ttl <= 0 {
+		return nil
+	}
+	if !slices.Contains(l.processes, process) {
+		l.processes = append(l.processes, process)
+	}
+	return new(quantity.Duration(l.ttl))
+}
+
+func (b *Boxes) processes(id string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.leases[id]; l != nil {
+		return slices.Clone(l.processes)
+	}
+	return nil
+}
+
+// forget is about a session that has ended. b.mu is held.
+func (b *Boxes) forget(id string) {
+	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
+	delete(b.leases, id)
 }
 
 // Why explains an error about a session: one that is gone is said to be, and the default one is made anew by the next
@@ -156,7 +197,7 @@ func (b *Boxes) Why(ctx context.Context, id string, err error) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
+	b.forget(id)
 	if id != b.own {
 		return fault.Errorf(fault.NotFound, "the box %s has ended, and what was in it is gone", id).WithHint("box_create makes another")
 	}
@@ -183,7 +224,7 @@ func (b *Boxes) Delete(ctx context.Context, name string) (string, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
+	b.forget(id)
 	if id == b.own {
 		b.own = ""
 	}

@@ -94,7 +94,7 @@ func encoding(base64 bool) string {
 
 func (t *Tools) addFiles() {
 	mcp.AddTool(t.Server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of an output that was cut.", Annotations: reads("Read a file")}, t.read)
-	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box: its whole content, by renaming.", Annotations: changes("Write a file", true, true, false)}, t.write)
+	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box: its whole content, by renaming.", Annotations: changes("Write a file", false, true, false)}, t.write)
 	add(t, &mcp.Tool{Name: "box_edit", Description: "Replace texts in a file of the box.", Annotations: changes("Edit a file", true, false, false)}, t.edit)
 	add(t, &mcp.Tool{Name: "box_glob", Description: "Find files of the box by name, the newest first.", Annotations: reads("Find files")}, t.glob)
 	add(t, &mcp.Tool{Name: "box_grep", Description: "Find lines in files of the box.", Annotations: reads("Search in files")}, t.grep)

@@ -72,7 +72,7 @@ func (t *Tools) addStart() {
 const readyLook = 200 * time.Millisecond
 
 func (t *Tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
-	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin}
+	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin, Lease: t.Boxes.Lease(id, in.Name)}
 	if in.Restart != "" {
 		ask.Restart = &api.Restart{Policy: in.Restart}
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,6 +21,10 @@ import (
 
 // MaxLine bounds a message that comes in, in bytes.
 const MaxLine = 16 << 20
+
+// lastAnswers is how long requests that are under way at the end of the input may take for their answers: nobody waits
+// for them any more, most often, but somebody may have sent all of them at once.
+const lastAnswers = 3 * time.Second
 
 // Stdio is the transport over a pair of streams. Closing a connection does not close them.
 type Stdio struct {
@@ -29,7 +34,7 @@ type Stdio struct {
 
 // Connect begins to read. What reads ends with its input, except for a Read that nothing can interrupt.
 func (s *Stdio) Connect(context.Context) (mcp.Connection, error) {
-	c := &connection{out: s.Out, incoming: make(chan jsonrpc.Message), closed: make(chan struct{})}
+	c := &connection{out: s.Out, incoming: make(chan jsonrpc.Message), answered: make(chan struct{}, 1), closed: make(chan struct{})}
 	go c.receive(bufio.NewReaderSize(s.In, 64<<10))
 	return c, nil
 }
@@ -37,6 +42,7 @@ func (s *Stdio) Connect(context.Context) (mcp.Connection, error) {
 // connection is one conversation.
 type connection struct {
 	incoming chan jsonrpc.Message // closed at the end of the input
+	answered chan struct{}        // has something when a call has been
 	closed   chan struct{}
 	closing  sync.Once
 
@@ -44,6 +50,7 @@ type connection struct {
 	out    io.Writer
 	greets jsonrpc.ID // the client's initialize
 	ready  bool       // and it has been answered
+	calls  int        // that have no answer yet
 }
 
 // receive reads messages until the input ends. Batches are of the protocol's versions before 2025-06-18: the client
@@ -191,9 +198,37 @@ func (c *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
 		return nil, io.EOF
 	case m, ok := <-c.incoming:
 		if !ok {
+			c.settle(ctx)
 			return nil, io.EOF
 		}
+		if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
+			c.count(1)
+		}
 		return m, nil
+	}
+}
+
+func (c *connection) count(n int) (calls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls += n
+	return c.calls
+}
+
+// settle waits until all calls have been answered, but not for long.
+func (c *connection) settle(ctx context.Context) {
+	late := time.NewTimer(lastAnswers)
+	defer late.Stop()
+	for c.count(0) > 0 {
+		select {
+		case <-c.answered:
+		case <-late.C:
+			return
+		case <-c.closed:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -204,6 +239,13 @@ func (c *connection) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	if r, ok := m.(*jsonrpc.Response); ok {
 		m = c.coded(r)
+		defer func() {
+			c.count(-1)
+			select {
+			case c.answered <- struct{}{}:
+			default:
+			}
+		}()
 	}
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {

@@ -165,3 +165,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTheEndOfTheInputLeavesTimeForAnswers(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	var out strings.Builder
+	in := strings.NewReader(greeting + "\n" + settled + "\n" + `{"jsonrpc":"2.0","id":1,"method":"tools/list"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+	if err := server.Run(t.Context(), &wire.Stdio{In: in, Out: &out}); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); strings.Count(got, `"result"`) != 3 || strings.Contains(got, `"error"`) {
+		t.Errorf("answered by %s", got)
+	}
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// hints are what a tool is annotated with: read-only, destructive, idempotent, open world.
+func hints(t *mcp.Tool) (list [4]bool) {
+	a := t.Annotations
+	return [4]bool{a.ReadOnlyHint, a.DestructiveHint == nil || *a.DestructiveHint, a.IdempotentHint, a.OpenWorldHint == nil || *a.OpenWorldHint}
+}
+
+func (a *agent) tools() map[string]*mcp.Tool {
+	a.t.Helper()
+	list, err := a.ListTools(a.t.Context(), nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	tools := map[string]*mcp.Tool{}
+	for _, tool := range list.Tools {
+		tools[tool.Name] = tool
+	}
+	return tools
+}
+
+func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\", \"%DIR%/rooted\"]\n")
+	lent := lend(t, d)
+	a := connect(t, d, "-v", lent+":/data:ro", "--memory", "100MiB")
+	reads, open := [4]bool{true, false, true, false}, [4]bool{false, true, false, false}
+	want := map[string][4]bool{
+		"box_read": reads, "box_list": reads, "box_glob": reads, "box_grep": reads, "box_stat": reads, "box_status": reads,
+		"process_list": reads, "process_output": reads,
+		"box_write": {false, false, true, false}, "box_edit": {false, true, false, false},
+		"box_exec": open, "process_start": open, "process_write": open,
+		"box_create": {false, false, true, false}, "box_delete": {false, true, true, false}, "process_stop": {false, true, true, false},
+	}
+	tools := a.tools()
+	for name, tool := range tools {
+		if got := hints(tool); got != want[name] {
+			t.Errorf("%s is %v, want %v", name, got, want[name])
+		}
+		if tool.Annotations.Title == "" || tool.Description == "" || tool.InputSchema == nil {
+			t.Errorf("%s is not described", name)
+		}
+	}
+	if len(tools) != len(want) {
+		t.Errorf("there are %d tools, want %d", len(tools), len(want))
+	}
+	text := a.InitializeResult().Instructions
+	for _, part := range []string{"/data is a directory of the user's (read-only)", "100MiB of memory", "There is no network"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("there is no %q in\n%s", part, text)
+		}
+	}
+	a.fails("read-only", "box_write", in{"path": "/data/x", "content": "x"})
+}
+
+func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	a := connect(t, d)
+	text, result := a.call("box_exec", in{"command": "seq 100000; echo end >&2"})
+	if len(text) > 20<<10 || !strings.Contains(text, "stdout:\n1\n2\n") || !strings.Contains(text, "\n100000\n") || !strings.Contains(text, "bytes left out") || !strings.Contains(text, "stderr:\nend\n") {
+		t.Errorf("%d bytes: %.200q", len(text), text)
+	}
+	var link *mcp.ResourceLink
+	for _, c := range result.Content {
+		if l, ok := c.(*mcp.ResourceLink); ok {
+			if link != nil {
+				t.Error("a stream that is not cut has a link")
+			}
+			link = l
+		}
+	}
+	if link == nil || link.Size == nil || *link.Size != 588895 {
+		t.Fatalf("%+v", link)
+	}
+	whole, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link.URI})
+	if err != nil || len(whole.Contents) != 1 || len(whole.Contents[0].Text) != 588895 {
+		t.Errorf("%v, %+v", err, whole)
+	}
+	if got := a.says("[there is more: offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
+		t.Errorf("it reads %q", got)
+	}
+	if _, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "boxd://output/999/stdout"}); err == nil {
+		t.Error("a resource that is not there can be read")
+	}
+}
+
+func TestALongRunReportsAndCanBeCancelled(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	a := connect(t, d)
+	a.says("exit code 0", "box_exec", in{"command": "true"})
+	id := a.own()
+	ctx, cancel := context.WithCancel(t.Context())
+	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "trap '' TERM INT HUP; (setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
+	params.SetProgressToken("token")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.CallTool(ctx, params)
+		ended <- err
+	}()
+	boxtest.Eventually(t, "it reports what it does", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.progress) > 0 && strings.Contains(a.progress[len(a.progress)-1], "step one")
+	})
+	if n := running(d, "sleep"); n != 2 {
+		t.Errorf("%d programs sleep", n)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a call that was cancelled has an answer")
+	}
+	boxtest.Eventually(t, "all it had started is killed", func() bool { return running(d, "sleep") == 0 })
+	if got := a.own(); got != id {
+		t.Errorf("the box is %s, was %s", got, id)
+	}
+	a.says("exit code 0", "box_exec", in{"command": "true"})
+}
+
+func TestAnAgentKeepsProcesses(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	a := connect(t, d)
+	a.says("no processes", "process_list", nil)
+	loop := in{"name": "upper", "command": "echo up; while read -r l; do echo \"$l\" | tr a-z A-Z; done; echo bye", "stdin": true, "ready_line": "^up$"}
+	a.says("running, ready", "process_start", loop)
+	a.says("running, ready", "process_start", loop) // the same
+	if text, result := a.call("process_write", in{"name": "upper", "text": "hello\n", "wait_seconds": 1}); result.IsError || !strings.HasPrefix(text, "written") {
+		t.Errorf("%q", text)
+	}
+	boxtest.Eventually(t, "it has answered", func() bool {
+		text, _ := a.call("process_output", in{"name": "upper"})
+		return text == "up\nHELLO\n"
+	})
+	a.says("upper", "process_list", nil)
+	a.says("exit code 0", "process_write", in{"name": "upper", "text": "more\n", "end": true, "wait_seconds": 60})
+	a.says("MORE\nbye", "process_output", in{"name": "upper", "lines": 2})
+	a.says("running", "process_start", in{"name": "stays", "argv": []string{"sleep", "1000"}})
+	a.says("stopped", "process_stop", in{"name": "stays"})
+	a.says("stopped", "process_list", in{"name": "stays"})
+	a.fails("not started", "process_start", in{"name": "bad", "argv": []string{"/no/such"}})
+}
+
+func TestAnAgentHasBoxesOfItsOwnAlone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	session(t, d, "create", "of-the-user")
+	a := connect(t, d)
+	a.says(`"id": "second"`, "box_create", in{"id": "second"})
+	a.says("made", "box_write", in{"path": "f", "content": "in the second", "session": "second"})
+	a.says("nothing found", "box_glob", in{"pattern": "f"})
+	a.says("in the second", "box_read", in{"path": "f", "session": "second"})
+	a.fails("made", "box_read", in{"path": "f", "session": "of-the-user"})
+	a.fails("made", "box_delete", in{"session": "of-the-user"})
+	a.fails(`there is a session "of-the-user" already`, "box_create", in{"id": "of-the-user"})
+	a.says("second", "box_status", nil)
+	a.says("has ended", "box_delete", in{"session": "second"})
+	a.fails("made", "box_read", in{"path": "f", "session": "second"})
+	all := connect(t, d, "--any-session")
+	all.says("exit code 0", "box_exec", in{"command": "true", "session": "of-the-user"})
+	for _, one := range []*agent{a, all} {
+		if err := one.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	session(t, d, "rm", "of-the-user") // is still there
+	d.NothingLeft(before)
+}
+
+func TestANamedSessionStays(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for _, step := range []struct{ tool, want string }{{"box_write", "made"}, {"box_read", "kept"}} {
+		a := connect(t, d, "--session", "project")
+		if !strings.Contains(a.InitializeResult().Instructions, `the box "project"`) {
+			t.Error(a.InitializeResult().Instructions)
+		}
+		args := in{"path": "f"}
+		if step.tool == "box_write" {
+			args["content"] = "kept"
+		}
+		a.says(step.want, step.tool, args)
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	session(t, d, "rm", "project")
+}
+
+// bare starts boxctl mcp without a client's library, sends requests to it and returns when the last one, whose id is 2,
+// has been answered, if that is waited for.
+func bare(t *testing.T, d *boxtest.Daemon, last string, wait bool, args ...string) (cmd *exec.Cmd, in io.Closer) {
+	t.Helper()
+	cmd = boxctlOf(t, d, append([]string{"mcp"}, args...)...)
+	typing, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":` + last + `}`,
+	} {
+		if _, err := io.WriteString(typing, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for answers := json.NewDecoder(out); wait; {
+		var answer struct {
+			ID     int
+			Result struct{ IsError bool }
+		}
+		if err := answers.Decode(&answer); err != nil || answer.Result.IsError {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		wait = answer.ID != 2
+	}
+	return cmd, typing
+}
+
+func noBoxes(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	boxtest.Eventually(t, "there is no box", func() bool {
+		list, err := d.Sessions(t.Context(), true)
+		return err == nil && len(list) == 0
+	})
+}
+
+// What ends the server ends its boxes, at once or by their ttl.
+func TestAnEndLeavesNoBox(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	for _, tc := range []struct {
+		signal syscall.Signal
+		ttl    string
+	}{{syscall.SIGTERM, "10m"}, {syscall.SIGINT, "10m"}, {syscall.SIGKILL, "5s"}} {
+		cmd, _ := bare(t, d, `{"name":"process_start","arguments":{"name":"p","argv":["sleep","1000"]}}`, true, "--ttl", tc.ttl)
+		if err := cmd.Process.Signal(tc.signal); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); tc.signal != syscall.SIGKILL && err != nil {
+			t.Errorf("%v: %v", tc.signal, err)
+		}
+		noBoxes(t, d)
+	}
+	d.NothingLeft(before)
+}
+
+// Its input ends when a client has crashed. What runs is not waited for.
+func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	cmd, in := bare(t, d, `{"name":"box_exec","arguments":{"command":"(setsid sleep 1000 &); sleep 1000","timeout_seconds":550}}`, false)
+	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 2 })
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	noBoxes(t, d)
+	d.NothingLeft(before)
+}

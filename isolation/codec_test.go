@@ -38,6 +38,11 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
 		{Req: 11, Dress: &Dress{Key: spec.Key, Hostname: "s1"}},
 		{Req: 12, Reclaim: &Reclaim{Key: spec.Key}},
+		{Req: 13, Mount: &ChangeMount{
+			Key: spec.Key, Op: MountReplace, Caller: Caller{UID: 1, GID: 2, Groups: []uint32{3}}, IDs: []uint64{1 << 40, 7}, Force: true,
+			Mount: Mount{Source: "/a", Target: "/mnt/b/c", Writable: true, Owner: 4, NoSymlinks: true}, Made: "/mnt/b", Target: "/mnt/b/c",
+		}},
+		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
 	}
 }
 
@@ -45,6 +50,8 @@ func keeperReplies() []*KeeperReply {
 	return []*KeeperReply{
 		{Hello: &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
 		{Hello: &Greeting{Version: KeeperVersion}},
+		{Req: 1, Mounted: &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
+		{Req: 2, Mounted: &Mounted{Busy: true, Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
 		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
 		{Req: 10, Listed: &Listed{}},
 		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
@@ -246,8 +253,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		differ string
 	}{
 		{*want, ""},
-		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 6, not 5"},
-		{Greeting{Version: 3}, "it speaks version 3, not 5"},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 7, not 6"},
+		{Greeting{Version: 3}, "it speaks version 3, not 6"},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},

@@ -43,12 +43,7 @@ func (d *decoder) use() cgroup.Use {
 func (e *encoder) spec(s *Spec) {
 	e.str(s.Key)
 	e.str(s.Hostname)
-	e.u32(s.Caller.UID)
-	e.u32(s.Caller.GID)
-	e.u32(uint32(len(s.Caller.Groups)))
-	for _, g := range s.Caller.Groups {
-		e.u32(g)
-	}
+	e.caller(&s.Caller)
 	e.u64(s.Scratch.Bytes)
 	e.u64(s.Scratch.Inodes)
 	e.rlimits(s.Rlimits)
@@ -60,27 +55,19 @@ func (e *encoder) spec(s *Spec) {
 	e.bool(s.ManagedWork)
 	e.u32(uint32(len(s.Mounts)))
 	for i := range s.Mounts {
-		m := &s.Mounts[i]
-		e.str(m.Source)
-		e.str(m.Target)
-		e.bool(m.Writable)
-		e.u32(m.Owner)
+		e.mount(&s.Mounts[i])
 	}
 }
 
 func (d *decoder) spec() *Spec {
-	s := &Spec{Key: d.str(), Hostname: d.str()}
-	s.Caller.UID, s.Caller.GID = d.u32(), d.u32()
-	for range d.count(4) {
-		s.Caller.Groups = append(s.Caller.Groups, d.u32())
-	}
+	s := &Spec{Key: d.str(), Hostname: d.str(), Caller: d.caller()}
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
 	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
 	s.Work = Quota{d.u64(), d.u64()}
 	s.ManagedWork = d.bool()
-	for range d.count(13) {
-		s.Mounts = append(s.Mounts, Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32()})
+	for range d.count(14) {
+		s.Mounts = append(s.Mounts, d.mount())
 	}
 	return s
 }

@@ -27,6 +27,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Done{req}              or Failed
 //	Reclaim{req, key} ─────────────────►  take memory back that the programs of a box do not need
 //	            ◄──────────────────────── Done{req}              or Failed
+//	ChangeMount{req, key, mount} ──────►  add, replace or remove a mount of a living box
+//	            ◄──────────────────────── Mounted{req, …}        or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -38,7 +40,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 5
+const KeeperVersion = 6
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -67,6 +69,8 @@ const (
 	msgAdopt
 	msgDress
 	msgReclaim
+	msgChangeMount
+	msgMounted
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -86,6 +90,7 @@ type KeeperRequest struct {
 	Dress  *Dress
 
 	Reclaim *Reclaim
+	Mount   *ChangeMount
 }
 
 // Reclaim asks that memory be taken back from a living box.
@@ -122,6 +127,7 @@ type KeeperReply struct {
 	Checks   []Check
 	Host     *Host
 	Failed   *StepError
+	Mounted  *Mounted
 }
 
 // Listed is a page of the living boxes, in the order of their keys.
@@ -194,15 +200,9 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u64(m.Limits.Work.Inodes)
 		return e.b
 	case m.List != nil:
-		e := message(msgList)
-		e.u32(m.Req)
-		e.str(m.List.After)
-		return e.b
+		return m.about(msgList, m.List.After)
 	case m.Adopt != nil:
-		e := message(msgAdopt)
-		e.u32(m.Req)
-		e.str(m.Adopt.Key)
-		return e.b
+		return m.about(msgAdopt, m.Adopt.Key)
 	case m.Dress != nil:
 		e := message(msgDress)
 		e.u32(m.Req)
@@ -210,9 +210,11 @@ func (m *KeeperRequest) Encode() []byte {
 		e.str(m.Dress.Hostname)
 		return e.b
 	case m.Reclaim != nil:
-		e := message(msgReclaim)
+		return m.about(msgReclaim, m.Reclaim.Key)
+	case m.Mount != nil:
+		e := message(msgChangeMount)
 		e.u32(m.Req)
-		e.str(m.Reclaim.Key)
+		e.changeMount(m.Mount)
 		return e.b
 	}
 	for _, f := range []struct {
@@ -227,6 +229,13 @@ func (m *KeeperRequest) Encode() []byte {
 	}
 	e := message(msgHello)
 	e.u32(m.Hello)
+	return e.b
+}
+
+func (m *KeeperRequest) about(kind uint8, what string) []byte {
+	e := message(kind)
+	e.u32(m.Req)
+	e.str(what)
 	return e.b
 }
 
@@ -262,6 +271,8 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.Dress = d.u32(), &Dress{Key: d.str(), Hostname: d.str()}
 	case msgReclaim:
 		m.Req, m.Reclaim = d.u32(), &Reclaim{Key: d.str()}
+	case msgChangeMount:
+		m.Req, m.Mount = d.u32(), d.changeMount()
 	default:
 		d.bad = true
 	}
@@ -291,6 +302,11 @@ func (m *KeeperReply) Encode() []byte {
 		e.u32(m.Req)
 		e.strs(m.Listed.Keys)
 		e.bool(m.Listed.More)
+		return e.b
+	case m.Mounted != nil:
+		e := message(msgMounted)
+		e.u32(m.Req)
+		e.mounted(m.Mounted)
 		return e.b
 	case m.Hello != nil:
 		e := message(msgHello)
@@ -340,6 +356,8 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 	case msgListed:
 		m.Req = d.u32()
 		m.Listed = &Listed{Keys: d.strs(), More: d.bool()}
+	case msgMounted:
+		m.Req, m.Mounted = d.u32(), d.mounted()
 	case msgDone:
 		m.Req, m.Done = d.u32(), true
 	case msgChecked:

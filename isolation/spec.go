@@ -115,6 +115,8 @@ type Mount struct {
 	// Owner is the host id that owns the directory's files and that the box user becomes there.
 	// Zero: the caller, or for a caller with uid 0 the directory's owner. Only a caller with uid 0 may name another.
 	Owner uint32
+	// NoSymlinks has the kernel follow no symbolic link of the directory (ELOOP).
+	NoSymlinks bool
 }
 
 // Refusal says which field of a Spec or request is not acceptable, and what would be.

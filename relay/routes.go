@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/logs"
+	"github.com/boxd-dev/boxd/relay/mounts"
 	"github.com/boxd-dev/boxd/relay/processes"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/seeing"
@@ -60,6 +61,9 @@ func routes() []route.Route {
 		line("POST /v1/sessions/{id}/renew", access.User, "owner", sessions.Renew),
 		line("POST /v1/sessions/{id}/exec", access.User, "owner", sessions.Exec),
 		line("GET /v1/sessions/{id}/exec/stream", access.User, "owner", sessions.ExecStream),
+		line("GET /v1/sessions/{id}/mounts", access.Viewer, "owner", mounts.List),
+		line("PUT /v1/sessions/{id}/mounts", access.User, "owner", mounts.Add),
+		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target force", mounts.Remove),
 		line("POST /v1/sessions/{id}/fs/read", access.User, "owner", files.Read),
 		line("POST /v1/sessions/{id}/fs/write", access.User, "owner", files.Write),
 		line("POST /v1/sessions/{id}/fs/edit", access.User, "owner", files.Edit),

@@ -26,7 +26,7 @@ import (
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot,
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: s.Live(),
 	})
 }
 
@@ -169,6 +169,10 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 	if !living {
 		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
 	}
+	if r, err := v.records.Read(key); err == nil {
+		owner := principalOf(r.Owner)
+		v.tidy(ctx, key, isolation.Caller{UID: owner.UID, GID: owner.GID, Groups: owner.Groups}, &r.Settings, r.Live)
+	}
 	if err := v.records.Remove(key); err != nil {
 		return fmt.Errorf("record of session %s: %w", key, err)
 	}
@@ -188,7 +192,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced,
+		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live,
 	})
 	s.SetBoxKey(r.Box)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())

@@ -5,9 +5,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"os/user"
-	"path/filepath"
-	"slices"
 	"strconv"
 
 	"github.com/boxd-dev/boxd/access"
@@ -15,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -33,7 +31,7 @@ type want struct {
 // until a refusal is there too.
 func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
-	w.held = boundsOf(w.cfg, who)
+	w.held = mounts.BoundsOf(w.cfg, who)
 	id, err := w.cfg.SessionID(&w.held, req)
 	if err != nil {
 		return w, err
@@ -45,7 +43,7 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if err = w.held.Hold(&w.settings, req); err != nil {
 		return w, err
 	}
-	if err = leads(&w.held, w.settings.Mounts); err != nil {
+	if err = mounts.Leads(&w.held, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {
@@ -172,29 +170,4 @@ func (v *Supervisor) Holdings(who Principal) (name string, list []Holding) {
 		}
 	}
 	return held.Name, list
-}
-
-// boundsOf are the bounds of a principal, with its home where they need that.
-func boundsOf(cfg *policy.Config, who Principal) policy.Held {
-	held := cfg.BoundsOf(who)
-	if slices.Contains(held.Mounts, policy.HomeRoot) {
-		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
-			held.Home = filepath.Clean(u.HomeDir)
-		}
-	}
-	return held
-}
-
-// leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
-// asks mounts.allow of what it has opened in the end.
-func leads(held *policy.Held, mounts []policy.Mount) error {
-	if slices.Contains(held.Mounts, policy.Any) {
-		return nil
-	}
-	for i, m := range mounts {
-		if real, err := filepath.EvalSymlinks(m.Source); err == nil && !held.Lends(real) {
-			return held.NotLent(i, m.Source)
-		}
-	}
-	return nil
 }

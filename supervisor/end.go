@@ -59,6 +59,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 		break
 	}
 	box.Close()
+	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, s.Live())
 	s.DropProcesses()
 	<-forgotten
 	v.ledger.Stop(s.Key, last)

@@ -30,6 +30,7 @@ type box struct {
 	gone   chan struct{} // closed when it and all its processes are dead and released
 	handed bool          // boxd knows of it; guarded by Keeper.mu
 
+	mounting sync.Mutex      // held while its mounts change
 	changing sync.Mutex      // guards the fields below, and is held while limits change
 	record   *records.Record // what the next keeper will know of it; nil: nothing
 	released bool

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/dress"
+	"github.com/boxd-dev/boxd/isolation/live"
 )
 
 // dress gives a box that was made ahead of need the hostname of its session.
@@ -14,42 +15,66 @@ func (k *Keeper) dress(req *isolation.Dress) error {
 	if err := req.Validate(); err != nil {
 		return err
 	}
+	b, err := k.known(req.Key)
+	if err != nil {
+		return err
+	}
+	return dress.Name(b.pid, b.lives, req.Hostname)
+}
+
+// known returns a box that boxd knows of. ESRCH: there is none.
+func (k *Keeper) known(key string) (*box, error) {
 	k.mu.Lock()
-	b := k.boxes[req.Key]
+	defer k.mu.Unlock()
+	b := k.boxes[key]
 	if b == nil || !b.handed {
-		k.mu.Unlock()
-		return unix.ESRCH
+		return nil, unix.ESRCH
 	}
-	pid := b.pid
-	k.mu.Unlock()
-	alive := func() bool {
-		select {
-		case <-b.gone:
-			return false
-		default:
-		}
-		raw, err := b.pidfd.SyscallConn() // an error: it has been closed, after the end
-		lives := false
-		if err == nil {
-			err = raw.Control(func(fd uintptr) {
-				poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-				n, perr := unix.Poll(poll, 0)
-				lives = n == 0 && perr == nil
-			})
-		}
-		return lives && err == nil
+	return b, nil
+}
+
+// changeMount changes a mount of a living box, or removes what was made for one of a box that has ended.
+func (k *Keeper) changeMount(req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
 	}
-	return dress.Name(pid, alive, req.Hostname)
+	lender := live.Lender{Rules: &k.rules, Maps: &k.users}
+	if req.Op == isolation.MountTidy {
+		return lender.Tidy(req)
+	}
+	b, err := k.known(req.Key)
+	if err != nil {
+		return nil, err
+	}
+	b.mounting.Lock()
+	defer b.mounting.Unlock()
+	return lender.Change(&live.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
+}
+
+// lives reports whether the box's PID 1 has not ended yet.
+func (b *box) lives() bool {
+	select {
+	case <-b.gone:
+		return false
+	default:
+	}
+	raw, err := b.pidfd.SyscallConn() // an error: it has been closed, after the end
+	lives := false
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, perr := unix.Poll(poll, 0)
+			lives = n == 0 && perr == nil
+		})
+	}
+	return lives && err == nil
 }
 
 // reclaim takes memory back that the programs of a box do not need.
 func (k *Keeper) reclaim(key string) error {
-	k.mu.Lock()
-	b := k.boxes[key]
-	known := b != nil && b.handed
-	k.mu.Unlock()
-	if !known {
-		return unix.ESRCH
+	b, err := k.known(key)
+	if err != nil {
+		return err
 	}
 	if b.groups == nil {
 		return unix.EOPNOTSUPP

@@ -13,7 +13,6 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
-	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/sources"
@@ -284,29 +283,13 @@ func (l *launching) mapMounts() (string, error) {
 }
 
 func (l *launching) mapMount(src sources.Source) error {
-	attr := unix.MountAttr{
-		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
-	}
-	if !src.Mount.Writable {
-		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
-	}
-	if src.Owner.Mapped {
-		ns, err := l.userNamespace(src.Owner)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(ns)
-		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
-		attr.Userns_fd = uint64(ns)
-	}
-	tree, err := mountfd.Clone(src.FD, "", false)
+	tree, err := src.Tree(func() (int, error) { return l.userNamespace(src.Owner) })
 	if err != nil {
 		return err
 	}
 	l.trees = append(l.trees, tree)
 	l.mounts = append(l.mounts, isolation.SetupMount{Target: src.Mount.Target, Writable: src.Mount.Writable})
-	return mountfd.Restrict(tree, &attr)
+	return nil
 }
 
 // userNamespace returns a descriptor of the map from an owner on disk to the box user. Managed

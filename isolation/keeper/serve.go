@@ -199,6 +199,11 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		if err := k.reclaim(req.Reclaim.Key); err != nil {
 			reply.Failed = stepError(isolation.StepGroup, req.Reclaim.Key, err)
 		}
+	case req.Mount != nil:
+		var err error
+		if reply.Mounted, err = k.changeMount(req.Mount); err != nil {
+			reply.Failed = stepError(isolation.StepMount, req.Mount.Mount.Target, err)
+		}
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)

@@ -75,6 +75,9 @@ type Owner struct {
 	Managed bool // of a managed workspace, see WorkOwner
 }
 
+// UID is the owner on the host.
+func (o *Owner) UID() uint32 { return o.uid }
+
 // Open opens the mounts of a spec with the rights of its caller and holds them against the
 // rules. What it returns is what will be mounted, whatever happens to the paths afterwards.
 func (r *Rules) Open(spec *isolation.Spec) ([]Source, error) {

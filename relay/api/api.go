@@ -67,15 +67,6 @@ type SessionChange struct {
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 }
 
-// Mount puts a host directory into a box. Mode is "ro", "rw" or "none"; left out, the profile's.
-// Owner is for callers with uid 0: the host id that owns what the box makes there.
-type Mount struct {
-	Source string `json:"source"`
-	Target string `json:"target"`
-	Mode   string `json:"mode,omitempty"`
-	Owner  uint32 `json:"owner,omitempty"`
-}
-
 // Session describes a session.
 type Session struct {
 	ID              string            `json:"id"`
@@ -288,7 +279,8 @@ type Problem struct {
 	Denial  *Denial       `json:"denial,omitempty"` // where a rule has refused
 	By      string        `json:"by,omitempty"`     // who has asked, where that was not allowed
 	Failure *StartFailure `json:"failure,omitempty"`
-	File    *FileFailure  `json:"file,omitempty"` // what was wrong about a file
+	File    *FileFailure  `json:"file,omitempty"`  // what was wrong about a file
+	Users   []MountUser   `json:"users,omitempty"` // of a mount that is in use, at most 16
 }
 
 // Denial says which rule has refused, and which setting of the operator's would allow it. Layer is "policy",

@@ -302,18 +302,6 @@ func (c *Client) Ready(ctx context.Context) error {
 // ErrNoID means that a call about a session was given the empty id, which no session has.
 var ErrNoID = errors.New("the id of the session is empty")
 
-// path is that of a session's route.
-func (c *Client) path(id, rest string) (string, error) {
-	if id == "" {
-		return "", ErrNoID
-	}
-	path := "/v1/sessions/" + segment(id) + rest
-	if c.Owner != "" {
-		path += "?owner=" + url.QueryEscape(c.Owner)
-	}
-	return path, nil
-}
-
 // segment is an id as one segment of a path whatever is in it: a slash travels as %2F, and "." and "..",
 // which would be taken for steps in the path, as %2E.
 func segment(id string) string {

@@ -17,11 +17,33 @@ import (
 
 // onFiles makes a request about files of a session.
 func onFiles[Out any](ctx context.Context, c *Client, id, verb string, in any) (out Out, err error) {
-	path, err := c.path(id, "/fs/"+verb)
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPost, path, in, &out)
-	}
+	_, err = c.About(ctx, http.MethodPost, id, "/fs/"+verb, in, &out)
 	return out, err
+}
+
+// About makes one request about a session: rest is what its path has after the id, with a query if it has one.
+func (c *Client) About(ctx context.Context, method, id, rest string, in, out any) (status int, err error) {
+	path, err := c.path(id, rest)
+	if err != nil {
+		return 0, err
+	}
+	return c.do(ctx, method, path, in, out)
+}
+
+// path is that of a session's route.
+func (c *Client) path(id, rest string) (string, error) {
+	if id == "" {
+		return "", ErrNoID
+	}
+	path := "/v1/sessions/" + segment(id) + rest
+	if c.Owner == "" {
+		return path, nil
+	}
+	sep := "?"
+	if strings.Contains(rest, "?") {
+		sep = "&"
+	}
+	return path + sep + "owner=" + url.QueryEscape(c.Owner), nil
 }
 
 // ReadFile returns a part of a file.
@@ -109,15 +131,11 @@ func (c *Client) DownloadArchive(ctx context.Context, id, path string) (io.ReadC
 }
 
 func (c *Client) archive(ctx context.Context, method, id string, query url.Values, body io.Reader) (*http.Response, error) {
-	path, err := c.path(id, "/archive")
+	path, err := c.path(id, "/archive?"+query.Encode())
 	if err != nil {
 		return nil, err
 	}
-	sep := "?"
-	if strings.Contains(path, "?") {
-		sep = "&"
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path+sep+query.Encode(), body)
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, body)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}, api.MountRequest{}}
 }
 
 func answers() []any {
@@ -36,6 +36,7 @@ func answers() []any {
 		api.FileMatches{},
 		api.FileDone{},
 		api.ArchiveDone{},
+		api.MountList{},
 		api.Problem{},
 		api.GrantList{},
 		api.ProfileList{},

@@ -31,6 +31,8 @@ func what(asked any) *audit.What {
 		return w
 	case *api.GrantRequest:
 		return &audit.What{Changes: []string{"principal=" + r.Principal, "role=" + r.Role, "for=" + r.For.String()}}
+	case *api.MountRequest:
+		return &audit.What{Mounts: []string{r.Source + ":" + r.Target + ":" + r.Mode}, Changes: fields(r)}
 	case *api.SignalRequest:
 		return &audit.What{Changes: []string{"signal=" + r.Signal}}
 	case *api.SessionChange:

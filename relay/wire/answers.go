@@ -37,7 +37,7 @@ func Session(i supervisor.Info) api.Session {
 		s.State = stateFrozen
 	}
 	for _, m := range i.Settings.Mounts {
-		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
+		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
 	if !i.Expires.IsZero() {
 		s.ExpiresAt = &i.Expires

@@ -173,7 +173,7 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: allowed is text in UTF-8`,
 		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: allowed is text in UTF-8`,
 		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: allowed is every field once`,
-		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: allowed is mode, owner, source, target`,
+		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: allowed is mode, nosymfollow, owner, source, target`,
 		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner is "7": allowed is a whole number`,
 	} {
 		var req api.OneShotRequest

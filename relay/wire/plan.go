@@ -41,7 +41,7 @@ func planned(id string, s *policy.Settings) *api.PlannedSession {
 		WorkspaceQuota: s.WorkspaceQuota, WorkspaceInodes: s.WorkspaceInodes, TTL: s.TTL, MaxLifetime: s.MaxLifetime, Mounts: []api.Mount{}, Env: append([]string{}, s.EnvNames...),
 	}
 	for _, m := range s.Mounts {
-		p.Mounts = append(p.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
+		p.Mounts = append(p.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
 	return p
 }

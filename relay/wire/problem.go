@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/files"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 )
 
 // Parts of every answer that is a problem.
@@ -82,6 +83,11 @@ func Refusal(err error) *api.Problem {
 	}
 	if f, ok := errors.AsType[*files.Failure](err); ok {
 		p.File = fileFailure(f)
+	}
+	if b, ok := errors.AsType[*mounts.Busy](err); ok {
+		for _, u := range b.Users {
+			p.Users = append(p.Users, api.MountUser{PID: u.PID, Program: u.Program, How: u.How, Path: u.Path})
+		}
 	}
 	if d := fault.DenialOf(err); d != nil {
 		p.Denial = &api.Denial{

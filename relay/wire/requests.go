@@ -27,7 +27,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 		Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, m := range r.Mounts {
-		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner})
+		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
 	return req
 }

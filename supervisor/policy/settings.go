@@ -57,6 +57,8 @@ type Mount struct {
 	Target string `json:"target"`
 	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
 	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
+	// NoSymlinks has the kernel follow no symbolic link of the directory.
+	NoSymlinks bool `json:"nosymfollow,omitempty"`
 }
 
 // Settings are what a session was made with, after the profile has been applied.

@@ -31,6 +31,8 @@ type Record struct {
 	Asleep   bool                        `json:"asleep,omitempty"` // it is frozen because nobody uses it
 	// OneShot says that it ends with the call that has made it, and so with the boxd that served that.
 	OneShot bool `json:"one_shot,omitempty"`
+	// Live are the mounts it was given while it lived.
+	Live []policy.LiveMount `json:"live_mounts,omitempty"`
 }
 
 // Owner is whose session it is.

@@ -54,13 +54,14 @@ type Params struct {
 	Env      []string       // NAME=value of every program that adds nothing
 	Enforced map[string]policy.Mechanism
 	OneShot  bool // no later boxd takes it over
+	Live     []policy.LiveMount
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
-		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot,
+		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
 }
@@ -97,6 +98,7 @@ type Session struct {
 	asleep   bool // frozen because nobody has used it: the next use thaws it
 	silent   int  // signs of life in a row that its PID 1 has not given
 	reason   EndReason
+	live     []policy.LiveMount // mounts it was given, by target
 
 	processes map[string]*slot
 	err       error // why the start failed

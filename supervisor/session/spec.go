@@ -11,7 +11,7 @@ import (
 func (s *Session) Spec() *isolation.Spec {
 	spec := &isolation.Spec{
 		Key: s.BoxKey(), Hostname: s.Hostname,
-		Caller:      isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups},
+		Caller:      s.Caller(),
 		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
 		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),
 		ManagedWork: true,
@@ -21,7 +21,7 @@ func (s *Session) Spec() *isolation.Spec {
 	}
 	spec.Work = policy.Work(&s.Settings, s.enforced)
 	for _, m := range s.Settings.Mounts {
-		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner})
+		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 		if m.Target == isolation.Workspace {
 			spec.ManagedWork = false
 		}

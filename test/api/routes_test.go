@@ -25,7 +25,7 @@ const profile = "[profiles.fixed]\nlocked = [\"memory\"]\n"
 func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	c := begin(t, seen, profile)
+	c := begin(t, seen, profile+lent)
 	c.daemon()
 	c.grants()
 	c.seeing()
@@ -34,6 +34,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.changes()
 	c.executions()
 	c.files()
+	c.mounts()
 	c.oneShots()
 	c.processes()
 	c.logs()

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// ChangeMount changes a mount of a living box, or tidies up after one. ErrKeeperGone: it may have been done, and
+// is not asked for again. ESRCH: there is no such box.
+func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	l, err := k.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := l.do(ctx, isolation.KeeperRequest{Mount: req}, "")
+	fdpass.CloseAll(a.files)
+	if errors.Is(err, ErrKeeperGone) {
+		<-l.over // or it would be the current one still
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.msg.Mounted == nil {
+		return nil, fmt.Errorf("change of a mount: %w", isolation.ErrMalformed)
+	}
+	return a.msg.Mounted, nil
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package live adds, replaces and removes mounts of a living box, from outside: PID 1 and the programs of a box
+// may not mount, and gain no right to do so. It runs in the keeper, on a thread that enters the box's mount
+// namespace for one change and ends with it.
+//
+// Nothing of the box is trusted: paths in it are walked one change at a time, without links, and where a mount
+// has come to is looked at again once it is there.
+package live
+
+import (
+	"errors"
+	"os"
+	"path"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/sources"
+)
+
+// Box is the box that is changed.
+type Box struct {
+	PID    int         // of its PID 1, on the host
+	IDBase uint32      // first of its host ids
+	Alive  func() bool // whether that process still is the one that is meant
+}
+
+// place is a thread in the mount namespace of a box.
+type place struct {
+	root int    // of the box
+	uid  uint32 // of the box user, on the host
+}
+
+// enter calls f on a thread that is in the box's mount namespace, with a working directory of its own. The thread
+// ends with it.
+func (b *Box) enter(f func(p *place) error) error {
+	ns, err := unix.Open("/proc/"+strconv.Itoa(b.PID)+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return gone(err)
+	}
+	defer unix.Close(ns)
+	if !b.Alive() { // it is of that process, as it has lived until after it was opened
+		return unix.ESRCH
+	}
+	done := make(chan error, 1)
+	go func() { // waited for below
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		done <- b.inside(ns, f)
+	}()
+	return <-done
+}
+
+func (b *Box) inside(ns int, f func(p *place) error) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	return f(&place{root: root, uid: b.IDBase + isolation.BoxUID})
+}
+
+// gone makes the end of a process of what is said of its directory.
+func gone(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return unix.ESRCH
+	}
+	return err
+}
+
+// Add puts a mount on its target, of which the missing directories are made. EEXIST: there is a mount. ESTALE:
+// somebody in the box moved the target meanwhile. After an error nothing has changed.
+func (b *Box) Add(tree int, m *isolation.Mount) (*isolation.Mounted, error) {
+	done := &isolation.Mounted{}
+	err := b.enter(func(p *place) error {
+		made, err := p.makeTarget(m.Target)
+		if err == nil {
+			err = p.add(tree, m, done)
+		}
+		if err != nil && made != "" {
+			p.removeMade(m.Target, made)
+			return err
+		}
+		done.Made = made
+		return err
+	})
+	return done, err
+}
+
+func (p *place) add(tree int, m *isolation.Mount, done *isolation.Mounted) error {
+	target, err := p.open(m.Target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	if isRoot, err := isMountRoot(target); err != nil || isRoot {
+		return errors.Join(err, ifTrue(isRoot, unix.EEXIST))
+	}
+	if err := mountfd.Attach(tree, target, ""); err != nil {
+		return err
+	}
+	return p.settle(tree, m, done)
+}
+
+// settle looks at a mount that has just been attached, and takes it away if it is not what it should be, or not
+// where. The programs of the box may have used it for that moment; there is nothing in it they may not have.
+func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) error {
+	id, err := mountID(tree, "")
+	if err == nil {
+		done.ID = id
+		done.Attrs, err = sources.Verify(tree, m)
+	}
+	if err == nil {
+		err = p.isAt(m.Target, id)
+	}
+	if err == nil {
+		return nil
+	}
+	// By its own root: wherever it is by now.
+	if uerr := unix.Fchdir(tree); uerr != nil {
+		return errors.Join(err, uerr)
+	}
+	return errors.Join(err, unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+}
+
+// isAt reports whether a mount is what is found at a path; ESTALE: it is not.
+func (p *place) isAt(target string, id uint64) error {
+	fd, err := p.open(target)
+	if err != nil {
+		return unix.ESTALE
+	}
+	defer unix.Close(fd)
+	if now, err := mountID(fd, ""); err != nil || now != id {
+		return unix.ESTALE
+	}
+	return nil
+}
+
+// Replace puts a mount into the place of another, given as it is known, and detaches that: programs that have
+// something of it open keep it. Nobody finds the target without one of the two. On kernels that cannot put a
+// mount below another (before 6.5), the old one stays there, covered.
+func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Mounted, error) {
+	done := &isolation.Mounted{}
+	return done, b.enter(func(p *place) error { return p.replace(tree, m, old, done) })
+}
+
+// moveMountBeneath is MOVE_MOUNT_BENEATH of move_mount(2), from Linux 6.5 on.
+const moveMountBeneath = 0x200
+
+func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
+	target, err := p.open(m.Target)
+	if err != nil {
+		return unix.ESTALE
+	}
+	defer unix.Close(target)
+	if now, err := mountID(target, ""); err != nil || now != old {
+		return errors.Join(err, unix.ESTALE)
+	}
+	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)
+	if errors.Is(err, unix.EINVAL) {
+		done.Below = true
+		if err = mountfd.Attach(tree, target, ""); err == nil {
+			err = p.settle(tree, m, done)
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	// The new one is below the old one, which goes: by its own root, as it was opened.
+	err = unix.Fchdir(target)
+	if err == nil {
+		err = unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if cerr := unix.Fchdir(p.root); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return p.settle(tree, m, done)
+}
+
+// Remove takes mounts off their target, the first of them being the uppermost, and removes what was made for it.
+// If the first is in use, it is Busy and nothing has changed, unless force is set: what is open of it then stays
+// so. A mount that is not there any more is no error.
+func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*isolation.Mounted, error) {
+	done := &isolation.Mounted{}
+	where := target
+	for i, id := range ids {
+		for try := 0; ; try++ {
+			at, err := b.find(id)
+			if err != nil {
+				return done, err
+			}
+			if at == "" {
+				break
+			}
+			where = at
+			err = b.enter(func(p *place) error { return p.remove(at, id, force || i > 0) })
+			switch {
+			case err == nil:
+			case errors.Is(err, unix.ESTALE) && try < maxTries:
+				continue // somebody in the box moves it about
+			case errors.Is(err, unix.EBUSY):
+				done.Busy = true
+				done.Users = b.users(id)
+				return done, nil
+			default:
+				return done, err
+			}
+			break
+		}
+	}
+	if made == "" || where != target {
+		return done, nil // where the box has put it, it is the box's
+	}
+	return done, b.enter(func(p *place) error {
+		p.removeMade(target, made)
+		return nil
+	})
+}
+
+// maxTries is how often it is tried to catch a mount that a box moves about.
+const maxTries = 64
+
+// remove takes a mount off. Its name cannot be given to anything else while it is mounted there.
+func (p *place) remove(at string, id uint64, detach bool) error {
+	parent, err := p.open(path.Dir(at))
+	if err != nil {
+		return unix.ESTALE
+	}
+	defer unix.Close(parent)
+	name := path.Base(at)
+	if now, err := mountID(parent, name); err != nil || now != id {
+		return unix.ESTALE
+	}
+	if err := unix.Fchdir(parent); err != nil {
+		return err
+	}
+	flags := unix.UMOUNT_NOFOLLOW
+	if detach {
+		flags |= unix.MNT_DETACH
+	}
+	return unix.Unmount(name, flags)
+}
+
+// mountID is the number of the mount that a name below a directory is in; "": of the directory itself.
+func mountID(dir int, name string) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(dir, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, err
+	}
+	return st.Mnt_id, nil
+}
+
+// isMountRoot reports whether a descriptor is of the root of a mount.
+func isMountRoot(fd int) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err
+}
+
+func ifTrue(cond bool, err error) error {
+	if cond {
+		return err
+	}
+	return nil
+}

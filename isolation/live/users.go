@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// entry is a line of mountinfo (proc_pid_mountinfo(5)).
+type entry struct {
+	id, parent uint64
+	path       string // in the box, where it is at the moment
+}
+
+// maxLine is more than any line of mountinfo has.
+const maxLine = 64 << 10
+
+// parse reads mountinfo. A line that is not of its form is an error: what is missing would be taken for gone.
+func parse(r io.Reader) ([]entry, error) {
+	var list []entry
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 6 {
+			return nil, unix.EPROTO
+		}
+		id, err := strconv.ParseUint(f[0], 10, 64)
+		if err != nil {
+			return nil, unix.EPROTO
+		}
+		parent, err := strconv.ParseUint(f[1], 10, 64)
+		if err != nil {
+			return nil, unix.EPROTO
+		}
+		list = append(list, entry{id, parent, unescape(f[4])})
+	}
+	return list, lines.Err()
+}
+
+// unescape undoes what the kernel does to space, tab, newline and backslash in a path.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// mounts lists those of the box.
+func (b *Box) mounts() ([]entry, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(b.PID) + "/mountinfo")
+	if err != nil {
+		return nil, gone(err)
+	}
+	defer f.Close()
+	if !b.Alive() {
+		return nil, unix.ESRCH
+	}
+	return parse(f)
+}
+
+// find returns where a mount is in the box, "" if it is not there.
+func (b *Box) find(id uint64) (string, error) {
+	all, err := b.mounts()
+	if err != nil {
+		return "", err
+	}
+	for _, e := range all {
+		if e.id == id && strings.HasPrefix(e.path, "/") && e.path != "/" {
+			return e.path, nil
+		}
+	}
+	return "", nil
+}
+
+// users names those who keep a mount from being removed, at most isolation.MaxMountUsers: other mounts on it,
+// and of each process of the box the first thing of it that it has.
+func (b *Box) users(id uint64) []isolation.MountUser {
+	var list []isolation.MountUser
+	all, _ := b.mounts() // what cannot be found out is not said
+	for _, e := range all {
+		if e.parent == id && len(list) < isolation.MaxMountUsers {
+			list = append(list, isolation.MountUser{How: "mount", Path: text(e.path)})
+		}
+	}
+	var own unix.Stat_t
+	if unix.Stat("/proc/"+strconv.Itoa(b.PID)+"/ns/pid", &own) != nil || !b.Alive() {
+		return list
+	}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return list
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		var st unix.Stat_t
+		if _, err := strconv.Atoi(name); err != nil || len(list) >= isolation.MaxMountUsers {
+			continue
+		}
+		if unix.Stat("/proc/"+name+"/ns/pid", &st) != nil || st.Ino != own.Ino || st.Dev != own.Dev {
+			continue
+		}
+		if u, uses := usesOf("/proc/"+name, id); uses {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// usesOf looks for the first thing of a mount that a process has.
+func usesOf(proc string, id uint64) (isolation.MountUser, bool) {
+	for _, how := range []string{"cwd", "root", "exe"} {
+		if now, err := mountIDOf(proc + "/" + how); err == nil && now == id {
+			return user(proc, how, proc+"/"+how), true
+		}
+	}
+	for _, dir := range []string{"fd", "map_files"} {
+		f, err := os.Open(proc + "/" + dir)
+		if err != nil {
+			continue
+		}
+		names, _ := f.Readdirnames(-1)
+		f.Close()
+		for _, name := range names {
+			link := proc + "/" + dir + "/" + name
+			if now, err := mountIDOf(link); err != nil || now != id {
+				continue
+			}
+			if dir == "map_files" {
+				name = "map"
+			}
+			return user(proc, name, link), true
+		}
+	}
+	return isolation.MountUser{}, false
+}
+
+// mountIDOf is that of what a link of /proc leads to. Nothing is asked of its filesystem (AT_STATX_DONT_SYNC).
+func mountIDOf(link string) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
+	return st.Mnt_id, err
+}
+
+func user(proc, how, link string) isolation.MountUser {
+	u := isolation.MountUser{How: how}
+	if to, err := os.Readlink(link); err == nil {
+		u.Path = text(to)
+	}
+	if name, err := os.ReadFile(proc + "/comm"); err == nil {
+		u.Program = text(string(bytes.TrimSuffix(name, []byte("\n"))))
+	}
+	status, _ := os.ReadFile(proc + "/status")
+	for line := range strings.SplitSeq(string(status), "\n") {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			f := strings.Fields(ids)
+			n, _ := strconv.ParseUint(f[len(f)-1], 10, 32)
+			u.PID = uint32(n)
+		}
+	}
+	return u
+}
+
+// text makes something of the box one that can be shown.
+func text(s string) string {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	if len(s) > isolation.MaxItem {
+		s = strings.ToValidUTF8(s[:isolation.MaxItem], "")
+	}
+	return s
+}

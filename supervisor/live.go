@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Mounts changes the mounts of a living session.
+func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
+	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.writeRecord(s) }}
+}
+
+// tidy removes what was made in directories of the host for mounts of a session whose box has ended.
+func (v *Supervisor) tidy(ctx context.Context, key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) {
+	if err := mounts.Tidy(ctx, v.boxes, key, caller, settings.Mounts, live); err != nil {
+		v.log.Warn("directories made for mounts are left", "key", key, "error", err)
+	}
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mounts adds, replaces and removes mounts of living sessions, under the rules of those that sessions are
+// made with. The keeper does it; what there is, is in the record of the session.
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Changer changes the mounts of one session.
+type Changer struct {
+	Boxes   *driver.Driver
+	Held    policy.Held // the bounds of the session's owner
+	Session *session.Session
+	Keep    func() error // writes the record of the session
+}
+
+// patience bounds one change. What has begun is not left half done because its caller has gone.
+const patience = time.Minute
+
+// Add gives the session a mount, or the one that it has already if that is the same; isNew tells which. With
+// replace, another one on the target gives way, so that nobody finds the target without either.
+func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+	if m, err = c.allowed(m); err != nil {
+		return is, false, err
+	}
+	err = c.exclusively(ctx, func(ctx context.Context) error {
+		is, isNew, err = c.add(ctx, m, replace)
+		return err
+	})
+	return is, isNew, err
+}
+
+// allowed holds a mount against all rules but those of the host itself, which are the keeper's.
+func (c *Changer) allowed(m policy.Mount) (policy.Mount, error) {
+	s := c.Session
+	m, err := s.Profile().LiveMount(s.Current().Profile, m)
+	if err == nil && !c.Held.Lends(m.Source) {
+		err = c.Held.NotLent(0, m.Source)
+	}
+	if err == nil {
+		err = Leads(&c.Held, []policy.Mount{m})
+	}
+	if err == nil {
+		err = c.request(isolation.MountAdd, m).Validate()
+	}
+	if err == nil {
+		err = c.free(m.Target)
+	}
+	return m, fieldOf(err)
+}
+
+// free refuses targets that are those of mounts the session is made with, or above one.
+func (c *Changer) free(target string) error {
+	for _, m := range c.Session.Current().Mounts {
+		if isolation.Within(m.Target, target) {
+			return fault.Field("target", target, "a path that is not at or above "+m.Target+", with which the session was made").Of(fault.Conflict)
+		}
+	}
+	for _, m := range c.Session.Live() {
+		if m.Target != target && isolation.Within(m.Target, target) {
+			return fault.Field("target", target, "a path that is not above "+m.Target+", which is mounted").Of(fault.Conflict).
+				WithHint("it would be hidden; boxctl umount removes it")
+		}
+	}
+	return nil
+}
+
+func (c *Changer) request(op isolation.MountOp, m policy.Mount) *isolation.ChangeMount {
+	return &isolation.ChangeMount{
+		Key: c.Session.BoxKey(), Op: op, Caller: c.Session.Caller(),
+		Mount: isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks},
+	}
+}
+
+// exclusively does something while the session lives and nobody else changes it.
+func (c *Changer) exclusively(ctx context.Context, do func(context.Context) error) error {
+	if err := c.Session.Await(ctx); err != nil {
+		return err
+	}
+	return c.Session.Exclusive(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		return do(ctx)
+	})
+}
+
+func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+	list := c.Session.Live()
+	i, found := position(list, m.Target)
+	if found && list[i].Mount == m && !replace {
+		return list[i], false, nil
+	}
+	if found && !replace {
+		return is, false, fault.Errorf(fault.Conflict, "%s is mounted on %s already, %s", list[i].Source, fault.Show(m.Target), list[i].Mode).
+			WithHint("replace it (boxctl mount --replace), or remove it first")
+	}
+	req := c.request(isolation.MountAdd, m)
+	if found {
+		req.Op, req.IDs = isolation.MountReplace, list[i].IDs
+	}
+	done, err := c.Boxes.ChangeMount(ctx, req)
+	if err != nil {
+		return is, false, c.failure(&m, err)
+	}
+	is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+	if !found {
+		list = slices.Insert(list, i, is)
+	} else {
+		is.Made = list[i].Made
+		if done.Below {
+			is.IDs = append(is.IDs, list[i].IDs...)
+		}
+		list[i] = is
+	}
+	if err := c.keep(ctx, list); err != nil {
+		if found { // the old one has gone; the next try replaces this one
+			return is, false, err
+		}
+		_, uerr := c.Boxes.ChangeMount(ctx, c.removal(&is, true))
+		return is, false, errors.Join(err, uerr, c.keep(ctx, slices.Delete(list, i, i+1)))
+	}
+	c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "mount " + m.Target})
+	return is, !found, nil
+}
+
+// keep writes down what mounts there are. A session that is ending has no record any more.
+func (c *Changer) keep(ctx context.Context, list []policy.LiveMount) error {
+	c.Session.SetLive(list)
+	if err := c.Session.Await(ctx); err != nil {
+		return err
+	}
+	return c.Keep()
+}
+
+func position(list []policy.LiveMount, target string) (int, bool) {
+	return slices.BinarySearchFunc(list, target, func(m policy.LiveMount, t string) int { return cmp.Compare(m.Target, t) })
+}
+
+func (c *Changer) removal(m *policy.LiveMount, force bool) *isolation.ChangeMount {
+	req := c.request(isolation.MountRemove, policy.Mount{Target: m.Target})
+	req.IDs, req.Made, req.Force = m.IDs, m.Made, force
+	return req
+}
+
+// Busy is the refusal to remove a mount that somebody uses.
+type Busy struct {
+	Err   error
+	Users []isolation.MountUser
+}
+
+func (b *Busy) Error() string { return b.Err.Error() }
+
+// Unwrap leads to what the refusal says.
+func (b *Busy) Unwrap() error { return b.Err }
+
+// Remove takes a mount from the session, and the directories that were made for it. One in use is refused, with a
+// Busy, unless force is set: what is open of it then stays so, and nothing else can be opened.
+func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
+	return c.exclusively(ctx, func(ctx context.Context) error {
+		list := c.Session.Live()
+		i, found := position(list, target)
+		if !found {
+			return fault.Errorf(fault.NotFound, "nothing is mounted on %s that session %s was given while it lived", fault.Show(target), fault.Show(c.Session.ID)).
+				WithHint("boxctl mount SESSION lists what there is; what a session is made with stays as long as it lives")
+		}
+		for _, m := range list {
+			if m.Target != target && isolation.Within(m.Target, target) {
+				return fault.Field("target", target, "one without another mount on it: "+m.Target).Of(fault.Conflict).WithHint("remove that one first")
+			}
+		}
+		m := list[i]
+		list = slices.Delete(list, i, i+1)
+		req := c.removal(&m, force)
+		if heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return m.Made != "" && isolation.Within(o.Target, m.Made) }); heir >= 0 {
+			list[heir].Made = m.Made // which is needed by that one, and goes with it
+		}
+		done, err := c.Boxes.ChangeMount(ctx, req)
+		if err != nil {
+			return c.failure(&m.Mount, err)
+		}
+		if done.Busy {
+			return busy(&m, done.Users)
+		}
+		if err := c.keep(ctx, list); err != nil {
+			return err
+		}
+		c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "umount " + target})
+		return nil
+	})
+}
+
+func busy(m *policy.LiveMount, users []isolation.MountUser) error {
+	var who []string
+	for _, u := range users {
+		if u.PID == 0 {
+			who = append(who, "a mount on "+u.Path)
+			continue
+		}
+		who = append(who, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))
+	}
+	by := cmp.Or(strings.Join(who, ", "), "something that had it open for a moment")
+	return &Busy{Users: users, Err: fault.Errorf(fault.Conflict, "the mount on %s is in use by %s", fault.Show(m.Target), by).
+		WithHint("end what uses it, or force it: what is open then stays open, and nothing else can be opened")}
+}
+
+// failure is what the keeper says of a change.
+func (c *Changer) failure(m *policy.Mount, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	switch {
+	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
+		return fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: %w", fault.Show(c.Session.ID), err).
+			WithHint("boxd starts another keeper; try again")
+	case ok && step.Refused != nil && step.Step == isolation.StepMountSource:
+		r := step.Refused
+		return fault.Field("source", r.Value, r.Allowed).Of(fault.Denied).
+			WithHint("box.toml says which directories are lent (mounts.allow)").
+			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
+	case ok && step.Refused != nil:
+		return fieldOf(step.Refused)
+	case ok && step.Step == isolation.StepMountSource:
+		f := fault.Field("source", m.Source, "an existing directory the owner of the session may open")
+		f.Err = fmt.Errorf("%w: %w", f.Err, step)
+		return f
+	case errors.Is(err, unix.ESRCH):
+		return session.Gone(c.Session.ID)
+	case errors.Is(err, unix.ESTALE):
+		return fault.Errorf(fault.Conflict, "%s was moved by a program of the box while it was mounted there; nothing has changed", fault.Show(m.Target)).
+			WithHint("have the program stop that, or use another target")
+	case errors.Is(err, unix.EEXIST):
+		return fault.Field("target", m.Target, "a path on which nothing is mounted").Of(fault.Conflict)
+	case ok && isPlace(step):
+		return fault.Field("target", m.Target, "a directory, or a path where the box user can make one, without links ("+step.Errno.Error()+")")
+	}
+	return fmt.Errorf("mount of session %q: %w", c.Session.ID, err)
+}
+
+// isPlace reports whether a change has failed because of what is at its target.
+func isPlace(step *isolation.StepError) bool {
+	return slices.Contains([]error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.EDQUOT, unix.ENOSPC}, error(step.Errno))
+}
+
+// fieldOf names the field of a refusal as a request for one mount does.
+func fieldOf(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		f.Field = strings.TrimPrefix(f.Field, "mounts[0].")
+		return err
+	}
+	if r, ok := errors.AsType[*isolation.Refusal](err); ok {
+		return fault.Field(strings.TrimPrefix(r.Field, "mounts[0]."), r.Value, r.Allowed)
+	}
+	return err
+}
+
+// attributes are the words of mount(8) for ST_ flags.
+func attributes(flags uint64) []string {
+	list := []string{"rw"}
+	if flags&unix.ST_RDONLY != 0 {
+		list[0] = "ro"
+	}
+	for _, a := range []struct {
+		flag uint64
+		name string
+	}{{unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"}, {0x2000, "nosymfollow"}} {
+		if flags&a.flag != 0 {
+			list = append(list, a.name)
+		}
+	}
+	return list
+}
+
+// Tidy removes the directories that were made for mounts of a box that has ended, from directories of the host.
+// What cannot be removed is left, and told.
+func Tidy(ctx context.Context, boxes *driver.Driver, key string, caller isolation.Caller, lent []policy.Mount, live []policy.LiveMount) error {
+	var errs []error
+	for _, m := range live {
+		for _, l := range lent {
+			if l.Mode != policy.MountReadWrite || m.Made == "" || m.Made == l.Target || !isolation.Within(m.Made, l.Target) {
+				continue
+			}
+			_, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{
+				Key: key, Op: isolation.MountTidy, Caller: caller, Made: m.Made, Target: m.Target,
+				Mount: isolation.Mount{Source: l.Source, Target: l.Target, Writable: true, Owner: l.Owner},
+			})
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// BoundsOf are the bounds of a principal, with its home where they need that.
+func BoundsOf(cfg *policy.Config, who access.Principal) policy.Held {
+	held := cfg.BoundsOf(who)
+	if slices.Contains(held.Mounts, policy.HomeRoot) {
+		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
+			held.Home = filepath.Clean(u.HomeDir)
+		}
+	}
+	return held
+}
+
+// Leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
+// asks mounts.allow of what it has opened in the end.
+func Leads(held *policy.Held, mounts []policy.Mount) error {
+	if slices.Contains(held.Mounts, policy.Any) {
+		return nil
+	}
+	for i, m := range mounts {
+		if real, err := filepath.EvalSymlinks(m.Source); err == nil && !held.Lends(real) {
+			return held.NotLent(i, m.Source)
+		}
+	}
+	return nil
+}

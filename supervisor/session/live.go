@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Live lists the mounts that the session has been given while it lives, by their targets.
+func (s *Session) Live() []policy.LiveMount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.live)
+}
+
+// SetLive says which they are. Only who has the session exclusively may.
+func (s *Session) SetLive(list []policy.LiveMount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live = list
+}
+
+// Caller is who the box is made for.
+func (s *Session) Caller() isolation.Caller {
+	return isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups}
+}

@@ -106,7 +106,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	root.AddCommand(files.Commands(&a.App)...)
-	root.AddCommand(mcp.Command(&a.App, version, asking()))
+	root.AddCommand(mcp.Command(&a.App, version, asking))
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))

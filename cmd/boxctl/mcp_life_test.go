@@ -5,11 +5,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -290,4 +294,44 @@ func TestAClientThatGoesEndsWhatRuns(t *testing.T) {
 	}
 	noBoxes(t, d)
 	d.NothingLeft(before)
+}
+
+// A server of somebody else's is the same to its client when it runs in a box.
+func TestAServerInABoxIsStillAServer(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, scriptConfig)
+	lent := lend(t, d)
+	program, err := os.ReadFile(boxtest.Build(t, "./test/survival/mcpserver"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(lent, "mcpserver"), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(lent, "mcp.json")
+	if err := os.WriteFile(list, []byte(`{"mcpServers": {"square": {"command": "/opt/mcpserver", "env": {"A": "b"}}}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.Warm()
+	before := d.Look()
+	for _, args := range [][]string{{"square", "--", "/opt/mcpserver"}, {"--from", list, "square"}} {
+		cmd := boxctlOf(t, d, append([]string{"mcp", "run", "-v", lent + ":/opt:ro"}, args...)...)
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n < 4; n++ {
+			r, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "square", Arguments: in{"number": n}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := textOf(r), fmt.Sprintf(`{"calls":%d,"square":%d}`, n, n*n); got != want {
+				t.Errorf("%q: %s, want %s", args, got, want)
+			}
+		}
+		if err := session.Close(); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+		d.NothingLeft(before)
+	}
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mcp has the commands about the Model Context Protocol: boxd as a server of tools for agents.
+// Package mcp has the commands about the Model Context Protocol: boxd as a server of tools for agents, and servers of
+// others in boxes.
 package mcp
 
 import (
@@ -9,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
-	"syscall"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
@@ -30,7 +30,8 @@ type Asking struct {
 }
 
 // Command returns boxctl mcp.
-func Command(a *ctl.App, version string, ask Asking) *cobra.Command {
+func Command(a *ctl.App, version string, asking func() Asking) *cobra.Command {
+	ask := asking()
 	var session string
 	var any bool
 	cmd := &cobra.Command{
@@ -52,14 +53,10 @@ it has made, but no other of yours unless --any-session says so.`,
 			if err != nil {
 				return err
 			}
-			if dry, err := cmd.Flags().GetBool("dry-run"); err == nil && dry {
-				plan, err := a.Client().PlanSession(cmd.Context(), req)
-				if err != nil {
-					return err
-				}
-				return a.PrintJSON(plan)
+			if dry, err := planned(cmd.Context(), cmd, a, req); dry || err != nil {
+				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
 			defer stop()
 			return serve(ctx, a, version, boxes.Options{Ask: *req, Any: any})
 		},
@@ -67,6 +64,7 @@ it has made, but no other of yours unless --any-session says so.`,
 	ask.Flags(cmd)
 	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
 	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
+	cmd.AddCommand(run(a, asking()))
 	return cmd
 }
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/host"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// signals are those by which hosts end a server.
+func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} }
+
+// run returns boxctl mcp run.
+func run(a *ctl.App, ask Asking) *cobra.Command {
+	var from string
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
+		Short: "Run an MCP server of somebody else's in a box, on standard input and output",
+		Long: `run makes a box, runs an MCP server in it, and is that server to whoever has started it: standard input, output
+and error are the server's. When it ends, or its client goes, the box is removed. In the configuration of an MCP
+host only the command changes, from the server's to this one.
+
+The box has the flags of create: without them it has no network and no files of yours. With --from the command,
+its environment and its directory are read from the entry NAME of a file such as mcp.json.`,
+		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
+  boxctl mcp run --from ~/.config/mcp.json files`,
+		Args: ctl.Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := serverOf(from, args)
+			if err != nil {
+				return err
+			}
+			req, err := ask.Request("")
+			if err != nil {
+				return err
+			}
+			if dry, err := planned(cmd.Context(), cmd, a, req); dry || err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
+			defer stop()
+			c := a.Client()
+			defer c.Close()
+			return host.Run(ctx, c, *req, args[0], server, a.Stdin, a.Stdout, a.Stderr)
+		},
+	}
+	ask.Flags(cmd)
+	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
+	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
+	return cmd
+}
+
+// planned prints what would be made, if that is all that is wanted.
+func planned(ctx context.Context, cmd *cobra.Command, a *ctl.App, req *api.SessionRequest) (dry bool, err error) {
+	if dry, err = cmd.Flags().GetBool("dry-run"); err != nil || !dry {
+		return dry, err
+	}
+	plan, err := a.Client().PlanSession(ctx, req)
+	if err != nil {
+		return true, err
+	}
+	return true, a.PrintJSON(plan)
+}
+
+// serverOf is what the arguments, or an entry of a file, say is to be run.
+func serverOf(from string, args []string) (*servers.Server, error) {
+	argv := slices.Clone(args[1:])
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	switch {
+	case (from == "") == (len(argv) == 0):
+		return nil, &ctl.UsageError{Err: errors.New("give one of: a program with its arguments after --, --from")}
+	case from == "":
+		return &servers.Server{Command: argv[0], Args: argv[1:]}, nil
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, servers.MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	server, err := servers.Find(data, args[0])
+	if err != nil {
+		return nil, fmt.Errorf("--from %s: %w", from, err)
+	}
+	return server, nil
+}

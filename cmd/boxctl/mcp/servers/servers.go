@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package servers reads the file in which an MCP host lists its servers, mcp.json.
+package servers
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// MaxFile bounds the file, in bytes.
+const MaxFile = 1 << 20
+
+// Server is a server on standard input and output: what is run for it.
+type Server struct {
+	Command string            `json:"command"`
+	Args    []string          `json:"args"`
+	Env     map[string]string `json:"env"`
+	Cwd     string            `json:"cwd"`
+}
+
+// entry is one as it is in the file.
+type entry struct {
+	Server
+	Type string `json:"type"`
+	URL  string `json:"url"`
+}
+
+// file is all of it. Hosts differ in the key: "mcpServers" for most, "servers" for some.
+type file struct {
+	MCPServers map[string]entry `json:"mcpServers"`
+	Servers    map[string]entry `json:"servers"`
+}
+
+// Find returns the server of a name. An error is a *fault.Error that says what was expected.
+func Find(data []byte, name string) (*Server, error) {
+	if len(data) > MaxFile {
+		return nil, fault.Field("from", fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf("at most %d", MaxFile))
+	}
+	var f file
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, fault.Errorf(fault.Invalid, "the list of servers is not JSON such as {\"mcpServers\": {\"NAME\": {\"command\": …}}}: %w", err).WithHint("comments have to go")
+	}
+	all := f.MCPServers
+	if len(all) == 0 {
+		all = f.Servers
+	}
+	e, ok := all[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(all))
+		return nil, fault.Field("name", name, "one of those in the file: "+strings.Join(names, ", ")).Of(fault.NotFound)
+	}
+	if e.URL != "" || e.Type != "" && e.Type != "stdio" {
+		return nil, fault.Field("type", e.Type, "stdio, as only a server on standard input and output runs in a box").Of(fault.Unsupported)
+	}
+	if e.Command == "" {
+		return nil, fault.Field("command", "", "a program")
+	}
+	for _, text := range append([]string{e.Command, e.Cwd}, append(slices.Clone(e.Args), slices.Collect(maps.Values(e.Env))...)...) {
+		if strings.Contains(text, "${") {
+			return nil, fault.Field("args", text, "texts without ${…}, which only the host of that file fills in").Of(fault.Unsupported)
+		}
+		if strings.ContainsRune(text, 0) {
+			return nil, fault.Field("args", text, "texts without a zero byte")
+		}
+	}
+	return &e.Server, nil
+}

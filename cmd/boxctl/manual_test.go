@@ -221,17 +221,51 @@ func commandPage(cmd *cobra.Command) string {
 	options(&b, cmd.LocalFlags())
 	b.WriteString(".PP\nThe options of all commands are in\n.BR boxctl (1).\n")
 	if cmd.Example != "" {
-		b.WriteString(".SH EXAMPLES\n.EX\n")
-		for line := range strings.SplitSeq(cmd.Example, "\n") {
-			b.WriteString(roffText(strings.TrimPrefix(line, "  ")) + "\n")
-		}
-		b.WriteString(".EE\n")
+		b.WriteString(".SH EXAMPLES\n")
+		examplesOf(&b, cmd.Example)
 	}
+	subcommands(&b, cmd)
 	b.WriteString(".SH SEE ALSO\n.BR boxctl (1)")
 	for _, other := range related(cmd) {
 		fmt.Fprintf(&b, ",\n.BR boxctl\\-%s (1)", other)
 	}
 	return b.String() + "\n"
+}
+
+func examplesOf(b *bytes.Buffer, text string) {
+	b.WriteString(".EX\n")
+	for line := range strings.SplitSeq(text, "\n") {
+		b.WriteString(roffText(strings.TrimPrefix(line, "  ")) + "\n")
+	}
+	b.WriteString(".EE\n")
+}
+
+// subcommands writes those of a command, with the options that are theirs alone.
+func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString(".SH COMMANDS\n")
+	}
+	for _, sub := range cmd.Commands() {
+		fmt.Fprintf(b, ".SS \\fBboxctl %s\\fR %s\n", roffText(cmd.Name()), roffUse(sub.Use))
+		paragraphs(b, cmp.Or(sub.Long, sub.Short+"."))
+		own := pflag.NewFlagSet(sub.Name(), pflag.ContinueOnError)
+		shared := false
+		sub.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if cmd.LocalFlags().Lookup(f.Name) == nil {
+				own.AddFlag(f)
+			} else if f.Name != "help" {
+				shared = true
+			}
+		})
+		options(b, own)
+		if shared {
+			b.WriteString(".PP\nIts other options are those above.\n")
+		}
+		if sub.Example != "" {
+			b.WriteString(".PP\n")
+			examplesOf(b, sub.Example)
+		}
+	}
 }
 
 // related are the commands that have to do with one: those of the same things.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -19,24 +20,30 @@ import (
 const (
 	SocketName = "boxd-api"  // boxd.socket
 	HTTPName   = "boxd-http" // boxd-http.socket: over TCP, as many as it has
+
+	LangBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
 )
 
 // Listeners returns the Unix socket the service manager holds for boxd, nil if there is none, and those for
 // HTTP over TCP. It consumes the environment variables that name them, so it works once.
-func Listeners() (socket net.Listener, others []net.Listener, err error) {
+func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 	for _, f := range activation.Files(true) {
 		ln, lerr := net.FileListener(f)
 		f.Close() // ln has a copy
+		tcp := f.Name() == HTTPName || f.Name() == LangBotName
 		switch {
 		case err != nil:
-		case f.Name() != HTTPName && (f.Name() != SocketName || socket != nil):
-			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q", f.Name(), SocketName, HTTPName)
+		case !tcp && (f.Name() != SocketName || socket != nil):
+			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q and %q", f.Name(), SocketName, HTTPName, LangBotName)
 		case lerr != nil:
 			err = fmt.Errorf("socket activation: %q is no listening socket: %w", f.Name(), lerr)
-		case f.Name() == HTTPName && ln.Addr().Network() != "tcp":
-			err = fmt.Errorf("socket activation: %q is %v, want TCP", HTTPName, ln.Addr())
+		case tcp && ln.Addr().Network() != "tcp":
+			err = fmt.Errorf("socket activation: %q is %v, want TCP", f.Name(), ln.Addr())
 		case f.Name() == HTTPName:
 			others = append(others, ln)
+			continue
+		case f.Name() == LangBotName:
+			bots = append(bots, ln)
 			continue
 		case ln.Addr().Network() != "unix": // callers are known by what the kernel says of a Unix socket
 			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
@@ -49,15 +56,15 @@ func Listeners() (socket net.Listener, others []net.Listener, err error) {
 		}
 	}
 	if err != nil {
-		for _, ln := range others {
+		for _, ln := range slices.Concat(others, bots) {
 			ln.Close()
 		}
 		if socket != nil {
 			socket.Close()
 		}
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return socket, others, nil
+	return socket, others, bots, nil
 }
 
 // Ready tells the service manager that boxd serves (sd_notify(3)); without one it does nothing.

@@ -37,14 +37,17 @@ func TestMain(m *testing.M) {
 	if os.Getenv("LISTEN_PID") == "own" {
 		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
 	}
-	ln, others, err := systemd.Listeners()
+	ln, others, bots, err := systemd.Listeners()
 	if err == nil {
 		_, left := os.LookupEnv("LISTEN_FDS")
 		fmt.Printf("listener %v, variables left %v", ln != nil, left)
-		again, _, _ := systemd.Listeners()
+		again, _, _, _ := systemd.Listeners()
 		fmt.Printf(", again %v", again != nil)
 		if len(others) > 0 {
 			fmt.Printf(", of HTTP %d", len(others))
+		}
+		if len(bots) > 0 {
+			fmt.Printf(", of LangBot %d", len(bots))
 		}
 		err = systemd.Ready()
 	}
@@ -137,6 +140,8 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 		{"another beside it", "own", "boxd-api:other", []*os.File{socket, socket}, "error: socket activation: unexpected socket"},
 		{"HTTP beside it", "own", "boxd-http:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 2"},
 		{"HTTP alone", "own", "boxd-http", []*os.File{tcp}, none + ", of HTTP 1"},
+		{"LangBot beside it", "own", "boxd-langbot:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 1, of LangBot 1"},
+		{"LangBot that is none", "own", "boxd-api:boxd-langbot", []*os.File{socket, socket}, "want TCP"},
 		{"HTTP that is none", "own", "boxd-api:boxd-http", []*os.File{socket, socket}, "want TCP"},
 		{"no socket at all", "own", systemd.SocketName, []*os.File{null}, `error: socket activation: "boxd-api" is no listening socket`},
 		{"a socket without credentials", "own", systemd.SocketName, []*os.File{tcp}, "want a Unix socket"},

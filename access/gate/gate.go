@@ -299,3 +299,14 @@ func (g *Gate) review() {
 		v.ask()
 	}
 }
+
+// Named is the principal of a table [principals.NAME], with the role it has now.
+func (g *Gate) Named(name string) (p access.Principal, ok bool) {
+	if p, ok = g.state.Load().rules.OfName(name); !ok {
+		return p, false
+	}
+	if grant, given := g.grants.Of(name); given && grant.Role > p.Role {
+		p.Role, p.Rule = grant.Role, "grant"
+	}
+	return p, true
+}

@@ -12,7 +12,9 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +30,8 @@ type front struct {
 	socket net.Listener   // the Unix socket
 	others []net.Listener // of the loopback
 	held   bool           // by the service manager, which starts boxd for the next caller
+	bots   []net.Listener // for LangBot
+	token  string         // that LangBot shows; "": none
 }
 
 // openFront opens all of it.
@@ -36,18 +40,29 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 	if err != nil {
 		return nil, err
 	}
-	if f.gate, f.state, err = openGate(cfg, log); err != nil {
+	if f.gate, f.state, err = openGate(cfg, log); err == nil {
+		err = f.openLangBot(ctx, cfg, log)
+	}
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
+// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot stays connected.
+func (w *front) idleExit(cfg *config.Config) time.Duration {
+	if !w.held || len(w.bots) > 0 {
+		return 0
+	}
+	return time.Duration(cfg.Daemon.IdleExit)
+}
+
 // openSockets takes the sockets that the service manager holds, and makes what it does not.
 func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*front, error) {
 	w := &front{}
 	var err error
-	w.socket, w.others, err = systemd.Listeners()
+	w.socket, w.others, w.bots, err = systemd.Listeners()
 	if w.held = w.socket != nil; err == nil && !w.held {
 		w.socket, err = listen(ctx, cfg, log)
 	}
@@ -100,7 +115,7 @@ func (w *front) Close() {
 	if w.socket != nil {
 		w.socket.Close()
 	}
-	for _, ln := range w.others {
+	for _, ln := range slices.Concat(w.others, w.bots) {
 		ln.Close()
 	}
 }

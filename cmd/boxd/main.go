@@ -140,19 +140,17 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		return err
 	}
 	defer sup.Close()
-	idle := time.Duration(cfg.Daemon.IdleExit)
-	if !in.held {
-		idle = 0
-	}
 	seen.begin(ctx, cfg, sup, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
-	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, IdleExit: idle, Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
+	leave := in.langBot(ctx, cfg, seen, sup)
 	err = server.Serve(ctx, in.socket, in.others...)
+	leave()
 	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
 	return errors.Join(err, systemd.Stopping())
 }

@@ -38,6 +38,8 @@ type Exec struct {
 	Limits      policy.ProgramLimits
 	OutputLimit *quantity.Size // per stream; "": the configured one
 
+	// Beginning keeps the beginning of each stream alone.
+	Beginning bool
 	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
 	Follow bool
 	// Own makes it a program of boxd's own: of the rest only Argv, Stdin, Follow and StdinPipe count.
@@ -102,6 +104,9 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 			limit = *req.OutputLimit
 		}
 		cmd.Output.Head = uint64(float64(limit) * headShare)
+		if req.Beginning {
+			cmd.Output.Head = uint64(limit)
+		}
 		cmd.Output.Tail = uint64(limit) - cmd.Output.Head
 	}
 	switch {

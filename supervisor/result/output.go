@@ -24,10 +24,13 @@ func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
 	}
 	head, tail = trimEnd(head), trimStart(tail)
 	s.Omitted = end.Total - uint64(len(head)+len(tail))
-	s.Data = fmt.Appendf(head, "\n... [%d bytes omitted] ...\n", s.Omitted)
+	s.Data = append(head, s.Mark()...)
 	s.Data = append(s.Data, tail...)
 	return s
 }
+
+// Mark is the line that stands for what was left out.
+func (s *Stream) Mark() []byte { return fmt.Appendf(nil, "\n... [%d bytes omitted] ...\n", s.Omitted) }
 
 // trimEnd drops an unfinished character at the end.
 func trimEnd(b []byte) []byte {

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/systemd/journal"
@@ -36,6 +37,7 @@ type Config struct {
 	Audit  audit.Config   `toml:"audit"`
 	Access rules.Config   `toml:"access"`
 	policy.Config
+	LangBot    setup.Config          `toml:"langbot"`
 	Principals map[string]rules.Rule `toml:"principals"`
 	// Origins says where each key comes from that has been set: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
@@ -182,6 +184,8 @@ func Default() Config {
 		Audit:  audit.DefaultConfig(),
 		Access: rules.DefaultConfig(),
 		Config: policy.DefaultConfig(),
+
+		LangBot: setup.DefaultConfig(),
 	}
 }
 
@@ -215,7 +219,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate(), rules.Validate(c.Access, c.Principals))
+	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

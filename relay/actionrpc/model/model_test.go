@@ -192,7 +192,7 @@ func TestOutputIsText(t *testing.T) {
 		{"\xff\xfex", 3, "\ufffd\ufffdx"},
 		{"head \n", model.MaxOutput + 5, "head\n... [raw output clipped at 1048576 bytes, 5 bytes discarded]"},
 	} {
-		if got := model.Output([]byte(tc.in), tc.total); got != tc.want {
+		if got := model.Output([]byte(tc.in), tc.total, model.MaxOutput); got != tc.want {
 			t.Errorf("%q: %q", tc.in, got)
 		}
 	}

@@ -12,10 +12,11 @@ import (
 const MaxOutput = 1 << 20
 
 // Output is what LangBot gets of a stream: text without blanks around it, and a word about what was left out of it.
-func Output(kept []byte, total uint64) string {
+// At most limit bytes of it were kept.
+func Output(kept []byte, total uint64, limit int) string {
 	text := strings.TrimSpace(Text(kept))
-	if total > MaxOutput {
-		text += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", MaxOutput, total-MaxOutput)
+	if total > uint64(limit) {
+		text += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", limit, total-uint64(limit))
 	}
 	return text
 }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// openLangBot opens the socket for LangBot, unless the service manager holds one, and reads the token it shows.
+func (w *front) openLangBot(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	c := cfg.LangBot
+	if !c.On(len(w.bots) > 0) {
+		return nil
+	}
+	if len(w.bots) == 0 {
+		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: the unit of boxd may not open it; enable boxd-langbot.socket instead, and leave langbot.listen out", err)
+		}
+		if err != nil {
+			return fmt.Errorf("langbot.listen: %w", err)
+		}
+		w.bots = append(w.bots, ln)
+	}
+	for _, ln := range w.bots {
+		if err := c.Closed(ln.Addr().String()); err != nil {
+			return err
+		}
+	}
+	var err error
+	if w.token, err = c.ReadToken(); err != nil {
+		return err
+	}
+	if _, ok := w.gate.Named(c.Principal); !ok {
+		return fmt.Errorf("langbot.principal = %q: there is no table [principals.%s]", c.Principal, c.Principal)
+	}
+	log.Info("boxd serves LangBot", "address", w.bots[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
+	return nil
+}
+
+// langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it
+// fail.
+func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
+	if len(w.bots) == 0 {
+		return func() {}
+	}
+	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Log: seen.log})
+	ctx, end := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(ctx, w.bots...); err != nil {
+			seen.log.Error("LangBot is not served any more", "error", err)
+		}
+	})
+	return func() {
+		end()
+		serving.Wait()
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package attach relays between a managed process and a client of LangBot's: a message is a line, either way.
+package attach
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Times of a relay.
+const (
+	pingEvery    = 30 * time.Second
+	pongPatience = 15 * time.Second
+	idle         = 200 * time.Millisecond // after which what has no end of line goes out too
+)
+
+// waiting is how many messages wait for the relay before this one to end.
+const waiting = 64
+
+// relay is one client of one process.
+type relay struct {
+	*boxes.Relay
+	ws   *websocket.Conn
+	log  *slog.Logger
+	mu   sync.Mutex // of the use of the session
+	said chan []byte
+}
+
+// Serve relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
+// started is when this boxd has.
+func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started time.Time, log *slog.Logger) {
+	ctx, hangUp := context.WithCancel(ctx)
+	r := &relay{Relay: to, ws: ws, log: log, said: make(chan []byte, waiting)}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
+	defer hangUp()
+	tasks.Go(func() { // ends with the connection
+		defer hangUp()
+		r.listen(ctx)
+	})
+	tasks.Go(func() { // ends with ctx
+		defer hangUp()
+		r.watch(ctx)
+	})
+	from, err := to.Sit(ctx, started)
+	if err != nil {
+		return
+	}
+	var at [2]int64
+	if from != nil {
+		at = *from
+	}
+	defer func() { to.Leave(at) }()
+	a, err := to.Process.Attach(ctx, process.AttachOptions{From: from, Write: true, TakeOver: true, Lossless: true})
+	if err != nil {
+		_ = ws.Close(websocket.StatusInternalError, "managed process stdio unavailable") // it may have gone
+		return
+	}
+	at = a.Position()
+	tasks.Go(func() { r.write(ctx, a) }) // ends with ctx
+	err = r.read(ctx, a, &at)
+	a.Close()
+	if errors.Is(err, io.EOF) {
+		_ = ws.Close(websocket.StatusNormalClosure, "") // it may have gone
+	}
+}
+
+// touch notes traffic, either way.
+func (r *relay) touch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Touch()
+}
+
+// listen takes what the client says. What is not text is passed over.
+func (r *relay) listen(ctx context.Context) {
+	for {
+		kind, data, err := r.ws.Read(ctx)
+		if err != nil {
+			return
+		}
+		if kind != websocket.MessageText {
+			continue
+		}
+		select {
+		case r.said <- append(data, '\n'):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch drops a client that is not there any more.
+func (r *relay) watch(ctx context.Context) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		late, cancel := context.WithTimeout(ctx, pongPatience)
+		err := r.ws.Ping(late)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// write gives the process what the client has said.
+func (r *relay) write(ctx context.Context, a *process.Attachment) {
+	for {
+		select {
+		case data := <-r.said:
+			r.touch()
+			if err := a.Write(ctx, a.Taken(), data); err != nil && ctx.Err() == nil {
+				r.log.Debug("standard input not written", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read sends what the process writes to standard output, until it has ended; at is how far that has come.
+func (r *relay) read(ctx context.Context, a *process.Attachment, at *[2]int64) error {
+	var out lines
+	emit := func(text string) error {
+		r.touch()
+		return r.ws.Write(ctx, websocket.MessageText, []byte(text))
+	}
+	for {
+		next, cancel := ctx, func() {}
+		if out.waits() {
+			next, cancel = context.WithTimeout(ctx, idle)
+		}
+		c, err := a.Next(next)
+		cancel()
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			if err := out.flush(true, emit); err != nil {
+				return err
+			}
+			*at = a.Position()
+			return io.EOF
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			if err := out.flush(false, emit); err != nil {
+				return err
+			}
+			*at = a.Position()
+			continue
+		default:
+			return err
+		}
+		if c.Gap > 0 {
+			r.log.Warn("output of a process of LangBot was not kept until somebody read it", "bytes", c.Gap, "stream", c.Stream)
+		}
+		if c.Stream != 0 {
+			continue
+		}
+		if err := out.add(c.Data, emit); err != nil {
+			return err
+		}
+		if !out.waits() {
+			*at = a.Position()
+		}
+	}
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Create finds or makes a session.
+func (b *Boxes) Create(ctx context.Context, t Tenant, spec *model.Spec) (*model.Session, error) {
+	physical, err := t.physical(spec.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	s, kept, err := b.session(ctx, physical, spec)
+	if err != nil {
+		return nil, err
+	}
+	return about(t, s.Info(), kept), nil
+}
+
+// about is the info of a session.
+func about(t Tenant, info supervisor.Info, kept *model.Kept) *model.Session {
+	m := kept.Info(t.logical(info.ID))
+	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
+	m.CreatedAt, m.LastUsedAt = model.Time(info.Created), model.Time(info.LastUsed)
+	return m
+}
+
+// session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Where
+// only its extra mounts differ it makes room for another, unless a process runs in it: that one goes on, and with it
+// the mounts there are.
+func (b *Boxes) session(ctx context.Context, physical string, spec *model.Spec) (*supervisor.Session, *model.Kept, error) {
+	asked := spec.Keep()
+	release, _, err := b.making.take(ctx, physical)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	for {
+		if b.shuttingDown() {
+			return nil, nil, envelope.Errorf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
+		}
+		who, err := b.Who()
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := b.Sup.Session(who, physical)
+		if err != nil {
+			s, err := b.create(ctx, who, physical, spec, asked)
+			return s, asked, err
+		}
+		kept, err := b.reuse(ctx, s, asked)
+		if kept != nil || err != nil {
+			return s, kept, explain(err, physical)
+		}
+	}
+}
+
+func (b *Boxes) shuttingDown() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closing
+}
+
+// reuse decides about a session that exists. With neither a result nor an error it has ended.
+func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *model.Kept) (*model.Kept, error) {
+	state, lost, err := s.State()
+	switch {
+	case err != nil: // its start has failed
+		return nil, nil //nolint:nilerr // the next one may not
+	case lost:
+		return nil, b.Sup.End(ctx, s, supervisor.EndLost)
+	case s.Reason() != "" || state != supervisor.StateReady:
+		select {
+		case <-s.Ended():
+			return nil, nil
+		case <-s.Started():
+			if s.Reason() == "" {
+				return nil, nil
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		select {
+		case <-s.Ended():
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	info := s.Info()
+	kept, err := model.ReadLabels(info.Settings.Labels)
+	if err != nil {
+		return nil, envelope.Errorf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
+	}
+	if field, has, differs := kept.Conflict(asked); differs {
+		return nil, envelope.Errorf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
+	}
+	if kept.Mounts != asked.Mounts {
+		if info.Processes == 0 {
+			return nil, b.Sup.End(ctx, s, supervisor.EndDeleted)
+		}
+		b.Log.Warn("LangBot wants other mounts: the session keeps those it has, for the processes that run in it", "session", s.ID)
+	}
+	return kept, s.Use()
+}
+
+// create makes a session, if there is room for one more.
+func (b *Boxes) create(ctx context.Context, who supervisor.Principal, physical string, spec *model.Spec, kept *model.Kept) (*supervisor.Session, error) {
+	if !b.Told().Ours() {
+		return nil, envelope.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
+	}
+	req, err := b.request(physical, spec, kept)
+	if err != nil {
+		return nil, err
+	}
+	release, err := b.reserve(physical)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, _, err := b.Sup.Create(ctx, who, req)
+	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == model.ReadWrite {
+		if err := b.makeDirectory(ctx, who, path.Clean(*spec.HostPath)); err != nil {
+			return nil, mountError(err, physical)
+		}
+		s, _, err = b.Sup.Create(ctx, who, req)
+	}
+	if err != nil {
+		return nil, mountError(err, physical)
+	}
+	if err := b.furnish(ctx, s); err != nil {
+		return nil, explain(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)
+	}
+	return s, nil
+}
+
+// request is what the supervisor is asked for.
+func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*policy.Request, error) {
+	network := policy.NetworkOff
+	if spec.Network == model.On {
+		network = policy.NetworkEgress
+	}
+	mib := func(n int64) *quantity.Size { return new(quantity.Size(min(n, 1<<30)) * quantity.MiB) }
+	req := &policy.Request{
+		ID: physical, Profile: b.Profile, Network: &network, CPUs: &spec.CPUs, Memory: mib(spec.MemoryMB), Labels: kept.Labels(),
+		Pids: new(int(max(min(spec.PidsLimit, 1<<30), isolation.MinPids))), // PID 1 of a box has threads of its own
+		// A root that can be written to is not to be had, in LangBot's own runtime neither.
+		ReadOnlyRoot: new(true), TTL: new(quantity.Duration(TTL)),
+	}
+	if spec.WorkspaceQuotaMB > 0 {
+		req.WorkspaceQuota = mib(spec.WorkspaceQuotaMB)
+	}
+	if spec.Persistent {
+		req.TTL, req.MaxLifetime = new(quantity.Duration(0)), new(quantity.Duration(0))
+	}
+	mounts := spec.Mounts()
+	if spec.HostPath != nil && spec.HostPathMode != model.None {
+		mounts = append([]model.Mount{{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode}}, mounts...)
+	}
+	for _, m := range mounts {
+		if model.Blocked(path.Clean(m.HostPath)) {
+			return nil, envelope.Errorf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+		}
+		req.Mounts = append(req.Mounts, policy.Mount{Source: path.Clean(m.HostPath), Target: path.Clean(m.MountPath), Mode: m.Mode})
+	}
+	return req, nil
+}
+
+// reserve admits one session more, of as many as LangBot wants in all.
+func (b *Boxes) reserve(physical string) (release func(), err error) {
+	most := b.Told().Limits.MaxSessions
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	count := int64(len(b.reserved))
+	for _, info := range b.list() {
+		if _, counted := b.reserved[info.ID]; !counted {
+			count++
+		}
+	}
+	if count >= most {
+		return nil, envelope.Errorf("BoxCapacityExceededError", "Box session capacity reached (%d)", most)
+	}
+	b.reserved[physical] = struct{}{}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.reserved, physical)
+	}, nil
+}
+
+// isMissing reports whether a session did not start for want of a directory to mount.
+func isMissing(err error) bool {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	return ok && step.Step == isolation.StepMountSource && errors.Is(step, unix.ENOENT)
+}
+
+// mountError explains a refusal; one about a directory says what an operator of LangBot has to know.
+func mountError(err error, physical string) error {
+	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
+		return explain(err, physical)
+	}
+	return envelope.Errorf("BoxValidationError", "%v (boxd lends what mounts.allow in box.toml names, to the user of langbot.principal; "+
+		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
+}
+
+// deepest is how many directories are made at a time.
+const deepest = 16
+
+// makeDirectory makes a directory of the host, and those above it: in a box, as who may write there. boxd itself has
+// no right to.
+func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir string) error {
+	above := dir
+	for range deepest {
+		above = path.Dir(above)
+		s, _, err := b.Sup.Create(ctx, who, &policy.Request{
+			ID: "langbot-mkdir-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
+			Mounts: []policy.Mount{{Source: above, Target: isolation.Workspace, Mode: policy.MountReadWrite}},
+		})
+		if isMissing(err) && above != "/" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		below := isolation.Workspace + "/" + strings.TrimPrefix(strings.TrimPrefix(dir, above), "/")
+		r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"mkdir", "-p", "--", below}})
+		err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot))
+		if err == nil && (r.Status != supervisor.StatusExited || r.ExitCode != 0) {
+			err = fault.Field("host_path", dir, "a directory that can be made ("+strings.TrimSpace(string(r.Streams[1].Data))+")")
+		}
+		return err
+	}
+	return fault.Field("host_path", dir, fmt.Sprintf("a directory of which at most %d are missing", deepest))
+}
+
+// python gives a box whose image has python3 alone the name that LangBot uses.
+const python = `command -v python >/dev/null || { p=$(command -v python3) && mkdir -p "$HOME/.local/bin" && ln -sf "$p" "$HOME/.local/bin/python"; } || :`
+
+// furnish puts what LangBot expects into a new session.
+func (b *Boxes) furnish(ctx context.Context, s *supervisor.Session) error {
+	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
+	if err == nil && r.Status != supervisor.StatusExited {
+		b.Log.Debug("a session of LangBot has no python", "session", s.ID, "status", r.Status)
+	}
+	return err
+}
+
+// Get describes a session with its processes.
+func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*model.Session, error) {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return nil, err
+	}
+	info := s.Info()
+	kept, err := model.ReadLabels(info.Settings.Labels)
+	if err != nil {
+		return nil, notFound(physical)
+	}
+	m := about(t, info, kept)
+	for _, p := range b.known(s) {
+		if m.Processes == nil {
+			m.Processes = map[string]*model.ProcessInfo{}
+		}
+		m.Processes[p.Spec().ID] = b.process(ctx, t, s, p)
+	}
+	m.Default = m.Processes[model.DefaultProcess]
+	return m, nil
+}
+
+// List describes the sessions of a tenant.
+func (b *Boxes) List(t Tenant) []*model.Session {
+	list := []*model.Session{}
+	for _, info := range b.list() {
+		kept, err := model.ReadLabels(info.Settings.Labels)
+		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != supervisor.StateReady {
+			continue
+		}
+		list = append(list, about(t, info, kept))
+	}
+	return list
+}
+
+// Delete ends a session, whatever runs in it.
+func (b *Boxes) Delete(ctx context.Context, t Tenant, logical string) error {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return err
+	}
+	b.execs.cutOff(physical)
+	return explain(b.Sup.End(ctx, s, supervisor.EndDeleted), physical)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/recent"
+)
+
+// recorded does what a request asks for, counts it, and writes down what was to change something: it is not done
+// where no record of it can be written.
+func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
+	who, err := s.who()
+	if err != nil {
+		return nil, envelope.Errorf("PermissionError", "%s", err.Error())
+	}
+	asked := trace.New("", "")
+	asked.Principal = who.Name
+	ctx = trace.With(ctx, asked)
+	begin := time.Now()
+	var data any
+	if a.alters {
+		err = s.cfg.Audit.Admit(a.ends)
+	}
+	if err == nil {
+		data, err = a.do(ctx, c)
+	}
+	name := "langbot " + c.Action
+	status := http.StatusOK
+	if err != nil {
+		status = http.StatusBadRequest
+	}
+	s.cfg.Metrics.Request(name, status)
+	session, process := c.asked()
+	if err != nil {
+		s.cfg.Errors.Add(ctx, recent.Error{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
+	}
+	if !a.alters || s.cfg.Audit == nil {
+		return data, err
+	}
+	argv, env := c.argv()
+	r := &audit.Record{
+		Kind: audit.KindCall, Request: asked.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
+		What: &audit.What{Argv: argv, Env: env}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
+	}
+	if m, ok := data.(*model.Execution); ok && m != nil {
+		r.Outcome = m.Status
+	}
+	if err != nil {
+		r.Outcome, r.Error, r.Detail = "failed", fault.KindOf(err).String(), inWords(err).Error()
+	}
+	s.cfg.Audit.Append(r)
+	return data, err
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package actionrpc is LangBot's dialect: its action RPC and the relay of its managed processes, by WebSocket, on a
+// socket of their own. Everything that it does the one supervisor does.
+package actionrpc
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/attach"
+	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// Headers of requests.
+const (
+	headerToken      = "X-LangBot-Box-Control-Token" //nolint:gosec // the name of a header
+	headerInstance   = "X-LangBot-Instance-Id"
+	headerWorkspace  = "X-LangBot-Workspace-Id"
+	headerGeneration = "X-LangBot-Placement-Generation"
+)
+
+// Bounds of what clients can make boxd hold.
+const (
+	maxConnections = 512
+	maxHeader      = 32 << 10
+	maxHeld        = 128 << 20 // bytes of requests under way
+	maxWorkspace   = 256
+	headerPatience = 10 * time.Second
+	stopPatience   = 5 * time.Second
+)
+
+// goodbye is why connections end with boxd.
+const goodbye = "Box runtime shutting down"
+
+// Config is what the dialect needs.
+type Config struct {
+	setup.Config
+	route.Notes
+	Token string // "": none is needed
+	Gate  *gate.Gate
+	Sup   *supervisor.Supervisor
+	Log   *slog.Logger
+}
+
+// Server serves LangBot.
+type Server struct {
+	cfg     Config
+	started time.Time
+	told    atomic.Pointer[setup.Told]
+	telling sync.Mutex // held by an INIT
+	boxes   *boxes.Boxes
+	fence   *fence.Fence
+	held    *semaphore.Weighted
+	live    sync.WaitGroup // WebSockets, which http.Server does not know
+	actions map[string]action
+
+	mu       sync.Mutex
+	instance string // that is served; "": none has come yet
+}
+
+// New returns a server; Serve makes it work.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: semaphore.NewWeighted(maxHeld)}
+	s.told.Store(setup.Untold())
+	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, Who: s.who, Told: s.told.Load, Log: cfg.Log})
+	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
+	s.fence = fence.New(fence.Workspaces{
+		Highest: func(k fence.Key) int64 { return s.boxes.Highest(namespace(k)) },
+		Retire: func(ctx context.Context, k fence.Key, generation int64) error {
+			return s.boxes.Retire(ctx, namespace(k), generation)
+		},
+	})
+	s.actions = s.table()
+	return s
+}
+
+// who is whose all sessions are, as the configuration that is in force says.
+func (s *Server) who() (access.Principal, error) {
+	p, ok := s.cfg.Gate.Named(s.cfg.Principal)
+	if !ok || !p.Is(access.User) {
+		return p, fault.Errorf(fault.Denied, "LangBot is the principal %s, which has not the role of a user", fault.Show(s.cfg.Principal)).
+			WithHint("box.toml needs a table [principals.%s] with role = \"user\"", s.cfg.Principal)
+	}
+	return p, nil
+}
+
+// Serve answers until ctx ends, and returns when every connection has ended too.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	srv := &http.Server{
+		Handler: s, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
+	}
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+		defer cancel()
+		if srv.Shutdown(late) != nil {
+			_ = srv.Close() // ends what does not end by itself
+		}
+	})
+	defer stop()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, ln := range listeners {
+		all.Go(func() { // ends with the server
+			if err := srv.Serve(netutil.LimitListener(ln, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("serve LangBot: %w", err))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		<-done
+	}
+	s.live.Wait()
+	return errors.Join(errs...)
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(r.URL.EscapedPath(), "/")
+	ids := make([]string, len(parts))
+	for i := range parts {
+		var err error
+		if ids[i], err = url.PathUnescape(parts[i]); err != nil || i > 0 && ids[i] == "" {
+			http.NotFound(w, r)
+			return
+		}
+	}
+	path := strings.Join(ids[1:], "/")
+	get := r.Method == http.MethodGet
+	relayed := get && len(ids) > 4 && ids[1] == "v1" && ids[2] == "sessions" && ids[4] == "managed-process" && ids[len(ids)-1] == "ws"
+	switch {
+	case get && path == "healthz":
+		reply(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
+	case get && path == "readyz":
+		s.ready(w)
+	case get && len(ids) == 3 && path == "rpc/ws":
+		s.rpc(w, r)
+	case relayed && len(ids) == 6:
+		s.relay(w, r, ids[3], model.DefaultProcess)
+	case relayed && len(ids) == 7:
+		s.relay(w, r, ids[3], ids[5])
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	text, _ := json.Marshal(body) // plain data: cannot fail
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // who has hung up needs no answer
+}
+
+// resources are the counters of the two routes that anybody may ask.
+func (s *Server) resources() map[string]any {
+	c := s.boxes.Counts()
+	return map[string]any{
+		"event_loop": struct{}{}, "blocking_executor": struct{}{}, "sessions": c.Sessions, "managed_processes": c.Running, "completed_processes": c.Completed,
+		"creating_session_tasks": c.Starting, "closing_session_tasks": c.Ending, "background_tasks": 0,
+	}
+}
+
+func (s *Server) ready(w http.ResponseWriter) {
+	r := s.readiness()
+	status := http.StatusOK
+	if !r.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	reply(w, status, struct {
+		readiness
+		Resources any `json:"resources"`
+	}{r, s.resources()})
+}
+
+// only is a header that is there once.
+func only(r *http.Request, name string) string {
+	if v := r.Header.Values(name); len(v) == 1 {
+		return strings.TrimSpace(v[0])
+	}
+	return ""
+}
+
+// refuse is the one answer to whoever is not let in; the log says why.
+func (s *Server) refuse(w http.ResponseWriter, why string) {
+	s.cfg.Log.Warn("LangBot was not let in", "reason", why)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = w.Write([]byte("Unauthorized")) // who has hung up needs no answer
+}
+
+// admit says why a handshake is refused, "" if it is not. The first instance that comes by RPC is the only one that is
+// served from then on.
+func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
+	if s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(only(r, headerToken)), []byte(s.cfg.Token)) != 1 {
+		return "", "the control token is another, or missing"
+	}
+	instance = only(r, headerInstance)
+	if !setup.ValidInstance(instance) {
+		return "", "the instance id is missing, or none"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.instance == "" && pin:
+		s.instance = instance
+	case s.instance != instance:
+		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
+	}
+	return instance, ""
+}
+
+// upgrade makes a WebSocket of a request that was let in; nil: it has its answer.
+func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions) *websocket.Conn {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		http.Error(w, "this is a WebSocket", http.StatusBadRequest)
+		return nil
+	}
+	o.CompressionMode = websocket.CompressionDisabled
+	ws, err := websocket.Accept(w, r, o)
+	if err != nil {
+		return nil // Accept has answered
+	}
+	ws.SetReadLimit(envelope.MaxMessage)
+	return ws
+}
+
+// relay is the standard input and output of a managed process.
+func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id string) {
+	instance, why := s.admit(r, false)
+	workspace, text := only(r, headerWorkspace), only(r, headerGeneration)
+	generation, err := strconv.ParseInt(text, 10, 64)
+	key := fence.Key{Instance: instance, Workspace: workspace}
+	switch {
+	case why != "":
+	case workspace == "" || len([]rune(workspace)) > maxWorkspace:
+		why = "the Workspace is missing, or too long"
+	case err != nil || generation < 1 || strconv.FormatInt(generation, 10) != text:
+		why = "the placement generation is missing, or none"
+	}
+	if why != "" {
+		s.refuse(w, why)
+		return
+	}
+	ctx, call, ok := s.fence.Join(r.Context(), key, generation)
+	if !ok {
+		s.refuse(w, "the placement generation is not the current one")
+		return
+	}
+	defer call.Leave() //nolint:errcheck // a relay has no answer
+	tenant := boxes.Tenant{Prefix: model.Prefix(model.Namespace(instance, workspace), generation)}
+	if s.told.Load().Required {
+		s.refuseRelay(w, s.closed())
+		return
+	}
+	if !strings.HasPrefix(physical, tenant.Prefix) || physical == tenant.Prefix {
+		s.refuse(w, "the session is of another Workspace or generation")
+		return
+	}
+	to, err := s.boxes.Relay(tenant, physical, id)
+	if err != nil {
+		s.refuseRelay(w, err)
+		return
+	}
+	s.live.Add(1)
+	defer s.live.Done()
+	ws := s.upgrade(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+	if ws == nil {
+		return
+	}
+	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
+	defer over()
+	retired := context.AfterFunc(ctx, func() {
+		if r.Context().Err() == nil {
+			_ = ws.Close(websocket.StatusNormalClosure, "") // a later generation was placed
+		}
+	})
+	defer retired()
+	attach.Serve(context.WithoutCancel(ctx), ws, to, s.started, s.cfg.Log)
+}
+
+// refuseRelay answers who was let in, and for whom there is nothing.
+func (s *Server) refuseRelay(w http.ResponseWriter, err error) {
+	body := struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}{"BoxError", err.Error()}
+	if e, ok := errors.AsType[*envelope.Error](err); ok {
+		body.Code, body.Message = e.Class, e.Text
+	}
+	reply(w, http.StatusBadRequest, map[string]any{"error": body})
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package setup
+
+import (
+	"encoding/json"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
+)
+
+// Limits are those that LangBot sets.
+type Limits struct {
+	MaxSessions           int64 `json:"max_sessions"`
+	MaxManagedProcesses   int64 `json:"max_managed_processes"`
+	MaxCompletedProcesses int64 `json:"max_completed_processes"`
+	MaxAdmissionRecords   int64 `json:"max_admission_records"`
+	MaxRPCFileBytes       int64 `json:"max_rpc_file_bytes"`
+
+	// Retention is how long a process that has ended is known.
+	Retention time.Duration `json:"-"`
+}
+
+// Told is what LangBot has told so far. It does not change: each INIT makes another.
+type Told struct {
+	Limits  Limits
+	Backend string // "": any
+	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
+	// what was asked for.
+	Required bool
+	Broken   string
+
+	all map[string]json.RawMessage
+}
+
+// Untold is what holds before LangBot has told anything.
+func Untold() *Told {
+	return &Told{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}}
+}
+
+// Merge is what holds after an INIT with these keys. After an error all is as it was.
+func (t *Told) Merge(fields map[string]json.RawMessage) (*Told, error) {
+	n := &Told{all: maps.Clone(t.all), Limits: t.Limits, Required: t.Required, Broken: t.Broken}
+	if n.all == nil {
+		n.all = map[string]json.RawMessage{}
+	}
+	maps.Copy(n.all, fields)
+	if err := n.limits(); err != nil {
+		return nil, err
+	}
+	n.Backend, _ = lax.String(n.all["backend"])
+	n.Backend = strings.ToLower(strings.TrimSpace(n.Backend))
+	if err := n.local(); err != nil {
+		return nil, err
+	}
+	n.admission(t.Required)
+	return n, nil
+}
+
+// Ours reports whether the backend that LangBot wants is one that boxd stands in for.
+func (t *Told) Ours() bool {
+	return slices.Contains([]string{"", "local", "docker", "nsjail", "boxd"}, t.Backend)
+}
+
+func (t *Told) limits() error {
+	raw, given := t.all["limits"]
+	if !given || lax.Null(raw) {
+		return nil
+	}
+	fields, ok := lax.Object(raw)
+	if !ok {
+		return envelope.Errorf("ValueError", "box.limits must be an object")
+	}
+	limits, retention := Untold().Limits, int64(300)
+	for _, f := range []struct {
+		name        string
+		value       *int64
+		least, most int64
+	}{
+		{"max_sessions", &limits.MaxSessions, 0, 5000},
+		{"max_managed_processes", &limits.MaxManagedProcesses, 0, 1024},
+		{"max_completed_processes", &limits.MaxCompletedProcesses, 0, 10_000},
+		{"max_admission_records", &limits.MaxAdmissionRecords, 1, 250_000},
+		{"max_rpc_file_bytes", &limits.MaxRPCFileBytes, 1, 100 << 20},
+		{"completed_process_retention_sec", &retention, 0, 86_400},
+	} {
+		raw, given := fields[f.name]
+		if !given {
+			continue
+		}
+		n, ok := lax.Int(raw)
+		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
+			return envelope.Errorf("ValueError", "box.limits.%s must be an integer", f.name)
+		}
+		if n < f.least || n > f.most {
+			return envelope.Errorf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.most)
+		}
+		*f.value = n
+	}
+	limits.Retention = time.Duration(retention) * time.Second
+	t.Limits = limits
+	return nil
+}
+
+// local checks what LangBot says of its own directories. boxd makes nothing of them: a session has what mounts.allow
+// lends, and a directory that is missing is made with the first session that has it.
+func (t *Told) local() error {
+	fields, ok := lax.Object(t.all["local"])
+	if !ok {
+		return nil
+	}
+	text := func(name string) string {
+		s, _ := lax.String(fields[name])
+		return strings.TrimSpace(s)
+	}
+	root, work := text("host_root"), text("default_workspace")
+	if work == "" && root != "" {
+		work = "default"
+	}
+	if work != "" && !path.IsAbs(work) {
+		work = path.Join(root, work)
+	}
+	var allowed []string
+	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {
+		if s, ok := lax.String(raw); ok {
+			allowed = strings.Split(s, ",")
+		}
+	}
+	allowed = slices.DeleteFunc(allowed, func(s string) bool { return strings.TrimSpace(s) == "" })
+	if len(allowed) == 0 && root != "" {
+		allowed = []string{root}
+	}
+	if !path.IsAbs(work) || slices.ContainsFunc(allowed, func(s string) bool { return !path.IsAbs(strings.TrimSpace(s)) }) {
+		return nil // it is relative to a directory of LangBot's that boxd does not know: what is lent decides later
+	}
+	if len(allowed) == 0 {
+		return envelope.Errorf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
+	}
+	work = path.Clean(work)
+	for i, dir := range allowed {
+		allowed[i] = path.Clean(strings.TrimSpace(dir))
+		if work == allowed[i] || strings.HasPrefix(work, strings.TrimRight(allowed[i], "/")+"/") {
+			return nil
+		}
+	}
+	return envelope.Errorf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
+}
+
+// admission reads whether LangBot's own admission is required. Once it was it stays so, and what cannot be read
+// requires it too.
+func (t *Told) admission(before bool) {
+	raw, given := t.all["admission"]
+	t.Required, t.Broken = before, ""
+	if !given || lax.Null(raw) {
+		return
+	}
+	fields, ok := lax.Object(raw)
+	required, is := false, true
+	if text, given := fields["required"]; given {
+		required, is = lax.Bool(text)
+	}
+	switch {
+	case !ok:
+		t.Required, t.Broken = true, "box.admission must be an object"
+	case !is:
+		t.Required, t.Broken = true, "box.admission.required must be a boolean"
+	case before && !required:
+		t.Broken = "Sandbox admission enforcement cannot be disabled without restarting the Box Runtime"
+	case required:
+		t.Required = true
+	}
+	for name := range fields {
+		if !slices.Contains(admissionKeys(), name) {
+			t.Required, t.Broken = true, "box.admission has an unknown key "+strconv.Quote(name)
+		}
+	}
+}
+
+func admissionKeys() []string {
+	return []string{
+		"required", "logical_session_id", "required_backend", "max_sessions", "max_managed_processes", "max_grant_ttl_sec", "max_timeout_sec", "cpus",
+		"memory_mb", "pids_limit", "read_only_rootfs", "workspace_quota_mb", "readiness_cache_sec",
+	}
+}

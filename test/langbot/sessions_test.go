@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package langbot_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+)
+
+// As the real client does it: a ping, an INIT with LangBot's own defaults, a session, a command, the end.
+func TestTheFirstConversation(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	if r := c.ask("__ping", `{}`); string(r.Data) != "{}" {
+		t.Errorf("%+v", r)
+	}
+	var done map[string]any
+	c.gets("box_init", `{"enabled":true,"backend":"local","limits":{"max_sessions":64,"max_managed_processes":64,"max_completed_processes":256,"max_workspace_entries":100000,"max_admission_records":100000,"max_rpc_file_bytes":20971520},
+		"admission":{"required":false,"logical_session_id":"global","required_backend":"nsjail","max_sessions":1},
+		"local":{"profile":"default","image":"","host_root":"./data/box","default_workspace":"","skills_root":"skills","allowed_mount_roots":["./data/box","/tmp"],"workspace_quota_mb":null},
+		"default_memory_mb":1536,"docker":{"cpu_limit_enabled":true},"e2b":{"api_key":""}}`, &done)
+	if done["initialized"] != true {
+		t.Errorf("%v", done)
+	}
+	var backend map[string]any
+	c.gets("box_get_backend_info", `{}`, &backend)
+	if backend["available"] != true || backend["name"] != "boxd" {
+		t.Errorf("%v", backend)
+	}
+	var s map[string]any
+	c.gets("box_create_session", `{"session_id":"person_12 34/ä?","cmd":"","host_path":null}`, &s)
+	keys := slices.Sorted(maps.Keys(s))
+	want := []string{
+		"backend_name", "backend_session_id", "cpus", "created_at", "host_path", "host_path_mode", "image", "last_used_at", "memory_mb", "mount_path", "network",
+		"persistent", "pids_limit", "read_only_rootfs", "session_id", "workspace_quota_mb",
+	}
+	if !slices.Equal(keys, want) || s["session_id"] != "person_12-34" || s["cpus"] != 1.0 || s["memory_mb"] != 512.0 || s["host_path"] != nil || s["network"] != "off" {
+		t.Errorf("%v", s)
+	}
+	r := c.run("person_12-34", "echo hello; echo there >&2; pwd; exit 3")
+	delete(r, "duration_ms")
+	if fmt.Sprint(r) != "map[backend_name:boxd exit_code:3 session_id:person_12-34 status:completed stderr:there stdout:hello\n/workspace]" {
+		t.Errorf("%v", r)
+	}
+	if ids := c.sessions(); !slices.Equal(ids, []string{"person_12-34"}) {
+		t.Errorf("%q", ids)
+	}
+	var status map[string]any
+	c.gets("box_status", `{}`, &status)
+	if status["active_sessions"] != 1.0 || status["managed_processes"] != 0.0 || status["session_ttl_sec"] != 300.0 {
+		t.Errorf("%v", status)
+	}
+	var deleted map[string]any
+	c.gets("box_delete_session", `{"session_id":"person_12 34/ä?"}`, &deleted)
+	if deleted["deleted"] != "person_12 34/ä?" || len(c.sessions()) != 0 {
+		t.Errorf("%v", deleted)
+	}
+}
+
+func TestEveryRefusalHasItsClassAndText(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	for _, tc := range []struct{ action, data, want string }{
+		{"__heartbeat", `{}`, "ValueError: Action __heartbeat not found"},
+		{"box_nothing", `{}`, "ValueError: Action box_nothing not found"},
+		{"box_get_session", `{}`, "KeyError: 'session_id'"},
+		{"box_get_session", `{"session_id":""}`, "ValueError: Box session_id must not be empty"},
+		{"box_get_session", `{"session_id":"??"}`, "ValueError: Box session_id must contain a valid character"},
+		{"box_get_session", `{"session_id":"s-42"}`, "BoxSessionNotFoundError: session PHYS-s-42 not found"},
+		{"box_delete_session", `{"session_id":"s-42"}`, "BoxSessionNotFoundError: session PHYS-s-42 not found"},
+		{"box_exec", `{"session_id":"s","cmd":" "}`, "BoxValidationError: cmd must not be empty"},
+		{"box_exec", `{"session_id":"s","cmd":"x","timeout_sec":0}`, "BoxValidationError: 1 validation error for BoxSpec\ntimeout_sec\n  Value error, timeout_sec must be greater than 0"},
+		{"box_create_session", `{"session_id":"n","host_path":"/etc/ssl"}`, "BoxValidationError: host_path /etc/ssl is blocked for security"},
+		{"box_create_session", `{"session_id":"n","host_path":"/"}`, "BoxValidationError: host_path / is blocked for security"},
+		{"box_create_session", `{"session_id":"n","extra_mounts":[{"host_path":"/","mount_path":"/mnt"}]}`, "BoxValidationError: host_path / is blocked for security"},
+		{"box_create_session", `{"session_id":"n","host_path":"/usr/share"}`, "BoxValidationError: …"},
+		{"box_create_session", fmt.Sprintf(`{"session_id":"n","host_path":%q,"host_path_mode":"ro"}`, b.shared+"/missing"), "BoxValidationError: …"},
+		{"box_create_session", `{"session_id":"n","network":"on"}`, "BoxValidationError: network …"},
+		{"box_create_session", `{"session_id":"s","image":"x","cpus":2}`, "BoxSessionConflictError: Box session PHYS-s already exists with image=rockchin/langbot-sandbox:latest"},
+		{"box_create_session", `{"session_id":"s","cpus":2}`, "BoxSessionConflictError: Box session PHYS-s already exists with cpus=1.0"},
+		{"box_create_session", `{"session_id":"s","host_path":"/srv/x"}`, "BoxSessionConflictError: Box session PHYS-s already exists with host_path=None"},
+		{"box_start_managed_process", `{"session_id":"s"}`, "KeyError: 'spec'"},
+		{"box_start_managed_process", `{"session_id":"s","spec":{"command":""}}`, "BoxValidationError: 1 validation error for BoxManagedProcessSpec\ncommand\n  Value error, command must not be empty"},
+		{"box_start_managed_process", `{"session_id":"s-42","spec":{"command":"x"}}`, "BoxSessionNotFoundError: session PHYS-s-42 not found"},
+		{"box_get_managed_process", `{"session_id":"s"}`, "BoxManagedProcessNotFoundError: session PHYS-s has no managed process with process_id=default"},
+		{"box_stop_managed_process", `{"session_id":"s","process_id":"p"}`, "BoxManagedProcessNotFoundError: session PHYS-s has no managed process with process_id=p"},
+		{"box_init", `{"limits":{"max_sessions":-1}}`, "ValueError: box.limits.max_sessions must be between 0 and 5000"},
+		{"box_upsert_sandbox_admission_grant", `{}`, "BoxAdmissionError: Sandbox admission enforcement is not enabled"},
+		{"box_revoke_sandbox_admission_grant", `{}`, "BoxAdmissionError: Sandbox admission enforcement is not enabled"},
+		{"box_verify_shared_workspace", `{"marker_name":"x"}`, "BoxReadinessError: …"},
+		{"box_create_skill", `{"skill":{"name":"x"}}`, "BoxValidationError: …"},
+		{"box_get_skill", `{}`, "KeyError: 'name'"},
+	} {
+		c.refused(tc.action, tc.data, tc.want)
+	}
+	for data, want := range map[string]string{
+		"": "PermissionError: Box tenant action requires a trusted Workspace context",
+		`,"context":{"instance_uuid":"other","workspace_uuid":"w","placement_generation":1}`: "PermissionError: Box action context does not match the trusted instance",
+	} {
+		ch := c.send("box_status", "{}"+data, false)
+		if r := <-ch; r.Message != want {
+			t.Errorf("%s: %q", data, r.Message)
+		}
+	}
+	for _, name := range []string{"box_list_skills", "box_get_skill"} { // which LangBot asks whenever it connects
+		c.gets(name, `{"name":"x"}`, nil)
+	}
+}
+
+func TestACommandSeesWhatLangBotSends(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	ask := func(more, cmd string) map[string]any {
+		t.Helper()
+		var r map[string]any
+		c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":%q%s}`, cmd, more), &r)
+		return r
+	}
+	long := strings.Repeat("x", 400_000)
+	for name, tc := range map[string]struct {
+		more, cmd string
+		want      any
+	}{
+		"variables":                       {`,"env":{"A":"b c"}`, `echo "$A"`, "b c"},
+		"no input":                        {``, `cat; echo end`, "end"},
+		"a directory that is made":        {`,"workdir":"/workspace/a/b"`, `pwd`, "/workspace/a/b"},
+		"a directory of the image":        {`,"workdir":"/usr"`, `pwd`, "/usr"},
+		"several lines":                   {``, "cat <<E\n a\nE\necho b", "a\nb"},
+		"python":                          {``, `python -c 'print(6*7)'`, "42"},
+		"more than an argument may have":  {``, "cat <<E\n" + long + "\nE\n", long},
+		"output without blanks around it": {``, `printf '\n x y \n\n'`, "x y"},
+		"no text":                         {``, `printf '\377a'`, "\ufffda"},
+		"what is left out":                {``, `head -c 1048580 /dev/zero | tr '\0' a`, strings.Repeat("a", 1<<20) + "\n... [raw output clipped at 1048576 bytes, 4 bytes discarded]"},
+	} {
+		if r := ask(tc.more, tc.cmd); r["stdout"] != tc.want || r["exit_code"] != 0.0 {
+			t.Errorf("%s: %.200q, want %.100q", name, fmt.Sprint(r), tc.want)
+		}
+	}
+	if r := ask("", "kill -9 $$"); r["exit_code"] != 137.0 || r["status"] != "completed" {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	var r map[string]any
+	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":1}`, &r)
+	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 1 seconds." {
+		t.Errorf("%v", r)
+	}
+	if ids := c.sessions(); len(ids) != 0 {
+		t.Errorf("it lives on: %q", ids)
+	}
+	c.gets("box_create_session", `{"session_id":"served"}`, nil)
+	c.gets("box_start_managed_process", `{"session_id":"served","spec":{"command":"sleep","args":["1000"]}}`, nil)
+	c.gets("box_exec", `{"session_id":"served","cmd":"sleep 600","timeout_sec":1}`, &r)
+	var p map[string]any
+	c.gets("box_get_managed_process", `{"session_id":"served"}`, &p)
+	if r["status"] != "timed_out" || p["status"] != "running" {
+		t.Errorf("%v, %v", r, p)
+	}
+}
+
+func TestCommandsOfASessionTakeTurnsAndThoseOfOthersDoNot(t *testing.T) {
+	t.Parallel()
+	c := start(t, "[queue]\nwait = \"5m\"").dial(t)
+	c.gets("box_create_session", `{"session_id":"one"}`, nil)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			session := "one" // whose commands would see each other's directory
+			if i%2 == 0 {
+				session = fmt.Sprintf("s%d", i)
+			}
+			if r := c.run(session, "mkdir busy && rmdir busy"); r["exit_code"] != 0.0 {
+				t.Errorf("%v", r)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	running := c.send("box_exec", `{"session_id":"s","cmd":"touch /workspace/begun; sleep 100","timeout_sec":110}`, true)
+	// What waits in the box for the command is a process, which does not wait for its turn.
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"look","command":"sh","args":["-c","until test -e /workspace/begun; do sleep 0.05; done"]}}`, nil)
+	boxtest.Eventually(t, "the command has begun", func() bool {
+		var p map[string]any
+		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"look"}`, &p)
+		return p["status"] == "exited"
+	})
+	c.gets("box_delete_session", `{"session_id":"s"}`, nil)
+	if r := <-running; !strings.HasPrefix(r.Message, "BoxSessionNotFoundError: session ws-") || !strings.HasSuffix(r.Message, "-s is being deleted") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What LangBot lends: the directory of a Workspace, which is made where it is missing, and skills below it.
+func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	dir := filepath.Join(b.shared, "default", "tenants", model.Namespace(instance, workspace))
+	skill := filepath.Join(b.shared, "skill")
+	if err := os.Mkdir(skill, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(skill, owner, owner); err != nil {
+		t.Fatal(err)
+	}
+	spec := fmt.Sprintf(`"host_path":%q,"extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/x"}]`, dir, skill)
+	var r map[string]any
+	c.gets("box_exec", `{"session_id":"s","cmd":"echo hi > made; echo there > .skills/x/file; cat made",`+spec+`}`, &r)
+	if r["stdout"] != "hi" {
+		t.Fatalf("%v", r)
+	}
+	for _, path := range []string{filepath.Join(b.shared, "default"), dir, filepath.Join(dir, "made"), filepath.Join(skill, "file")} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != owner {
+			t.Errorf("%s is %d's", path, st.Uid)
+		}
+	}
+	// Other skills: the session is made anew, unless a process runs in it.
+	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"ls -A .skills/x; cat made","host_path":%q}`, dir), &r)
+	if r["stdout"] != "hi" {
+		t.Errorf("%v", r)
+	}
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
+	c.gets("box_exec", `{"session_id":"s","cmd":"true",`+spec+`}`, &r)
+	var p map[string]any
+	c.gets("box_get_managed_process", `{"session_id":"s"}`, &p)
+	if p["status"] != "running" {
+		t.Errorf("%v", p)
+	}
+}
+
+func TestShutdownEndsTheSessionsOfLangBotAlone(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	other, _, err := b.Create(t.Context(), sessionOf("ws-mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.gets("box_create_session", `{"session_id":"s","persistent":true}`, nil)
+	c.gets("box_shutdown", `{}`, nil)
+	if ids := c.sessions(); len(ids) != 0 {
+		t.Errorf("%q live on", ids)
+	}
+	if s, err := b.Session(t.Context(), other.ID); err != nil || s.State != "ready" {
+		t.Errorf("somebody else's session: %+v, %v", s, err)
+	}
+	c.gets("box_create_session", `{"session_id":"s"}`, nil) // it goes on being served
+}
+
+func TestThereAreOnlyAsManySessionsAsLangBotWants(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	c.gets("box_init", `{"limits":{"max_sessions":1,"max_managed_processes":1}}`, nil)
+	c.gets("box_create_session", `{"session_id":"a"}`, nil)
+	c.refused("box_create_session", `{"session_id":"b"}`, "BoxCapacityExceededError: Box session capacity reached (1)")
+	c.gets("box_create_session", `{"session_id":"a"}`, nil)
+	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1000"]}}`, nil)
+	c.refused("box_start_managed_process", `{"session_id":"a","spec":{"process_id":"b","command":"sleep"}}`, "BoxCapacityExceededError: Box managed process capacity reached (1)")
+	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1001"]}}`, nil) // in its own place
+}

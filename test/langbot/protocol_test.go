@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package langbot_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// get is a request that is no WebSocket.
+func (b *bot) get(t *testing.T, path string, h http.Header) (status int, body string, head http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = h
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+func TestAnybodyMayAskHowItIs(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	status, text, _ := b.get(t, "/healthz", nil)
+	var health struct {
+		Live      bool
+		Resources map[string]any
+	}
+	if err := json.Unmarshal([]byte(text), &health); err != nil || status != 200 || !health.Live {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, name := range []string{"event_loop", "blocking_executor", "sessions", "managed_processes", "completed_processes", "creating_session_tasks", "closing_session_tasks", "background_tasks"} {
+		if _, ok := health.Resources[name]; !ok {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	status, ready := b.ready(t) // before anybody has come
+	if status != 200 || !ready.Ready || ready.Mode != "standard" || !ready.Checks["backend_available"] || len(ready.Checks) != 1 {
+		t.Errorf("%d %+v", status, ready)
+	}
+	c := b.dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
+	if _, ready = b.ready(t); *ready.Resources.Sessions != 1 || *ready.Resources.Processes != 1 {
+		t.Errorf("%+v", ready)
+	}
+	c.gets("box_init", `{"backend":"e2b"}`, nil)
+	if status, ready = b.ready(t); status != 503 || ready.Ready || ready.Backend["name"] != "e2b" {
+		t.Errorf("%d %+v", status, ready)
+	}
+	c.refused("box_create_session", `{"session_id":"t"}`, "BoxBackendUnavailableError: LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
+}
+
+func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_init", `{"admission":{"required":true}}`, nil)
+	status, ready := b.ready(t)
+	if status != 503 || ready.Ready || ready.Mode != "grant_enforced" || len(ready.Checks) != 14 || ready.Checks["hard_workspace_quota"] || ready.Error == "" || ready.Backend["name"] != "nsjail" {
+		t.Errorf("%d %+v", status, ready)
+	}
+	for _, action := range []string{"box_exec", "box_create_session", "box_get_session", "box_get_sessions", "box_delete_session", "box_start_managed_process", "box_get_managed_process", "box_stop_managed_process"} {
+		c.refused(action, `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: …")
+	}
+	c.refused("box_health", `{}`, "BoxReadinessError: managed sandbox isolation is not ready")
+	c.refused("box_upsert_sandbox_admission_grant", `{}`, "BoxReadinessError: …")
+	c.gets("box_init", `{"admission":{"required":false}}`, nil)
+	c.refused("box_exec", `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Invalid sandbox admission configuration: Sandbox admission enforcement cannot be disabled without restarting the Box Runtime")
+}
+
+func TestOneInstanceIsServed(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	if status, body, _ := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", "first")); status != 400 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body, head := b.get(t, "/rpc/ws", header()); status != 401 || body != "Unauthorized" || head.Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Errorf("%d %s %v", status, body, head)
+	}
+	if !strings.Contains(b.Log(), "the instance "+instance+" is not the one that is served") {
+		t.Error("the log does not say why")
+	}
+	b.Stop()
+	b.Restart()
+	b.dial(t).gets("box_status", `{}`, nil) // the first after a restart
+	named := start(t, `instance = "named"`)
+	for id, want := range map[string]int{instance: 401, "named": 400, "na med": 401, "": 401} {
+		if status, _, _ := named.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); status != want {
+			t.Errorf("%q: %d", id, status)
+		}
+	}
+}
+
+func TestTheControlTokenIsNeededOnBothRoutes(t *testing.T) {
+	t.Parallel()
+	token := strings.Repeat("secret-", 6)
+	file := filepath.Join(boxtest.TempDir(t), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, fmt.Sprintf("token_file = %q", file))
+	for name, want := range map[string]int{"": 401, token[1:]: 401, token: 400} {
+		if status, _, _ := b.get(t, "/rpc/ws", header("X-LangBot-Box-Control-Token", name)); status != want {
+			t.Errorf("%q: %d", name, status)
+		}
+	}
+	if status, _, _ := b.get(t, "/v1/sessions/s/managed-process/ws", of(workspace, "1")); status != 401 {
+		t.Errorf("the relay: %d", status)
+	}
+	if status, _, _ := b.get(t, "/healthz", nil); status != 200 {
+		t.Errorf("health: %d", status)
+	}
+	if strings.Contains(b.Log(), token) {
+		t.Error("the token is in the log")
+	}
+}
+
+func TestGarbageIsPassedOver(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	for _, text := range []string{"", "x", "[]", "{}", `{"code":0,"seq_id":1}`} {
+		if err := c.ws.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.gets("__ping", `{}`, nil)
+	bad := c.send("box_status", `[]`, true)
+	if r := <-bad; !strings.HasPrefix(r.Message, "ValidationError: ") {
+		t.Errorf("%+v", r)
+	}
+	if err := c.ws.Write(t.Context(), websocket.MessageBinary, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := <-c.send("__ping", `{}`, false); ok {
+		t.Errorf("after a binary message: %+v", r)
+	}
+}
+
+func TestAMessageHasABound(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	const most = 16 << 20
+	frame := `{"seq_id":7,"action":"__ping","data":{"x":""}}`
+	ch := make(chan reply, 1)
+	c.mu.Lock()
+	c.waiting[7] = ch
+	c.mu.Unlock()
+	if err := c.ws.Write(t.Context(), websocket.MessageText, []byte(strings.Replace(frame, `""`, `"`+strings.Repeat("x", most-len(frame))+`"`, 1))); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := <-ch; !ok || r.Message != "success" {
+		t.Errorf("the longest message: %+v, %v", r, ok)
+	}
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header()}) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	_ = ws.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", most+1))) // it may be cut off
+	if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	var under []<-chan reply
+	for range 128 { // one runs, and the others wait for it
+		under = append(under, c.send("box_exec", `{"session_id":"s","cmd":"sleep 100","timeout_sec":110}`, true))
+	}
+	if r := <-c.send("__ping", `{}`, false); r.Message != "Runtime connection is busy (max 128 concurrent actions)" {
+		t.Errorf("%+v", r)
+	}
+	if err := c.ws.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	second := start(t).dial(t) // a connection of its own is free
+	second.gets("__ping", `{}`, nil)
+	c.ws.Close(websocket.StatusNormalClosure, "")
+	for _, ch := range under {
+		if r, ok := <-ch; ok {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestACommandEndsWithItsClientAndTheSessionLives(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	c.send("box_exec", `{"session_id":"s","cmd":"sleep 119","timeout_sec":120}`, true)
+	boxtest.Eventually(t, "it runs", func() bool {
+		list, err := b.Sessions(t.Context(), true)
+		return err == nil && len(list) == 1 && list[0].Running == 1
+	})
+	c.ws.CloseNow()
+	boxtest.Eventually(t, "it has ended", func() bool {
+		list, err := b.Sessions(t.Context(), true)
+		return err == nil && len(list) == 1 && list[0].Running == 0
+	})
+	if ids := b.dial(t).sessions(); len(ids) != 1 {
+		t.Errorf("%q", ids)
+	}
+}
+
+func TestWhatLangBotDoesIsInTheAuditLog(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_exec", `{"session_id":"s","cmd":"echo audited","env":{"SECRET":"hidden"}}`, nil)
+	c.gets("box_status", `{}`, nil)
+	files, err := filepath.Glob(filepath.Join(b.State, "audit", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, want := range []string{"langbot box_exec", "echo audited", "SECRET", c.physical("s")} {
+		if !strings.Contains(all.String(), want) {
+			t.Errorf("the audit log has no %q", want)
+		}
+	}
+	for _, not := range []string{"hidden", "box_status"} {
+		if strings.Contains(all.String(), not) {
+			t.Errorf("the audit log has %q", not)
+		}
+	}
+}
+
+// A client that is none of ours: python3 alone, with a WebSocket of its own.
+func TestAClientInPythonSpeaksWithBoxd(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		boxtest.Missing(t, "python3")
+	}
+	host, port, _ := strings.Cut(b.address, ":")
+	out, err := exec.CommandContext(t.Context(), python, "testdata/client.py", host, port, instance).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "hello from python" {
+		t.Errorf("%v: %s", err, out)
+	}
+}

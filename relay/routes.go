@@ -24,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/seeing"
 	"github.com/boxd-dev/boxd/relay/sessions"
+	"github.com/boxd-dev/boxd/relay/skills"
 	"github.com/boxd-dev/boxd/relay/trail"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -75,6 +76,18 @@ func routes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),
+		line("GET /v1/skills", access.Viewer, "owner", skills.List),
+		line("POST /v1/skills", access.User, "owner", skills.Create),
+		line("POST /v1/skills/index", access.Viewer, "owner", skills.Index),
+		line("POST /v1/skills/preview", access.User, "owner url session path subdir select replace digest", skills.Preview),
+		line("POST /v1/skills/install", access.User, "owner url session path subdir select replace digest", skills.Install),
+		line("GET /v1/skills/{skill}", access.Viewer, "owner", skills.Get),
+		line("PATCH /v1/skills/{skill}", access.User, "owner", skills.Change),
+		line("DELETE /v1/skills/{skill}", access.User, "owner", skills.Delete),
+		line("GET /v1/skills/{skill}/files", access.Viewer, "owner path hidden limit", skills.Files),
+		line("GET /v1/skills/{skill}/file", access.Viewer, "owner path", skills.ReadFile),
+		line("PUT /v1/skills/{skill}/file", access.User, "owner", skills.WriteFile),
+		line("DELETE /v1/skills/{skill}/file", access.User, "owner path if_match", skills.RemoveFile),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),
@@ -147,6 +160,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Session
 		case "{p}":
 			id = &p.Process
+		case "{skill}":
+			id = &p.Skill
 		case "{principal}":
 			id = &p.Principal
 		case asked[i]:

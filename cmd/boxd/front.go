@@ -20,6 +20,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -27,6 +28,7 @@ import (
 type front struct {
 	gate   *gate.Gate
 	state  *os.Root       // where the gate keeps grants
+	skills *skills.Store  // what callers have brought
 	socket net.Listener   // the Unix socket
 	others []net.Listener // of the loopback
 	held   bool           // by the service manager, which starts boxd for the next caller
@@ -44,6 +46,10 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		err = f.openLangBot(ctx, cfg, log)
 	}
 	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if f.skills, err = openSkills(cfg, log); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -109,6 +115,9 @@ func closedSocket(path string) error {
 
 // Close closes all of them.
 func (w *front) Close() {
+	if w.skills != nil {
+		w.skills.Close()
+	}
 	if w.state != nil {
 		w.state.Close()
 	}

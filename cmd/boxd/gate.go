@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
@@ -60,4 +61,16 @@ func applyTo(policies func(policy.Config) error, door *gate.Gate, started *confi
 		}
 		return err
 	}
+}
+
+// openSkills opens the store of skills, without what an earlier boxd has left there.
+func openSkills(cfg *config.Config, log *slog.Logger) (*skills.Store, error) {
+	s, err := skills.Open(cfg.Daemon.StateDir, cfg.Skills, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Sweep(); err != nil {
+		log.Warn("skills", "error", err)
+	}
+	return s, nil
 }

@@ -142,7 +142,7 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	defer sup.Close()
 	seen.begin(ctx, cfg, sup, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
-	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}

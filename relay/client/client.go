@@ -335,8 +335,8 @@ func encode(v any) ([]byte, error) {
 
 // do makes one request. The answer goes to out; an error answer becomes an *Error.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) (int, error) {
-	var body io.Reader
-	if in != nil {
+	body, _ := in.(io.Reader)
+	if in != nil && body == nil {
 		data, err := encode(in)
 		if err != nil {
 			return 0, err

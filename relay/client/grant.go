@@ -27,3 +27,8 @@ func (c *Client) Revoke(ctx context.Context, principal string) error {
 	_, err := c.do(ctx, http.MethodDelete, "/v1/grants/"+segment(principal), nil, nil)
 	return err
 }
+
+// Ask makes a request of a path: in is sent as JSON, or as it is if it is an io.Reader; out is read, if not nil.
+func (c *Client) Ask(ctx context.Context, method, path string, in, out any) (int, error) {
+	return c.do(ctx, method, path, in, out)
+}

@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}, api.MountRequest{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}}
 }
 
 func answers() []any {
@@ -37,6 +37,11 @@ func answers() []any {
 		api.FileDone{},
 		api.ArchiveDone{},
 		api.MountList{},
+		api.SkillList{},
+		api.SkillIndex{},
+		api.SkillEntries{},
+		api.SkillFile{},
+		api.SkillCandidates{},
 		api.Problem{},
 		api.GrantList{},
 		api.ProfileList{},
@@ -113,7 +118,7 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 	all := maps.Clone(asked)
 	maps.Copy(all, told)
 	for name := range schemas {
-		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Variables"}
+		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Variables", "SkillMetadata"}
 		if _, ok := all[name]; !ok && !slices.Contains(common, name) {
 			t.Errorf("%s is described and is no type of relay/api", name)
 		}

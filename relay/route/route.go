@@ -23,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/stream"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
 // Anyone is the role of a route for whoever can connect.
@@ -40,13 +41,14 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process, Principal string }
+type Path struct{ Session, Process, Principal, Skill string }
 
 // Common is what all calls have.
 type Common struct {
 	Gate *gate.Gate
 	Notes
 	Sup     *supervisor.Supervisor
+	Skills  *skills.Store
 	Log     *slog.Logger
 	Version string // of boxd
 	// Settings tells what is in force of the configuration.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/skills/address"
 )
 
 // Config is the table [skills] of box.toml.
@@ -29,12 +30,31 @@ const (
 // DefaultConfig is what holds where nothing is said.
 func DefaultConfig() Config {
 	return Config{
+		Hosts:      []string{},
 		MaxArchive: 20 * quantity.MiB, MaxBytes: 64 * quantity.MiB, MaxFile: 16 * quantity.MiB, MaxEntries: 512, Max: 1000, MaxTotal: quantity.GiB,
 	}
 }
 
+// hosts are those that archives may come from.
+func (c *Config) hosts() (list address.Hosts, err error) {
+	for _, text := range c.Hosts {
+		h, err := address.ParseHost(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, h)
+	}
+	return list, nil
+}
+
+// Hosts are those that archives may come from.
+func (s *Store) Hosts() (address.Hosts, error) { return s.cfg.hosts() }
+
 // Validate names the key that is wrong, and what is allowed.
 func (c *Config) Validate() error {
+	if _, err := c.hosts(); err != nil {
+		return err
+	}
 	for _, b := range []struct {
 		key  string
 		size quantity.Size

@@ -72,7 +72,7 @@ func (s *Store) inTree(who, name string, f func(dir *os.Root, k *Skill) error) e
 }
 
 func noFile(what, name string) error {
-	f := fault.Errorf(fault.NotFound, "Skill %s not found: %s", what, shorten(name))
+	f := fault.Errorf(fault.NotFound, "Skill %s not found: %s", what, shorten(name)).WithHint("list the files of the skill")
 	f.Field, f.Value = "path", shorten(name)
 	return f
 }
@@ -213,7 +213,7 @@ func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules)
 }
 
 func inTheWay(at string, err error) error {
-	f := fault.Errorf(fault.Conflict, "skill file %s: there is something else in its place: %w", shorten(at), err)
+	f := fault.Errorf(fault.Conflict, "skill file %s: there is something else in its place: %w", shorten(at), err).WithHint("remove that first")
 	f.Field, f.Value = "path", shorten(at)
 	return f
 }

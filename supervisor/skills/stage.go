@@ -114,6 +114,7 @@ type Choice struct {
 	Replace bool   // skills of the same names
 	Digest  string // that the skill must have; "": any
 	Origin  string // where the archive is from
+	Dir     string // the name of its root where the archive does not say it
 	AnyTop  bool   // the name of the archive's only directory says nothing, as in that of a repository
 	Rules   Rules
 }
@@ -192,7 +193,7 @@ func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *format.D
 	}
 	name := path.Base(at)
 	if at == "." {
-		if name = st.top; c.AnyTop {
+		if name = cmp.Or(st.top, c.Dir); c.AnyTop {
 			name = ""
 		}
 	}

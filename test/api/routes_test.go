@@ -35,13 +35,15 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.executions()
 	c.files()
 	c.mounts()
+	c.skills()
 	c.oneShots()
 	c.processes()
 	c.logs()
 	c.streams()
 	c.stdio()
-	small := begin(t, seen, "[sessions]\nmax = 2\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
+	small := begin(t, seen, "[skills]\nmax = 1\n[sessions]\nmax = 2\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()
+	small.fewSkills()
 	begin(t, seen, bounded).policies()
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
 	without := []string{

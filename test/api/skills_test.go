@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// document is a SKILL.md.
+func document(name string) string {
+	return "---\nname: " + name + "\ndescription: Does it.\n---\n\nbody\n"
+}
+
+// zipped is an archive of skills.
+func (c *contract) zipped(names ...string) string {
+	c.t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, name := range names {
+		f, err := w.Create("all/" + name + "/SKILL.md")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if _, err := io.WriteString(f, document(name)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	return b.String()
+}
+
+// skills asks for all that can be done with skills; some come from the session s.
+func (c *contract) skills() {
+	const all, one, list, file = "/v1/skills", "/v1/skills/{skill}", "/v1/skills/{skill}/files", "/v1/skills/{skill}/file"
+	var k api.Skill
+	c.reads(c.gets(201, ask{route: "POST " + all, body: `{"name":"make-report","description":"Makes reports.","instructions":"# Do\n","metadata":{"v":"1"}}`}), &k)
+	if k.Name != "make-report" || k.EntryFile != "SKILL.md" || k.Metadata["v"] != "1" || k.Instructions != "# Do\n" {
+		c.t.Errorf("%+v", k)
+	}
+	c.refused(409, "name", ask{route: "POST " + all, body: `{"name":"make-report","description":"x"}`})
+	if p := c.refused(400, "name", ask{route: "POST " + all, body: `{"name":"Make Report","description":""}`}); !strings.Contains(p.Detail, "description") {
+		c.t.Errorf("not all that is wrong is said: %s", p.Detail)
+	}
+	c.refused(400, "colour", ask{route: "POST " + all, body: `{"name":"a","description":"x","colour":"red"}`, odd: true})
+	var there api.SkillList
+	c.reads(c.gets(200, ask{route: "GET " + all}), &there)
+	if len(there.Skills) != 2 || there.Skills[0].Instructions != "" || !there.Skills[1].BuiltIn {
+		c.t.Errorf("%+v", there)
+	}
+	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
+	c.reads(c.gets(200, ask{route: "GET " + all, uid: otherUID}), &there)
+	if len(there.Skills) != 1 {
+		c.t.Errorf("somebody else has %+v", there)
+	}
+	c.gets(200, ask{route: "GET " + one, p: "make-report"})
+	c.refused(404, "skill", ask{route: "GET " + one, p: "make-report", uid: otherUID})
+	var text api.SkillIndex
+	c.reads(c.gets(200, ask{route: "POST " + all + "/index", body: `{"names":["make-report","gone"],"location":"/skills"}`}), &text)
+	if !strings.Contains(text.Text, "<location>/skills/make-report/SKILL.md</location>") || len(text.Missing) != 1 {
+		c.t.Errorf("%+v", text)
+	}
+	c.refused(400, "names", ask{route: "POST " + all + "/index", body: `{"names":1}`, odd: true})
+
+	c.gets(200, ask{route: "PATCH " + one, p: "make-report", body: `{"description":"Makes better reports.","if_match":"` + k.Digest + `"}`})
+	c.refused(409, "if_match", ask{route: "PATCH " + one, p: "make-report", body: `{"license":"MIT","if_match":"` + k.Digest + `"}`})
+	c.refused(400, "compatibility", ask{route: "PATCH " + one, p: "make-report", body: `{"compatibility":"` + strings.Repeat("x", 501) + `"}`})
+	c.refused(403, "skill", ask{route: "PATCH " + one, p: "create-skill", body: `{"license":"MIT"}`})
+	c.refused(404, "skill", ask{route: "PATCH " + one, p: "none", body: `{"license":"MIT"}`})
+
+	c.gets(200, ask{route: "PUT " + file, p: "make-report", body: `{"path":"scripts/run","content":"aGk=","encoding":"base64","executable":true}`})
+	c.refused(400, "path", ask{route: "PUT " + file, p: "make-report", body: `{"path":"../x","content":""}`})
+	c.refused(400, "encoding", ask{route: "PUT " + file, p: "make-report", body: `{"path":"x","content":"","encoding":"latin1"}`, odd: true})
+	c.refused(403, "skill", ask{route: "PUT " + file, p: "create-skill", body: `{"path":"x","content":""}`})
+	c.refused(404, "skill", ask{route: "PUT " + file, p: "none", body: `{"path":"x","content":""}`})
+	c.refused(409, "path", ask{route: "PUT " + file, p: "make-report", body: `{"path":"scripts","content":""}`})
+	c.gets(200, ask{route: "GET " + list, p: "make-report", query: "path=scripts&hidden=true&limit=1"})
+	c.refused(400, "limit", ask{route: "GET " + list, p: "make-report", query: "limit=0"})
+	c.refused(404, "path", ask{route: "GET " + list, p: "make-report", query: "path=none"})
+	var f api.SkillFile
+	c.reads(c.gets(200, ask{route: "GET " + file, p: "make-report", query: "path=scripts/run"}), &f)
+	if f.Content != "hi" || !f.Executable {
+		c.t.Errorf("%+v", f)
+	}
+	c.refused(400, "path", ask{route: "GET " + file, p: "make-report", query: "path=/etc/passwd"})
+	c.refused(404, "path", ask{route: "GET " + file, p: "make-report", query: "path=none"})
+	c.refused(409, "if_match", ask{route: "DELETE " + file, p: "make-report", query: "path=scripts&if_match=sha256:0"})
+	c.gets(200, ask{route: "DELETE " + file, p: "make-report", query: "path=scripts"})
+	c.refused(400, "path", ask{route: "DELETE " + file, p: "make-report", query: "path=SKILL.md"})
+	c.refused(403, "skill", ask{route: "DELETE " + file, p: "create-skill", query: "path=x"})
+	c.refused(404, "path", ask{route: "DELETE " + file, p: "make-report", query: "path=none"})
+
+	c.imports()
+	c.gets(204, ask{route: "DELETE " + one, p: "make-report"})
+	c.refused(404, "skill", ask{route: "DELETE " + one, p: "make-report"})
+	c.refused(403, "skill", ask{route: "DELETE " + one, p: "create-skill"})
+}
+
+// imports brings skills in, as an archive and from the session s.
+func (c *contract) imports() {
+	const preview, install = "POST /v1/skills/preview", "POST /v1/skills/install"
+	head := http.Header{"Content-Type": {"application/octet-stream"}}
+	body := c.zipped("one", "two")
+	var found api.SkillCandidates
+	c.reads(c.gets(200, ask{route: preview, body: body, head: head}), &found)
+	if len(found.Candidates) != 2 || found.Candidates[0].Path != "one" || len(found.Candidates[0].Problems) != 0 {
+		c.t.Errorf("%+v", found)
+	}
+	for _, route := range []string{preview, install} {
+		c.refused(400, "archive", ask{route: route, body: "no archive", head: head})
+		c.refused(400, "replace", ask{route: route, query: "replace=maybe", body: body, head: head, odd: true})
+		c.refused(403, "url", ask{route: route, query: "url=https%3A%2F%2Fgithub.com%2Fo%2Fr"})
+		c.refused(404, "", ask{route: route, query: "session=none&path=x"})
+	}
+	c.refused(400, "select", ask{route: install, body: body, head: head})
+	c.gets(200, ask{route: install, query: "select=one,two&subdir=/", body: body, head: head})
+	c.refused(409, "name", ask{route: install, query: "select=one", body: body, head: head})
+	c.gets(200, ask{route: install, query: "select=one&replace=true&digest=" + found.Candidates[0].Skill.Digest, body: body, head: head})
+
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/fs/write", s: "s", body: `{"path":"skills/mine/SKILL.md","content":"---\nname: mine\ndescription: Mine.\n---\n"}`})
+	c.reads(c.gets(200, ask{route: preview, query: "session=s&path=skills/mine"}), &found)
+	if len(found.Candidates) != 1 || found.Candidates[0].Skill.Name != "mine" || len(found.Candidates[0].Problems) != 0 {
+		c.t.Errorf("%+v", found)
+	}
+	var made api.SkillList
+	c.reads(c.gets(200, ask{route: install, query: "session=s&path=/workspace/skills/mine"}), &made)
+	if len(made.Skills) != 1 || made.Skills[0].Origin != "session s, /workspace/skills/mine" {
+		c.t.Errorf("%+v", made)
+	}
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/fs/write", s: "s", body: `{"path":"skills/other/SKILL.md","content":"---\nname: mine\ndescription: Mine.\n---\n"}`})
+	c.refused(400, "name", ask{route: install, query: "session=s&path=skills/other"})
+	for _, name := range []string{"one", "two", "mine"} {
+		c.gets(204, ask{route: "DELETE /v1/skills/{skill}", p: name})
+	}
+}
+
+// fewSkills asks for more than one may have.
+func (c *contract) fewSkills() {
+	c.gets(201, ask{route: "POST /v1/skills", body: `{"name":"a","description":"x"}`})
+	if p := c.refused(429, "skill", ask{route: "POST /v1/skills", body: `{"name":"b","description":"x"}`}); p.Denial == nil || p.Denial.Rule != "skills.max" {
+		c.t.Errorf("%+v", p)
+	}
+}

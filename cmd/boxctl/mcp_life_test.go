@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -333,5 +334,53 @@ func TestAServerInABoxIsStillAServer(t *testing.T) {
 			t.Errorf("%q: %v", args, err)
 		}
 		d.NothingLeft(before)
+	}
+}
+
+func TestManyCallsAtOnceHaveOneBox(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	a := connect(t, d)
+	const calls = 150
+	var all sync.WaitGroup
+	for i := range calls {
+		all.Go(func() {
+			r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_write", Arguments: in{"path": fmt.Sprintf("%d", i), "content": "x"}})
+			if err != nil || r.IsError && !strings.Contains(textOf(r), "rule: ") { // a caller may have only so much under way
+				t.Errorf("%v, %+v", err, r)
+			}
+		})
+	}
+	all.Wait()
+	a.own() // there is one
+}
+
+// A restart of boxd ends nothing: the call that waits gets its answer.
+func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	a := connect(t, d)
+	a.says("made", "box_write", in{"path": "f", "content": "kept"})
+	id := a.own()
+	type answer struct {
+		result *mcp.CallToolResult
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "echo before; until [ -e go ]; do sleep 0.1; done; echo after", "timeout_seconds": 550}})
+		answers <- answer{r, err}
+	}()
+	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") > 0 })
+	d.Kill()
+	d.Restart()
+	a.says("kept", "box_read", in{"path": "f"})
+	a.says("made", "box_write", in{"path": "go", "content": ""})
+	got := <-answers
+	if got.err != nil || got.result.IsError || !strings.Contains(textOf(got.result), "before\nafter\n") {
+		t.Errorf("%v, %+v", got.err, got.result)
+	}
+	if now := a.own(); now != id {
+		t.Errorf("the box is %s, was %s", now, id)
 	}
 }

@@ -99,6 +99,9 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {
 		t.Errorf("before the first use there is %+v, %v", list, err)
 	}
+	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests of lines speak older ones
+		t.Errorf("the protocol is %s", got)
+	}
 	a.says("there is no box yet", "box_status", nil)
 	a.says("made: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
 	a.says("made: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})

@@ -33,7 +33,7 @@ func (s *Server) table() map[string]action {
 		"box_verify_shared_workspace":        {host: true, do: s.verify},
 		"box_upsert_sandbox_admission_grant": {host: true, alters: true, do: s.grant},
 		"box_revoke_sandbox_admission_grant": {host: true, alters: true, ends: true, do: s.grant},
-		"__file_chunk":                       {host: true, do: noFiles},
+		"__file_chunk":                       {host: true, do: s.upload},
 		"box_status":                         {do: s.status},
 		"box_exec":                           {sandbox: true, alters: true, do: s.exec},
 		"box_create_session":                 {sandbox: true, alters: true, do: s.create},
@@ -45,10 +45,11 @@ func (s *Server) table() map[string]action {
 		"box_stop_managed_process":           {sandbox: true, alters: true, ends: true, do: s.stop},
 	}
 	for _, name := range []string{
-		"create_skill", "update_skill", "delete_skill", "scan_skill_directory", "list_skill_files", "read_skill_file", "write_skill_file", "preview_skill_zip", "install_skill_zip",
+		"create_skill", "update_skill", "delete_skill", "scan_skill_directory", "list_skill_files", "read_skill_file", "write_skill_file",
 	} {
 		t["box_"+name] = action{do: noSkills}
 	}
+	t["box_preview_skill_zip"], t["box_install_skill_zip"] = action{do: noZips}, action{do: noZips}
 	t["box_list_skills"] = action{do: func(context.Context, *call) (any, error) { return map[string]any{"skills": []any{}}, nil }}
 	t["box_get_skill"] = action{do: func(_ context.Context, c *call) (any, error) {
 		if _, err := c.text("name"); err != nil {
@@ -64,8 +65,23 @@ func noSkills(context.Context, *call) (any, error) {
 	return nil, envelope.Errorf("BoxValidationError", "this version of boxd has no skill store for LangBot")
 }
 
-func noFiles(context.Context, *call) (any, error) {
-	return nil, envelope.Errorf("ValueError", "this version of boxd takes no files from LangBot: it has no skill store")
+// noZips uses up what was uploaded, and refuses it.
+func noZips(ctx context.Context, c *call) (any, error) {
+	name, err := c.text("file_key")
+	if err != nil {
+		return nil, envelope.Errorf("BoxValidationError", "'file_key'")
+	}
+	f, ok := c.conn.files.Take(name)
+	if !ok {
+		return nil, envelope.Errorf("BoxValidationError", "there is no uploaded file of that key")
+	}
+	f.Close()
+	return noSkills(ctx, c)
+}
+
+// upload takes a piece of a file.
+func (s *Server) upload(_ context.Context, c *call) (any, error) {
+	return struct{}{}, c.conn.files.Put(c.Data, s.told.Load().Limits.MaxRPCFileBytes)
 }
 
 // text is a key of the payload that has to be there.

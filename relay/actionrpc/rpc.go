@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
 )
 
 // conn is a connection of the action RPC.
@@ -23,6 +24,7 @@ type conn struct {
 	ws       *websocket.Conn
 	calls    sync.WaitGroup
 	room     chan struct{} // holds a word for each call under way
+	files    *uploads.Store
 }
 
 // call is one request under way.
@@ -49,7 +51,8 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
 	defer over()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, envelope.MaxCalls)}
+	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, envelope.MaxCalls), files: uploads.New()}
+	defer c.files.Close()
 	c.serve(ctx)
 	cancel() // what is under way ends with its client
 	c.calls.Wait()

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -209,6 +210,28 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 	}
 }
 
+// What LangBot cannot say of a session: how long it lives unused.
+func TestOnlyPersistentSessionsStay(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_session", `{"session_id":"a"}`, nil)
+	c.gets("box_create_session", `{"session_id":"b","persistent":true}`, nil)
+	list, err := b.Sessions(t.Context(), true)
+	if err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	for _, s := range list {
+		want := 5 * time.Minute
+		if s.ID == c.physical("b") {
+			want = 0
+		}
+		if time.Duration(s.TTL) != want || (s.ExpiresAt == nil) != (want == 0) {
+			t.Errorf("%s: %v, %v", s.ID, s.TTL, s.ExpiresAt)
+		}
+	}
+}
+
 func TestACommandEndsWithItsClientAndTheSessionLives(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -257,6 +280,23 @@ func TestWhatLangBotDoesIsInTheAuditLog(t *testing.T) {
 			t.Errorf("the audit log has %q", not)
 		}
 	}
+}
+
+func TestAnUploadIsUsedUp(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	const install = `{"file_key":"a.zip"}`
+	c.refused("__file_chunk", `{"file_key":"../a","chunk_index":0,"chunk_amount":1,"chunk_base64":""}`, "ValueError: Invalid file transfer key")
+	c.refused("box_install_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
+	c.gets("__file_chunk", `{"file_key":"a.zip","file_length":1,"chunk_index":0,"chunk_amount":1,"chunk_size":1,"chunk_base64":"eA=="}`, nil)
+	if _, ok := <-b.dial(t).send("box_install_skill_zip", install, true); !ok {
+		t.Error(errHungUp)
+	}
+	c.refused("box_install_skill_zip", install, "BoxValidationError: this version of boxd has no skill store for LangBot")
+	c.refused("box_preview_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
+	c.gets("box_init", `{"limits":{"max_rpc_file_bytes":1}}`, nil) // at once
+	c.refused("__file_chunk", `{"file_key":"a.zip","chunk_index":0,"chunk_amount":1,"chunk_base64":"eHg="}`, "ValueError: File transfer exceeds the configured size limit")
 }
 
 // A client that is none of ours: python3 alone, with a WebSocket of its own.

@@ -241,13 +241,30 @@ func TestDirectoriesOfTheHostBelongToLangBot(t *testing.T) {
 			t.Errorf("%s is %d's", path, st.Uid)
 		}
 	}
-	// Other skills: the session is made anew, unless a process runs in it.
+	// Other directories to write to: the session is made anew, unless a process runs in it.
 	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"ls -A .skills/x; cat made","host_path":%q}`, dir), &r)
 	if r["stdout"] != "hi" {
 		t.Errorf("%v", r)
 	}
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	c.gets("box_exec", `{"session_id":"s","cmd":"true",`+spec+`}`, &r)
+	// Those to read come and go while the session lives, with what runs in it.
+	lent := func(name string) string {
+		return fmt.Sprintf(`{"host_path":%q,"mount_path":"/workspace/.skills/%s","mode":"ro"}`, skill, name)
+	}
+	for _, tc := range []struct{ spec, want string }{
+		{"", "none"},
+		{lent("a"), "there"},
+		{lent("a"), "there"},
+		{lent("a") + "," + lent("b"), "there\nthere"},
+		{lent("b"), "there"},
+		{"", "none"},
+	} {
+		c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"cat .skills/[ab]/file 2>/dev/null || echo none; touch .skills/[ab]/file 2>/dev/null && echo written","host_path":%q,"extra_mounts":[%s]}`, dir, tc.spec), &r)
+		if r["stdout"] != tc.want {
+			t.Errorf("%s: %v", tc.spec, r)
+		}
+	}
 	var p map[string]any
 	c.gets("box_get_managed_process", `{"session_id":"s"}`, &p)
 	if p["status"] != "running" {

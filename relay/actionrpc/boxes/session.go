@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -41,9 +42,9 @@ func about(t Tenant, info supervisor.Info, kept *model.Kept) *model.Session {
 	return m
 }
 
-// session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Where
-// only its extra mounts differ it makes room for another, unless a process runs in it: that one goes on, and with it
-// the mounts there are.
+// session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
+// read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
+// for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
 func (b *Boxes) session(ctx context.Context, physical string, spec *model.Spec) (*supervisor.Session, *model.Kept, error) {
 	asked := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
@@ -65,8 +66,11 @@ func (b *Boxes) session(ctx context.Context, physical string, spec *model.Spec) 
 			return s, asked, err
 		}
 		kept, err := b.reuse(ctx, s, asked)
+		if kept != nil && err == nil {
+			err = b.equip(ctx, s, spec)
+		}
 		if kept != nil || err != nil {
-			return s, kept, explain(err, physical)
+			return s, kept, mountError(err, physical)
 		}
 	}
 }
@@ -144,8 +148,11 @@ func (b *Boxes) create(ctx context.Context, who supervisor.Principal, physical s
 	if err != nil {
 		return nil, mountError(err, physical)
 	}
-	if err := b.furnish(ctx, s); err != nil {
-		return nil, explain(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)
+	if err = b.furnish(ctx, s); err == nil {
+		err = b.equip(ctx, s, spec)
+	}
+	if err != nil {
+		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)
 	}
 	return s, nil
 }
@@ -169,17 +176,70 @@ func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*p
 	if spec.Persistent {
 		req.TTL, req.MaxLifetime = new(quantity.Duration(0)), new(quantity.Duration(0))
 	}
-	mounts := spec.Mounts()
 	if spec.HostPath != nil && spec.HostPathMode != model.None {
-		mounts = append([]model.Mount{{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode}}, mounts...)
-	}
-	for _, m := range mounts {
-		if model.Blocked(path.Clean(m.HostPath)) {
-			return nil, envelope.Errorf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+		m, err := mountOf(model.Mount{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode})
+		if err != nil {
+			return nil, err
 		}
-		req.Mounts = append(req.Mounts, policy.Mount{Source: path.Clean(m.HostPath), Target: path.Clean(m.MountPath), Mode: m.Mode})
+		req.Mounts = append(req.Mounts, m)
+	}
+	for _, m := range spec.Mounts(model.ReadWrite) { // which a living box is not given
+		mount, err := mountOf(m)
+		if err != nil {
+			return nil, err
+		}
+		req.Mounts = append(req.Mounts, mount)
 	}
 	return req, nil
+}
+
+// mountOf is a mount in the words of the supervisor.
+func mountOf(m model.Mount) (policy.Mount, error) {
+	source := path.Clean(m.HostPath)
+	if model.Blocked(source) {
+		return policy.Mount{}, envelope.Errorf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+	}
+	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
+}
+
+// equip gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
+// stays so.
+func (b *Boxes) equip(ctx context.Context, s *supervisor.Session, spec *model.Spec) error {
+	wanted := map[string]policy.Mount{}
+	var order []string
+	for _, m := range spec.Mounts(model.ReadOnly) {
+		mount, err := mountOf(m)
+		if err != nil {
+			return err
+		}
+		if _, twice := wanted[mount.Target]; !twice {
+			order = append(order, mount.Target)
+		}
+		wanted[mount.Target] = mount
+	}
+	change, has := b.Sup.Mounts(s), map[string]bool{}
+	live := s.Live()
+	slices.Reverse(live) // what is on top of another goes first
+	for _, m := range live {
+		w, ok := wanted[m.Target]
+		switch {
+		case !ok:
+			if err := change.Remove(ctx, m.Target, true); err != nil {
+				return err
+			}
+		case w.Source == m.Source && w.Mode == m.Mode:
+			has[m.Target] = true
+		}
+	}
+	for _, target := range order {
+		if has[target] {
+			continue
+		}
+		if _, _, err := change.Add(ctx, wanted[target], true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reserve admits one session more, of as many as LangBot wants in all.

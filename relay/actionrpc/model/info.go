@@ -29,7 +29,7 @@ type Kept struct {
 	PidsLimit        int64   `json:"pids_limit"`
 	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
 	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
-	Mounts           string  `json:"mounts,omitempty"` // the digest of the extra ones
+	Mounts           string  `json:"mounts,omitempty"` // the digest of the extra ones that can be written to
 }
 
 // Keep is what of a spec is remembered.
@@ -38,7 +38,7 @@ func (s *Spec) Keep() *Kept {
 		Network: s.Network, Image: s.Image, HostPath: s.HostPath, HostPathMode: s.HostPathMode, MountPath: s.MountPath, Persistent: s.Persistent, CPUs: s.CPUs,
 		MemoryMB: s.MemoryMB, PidsLimit: s.PidsLimit, ReadOnlyRootfs: s.ReadOnlyRootfs, WorkspaceQuotaMB: s.WorkspaceQuotaMB,
 	}
-	if list := s.Mounts(); len(list) > 0 {
+	if list := s.Mounts(ReadWrite); len(list) > 0 {
 		text, _ := json.Marshal(list) // plain data: cannot fail
 		sum := sha256.Sum256(text)
 		k.Mounts = hex.EncodeToString(sum[:8])

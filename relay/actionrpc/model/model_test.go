@@ -63,7 +63,7 @@ func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	}
 	got, err = model.ReadSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
 		"extra_mounts":[{"host_path":"/a","mount_path":"/b"},{"host_path":"/a","mount_path":"/c","mode":"none"}],"skill_name":" "}`))
-	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts()) != 1 || got.SkillName != "" {
+	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts(model.ReadWrite)) != 1 || got.SkillName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

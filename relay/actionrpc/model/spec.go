@@ -250,11 +250,11 @@ func skillName(s string) bool {
 	}) < 0
 }
 
-// Mounts are the effective extra mounts, in an order of their own.
-func (s *Spec) Mounts() []Mount {
+// Mounts are the extra mounts of a mode, in an order of their own.
+func (s *Spec) Mounts(mode string) []Mount {
 	var list []Mount
 	for _, m := range s.ExtraMounts {
-		if m.Mode != None && !slices.Contains(list, m) {
+		if m.Mode == mode && !slices.Contains(list, m) {
 			list = append(list, m)
 		}
 	}

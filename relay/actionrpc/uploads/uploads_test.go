@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uploads_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
+	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
+)
+
+const most = 100_000
+
+func put(t *testing.T, s *uploads.Store, key string, index, amount any, data string) string {
+	t.Helper()
+	return putText(t, s, fmt.Sprintf(`{"file_key":%q,"file_length":1,"chunk_size":1,"chunk_index":%v,"chunk_amount":%v,"chunk_base64":%q}`, key, index, amount, base64.StdEncoding.EncodeToString([]byte(data))))
+}
+
+func putText(t *testing.T, s *uploads.Store, text string) string {
+	t.Helper()
+	fields, ok := lax.Object(json.RawMessage(text))
+	if !ok {
+		t.Fatal(text)
+	}
+	if err := s.Put(fields, most); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	s := uploads.New()
+	defer s.Close()
+	for i, data := range []string{"stale", "one ", "two ", "three"} {
+		if got := put(t, s, "a.zip", max(i-1, 0), 3, data); got != "" {
+			t.Fatal(got)
+		}
+	}
+	f, ok := s.Take("a.zip")
+	if !ok {
+		t.Fatal("it is not there")
+	}
+	defer f.Close()
+	if text, err := io.ReadAll(f); err != nil || string(text) != "one two three" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, again := s.Take("a.zip"); again {
+		t.Error("it is there twice")
+	}
+	if got := put(t, s, "empty", 0, 1, ""); got != "" {
+		t.Error(got)
+	}
+	if f, ok := s.Take("empty"); !ok {
+		t.Error("an empty file is none")
+	} else {
+		f.Close()
+	}
+}
+
+func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
+	t.Parallel()
+	s := uploads.New()
+	defer s.Close()
+	big := strings.Repeat("x", 16<<10)
+	for _, tc := range []struct{ got, want string }{
+		{put(t, s, "../x", 0, 1, ""), "ValueError: Invalid file transfer key"},
+		{put(t, s, "a..b", 0, 1, ""), "ValueError: Invalid file transfer key"},
+		{put(t, s, " a", 0, 1, ""), "ValueError: Invalid file transfer key"},
+		{put(t, s, "a", 1, 1, ""), "ValueError: Invalid file chunk position"},
+		{put(t, s, "a", -1, 1, ""), "ValueError: Invalid file chunk position"},
+		{put(t, s, "a", "true", 2, ""), "ValueError: Invalid file chunk position"},
+		{put(t, s, "a", `"0"`, 1, ""), "ValueError: Invalid file chunk position"},
+		{put(t, s, "a", 0, 1, big+"x"), "ValueError: File transfer chunk exceeds the protocol limit"},
+		{put(t, s, "a", 0, 1, big), ""},
+		{putText(t, s, `{"file_key":"a"}`), "KeyError: 'chunk_base64'"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%q, want %q", tc.got, tc.want)
+		}
+	}
+	if got := putText(t, s, `{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"!"}`); !strings.HasPrefix(got, "Error: ") {
+		t.Errorf("%q", got)
+	}
+	last := ""
+	for i := 1; i < 10 && last == ""; i++ {
+		last = put(t, s, "a", i, 10, big)
+	}
+	if last != "ValueError: File transfer exceeds the configured size limit" {
+		t.Errorf("%q", last)
+	}
+	for i := range 128 {
+		if got := put(t, s, fmt.Sprint("k", i), 0, 1, "x"); got != "" {
+			t.Fatal(i, got)
+		}
+	}
+	if got := put(t, s, "more", 0, 1, "x"); got != "ValueError: Active file transfer capacity reached" {
+		t.Errorf("%q", got)
+	}
+	s.Close()
+	if got := put(t, s, "late", 0, 1, "x"); got == "" {
+		t.Error("a connection that has ended takes files")
+	}
+}
+
+func FuzzPut(f *testing.F) {
+	f.Add([]byte(`{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"eA=="}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fields, ok := lax.Object(text)
+		if !ok {
+			return
+		}
+		s := uploads.New()
+		defer s.Close()
+		_ = s.Put(fields, 10)
+	})
+}

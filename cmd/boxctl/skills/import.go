@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tarball"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/skills"
+)
+
+// from finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
+// packed as it is sent. done ends what it has begun.
+func (s commands) from(source string, i *skills.Import) (done func(), err error) {
+	switch {
+	case strings.Contains(source, "://"):
+		i.URL = source
+		return func() {}, nil
+	case source == "-":
+		i.Archive = s.Stdin
+		return func() {}, nil
+	}
+	path, err := filepath.Abs(source)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		i.Archive = struct{ io.Reader }{f} // whoever sends it must not close it
+		return func() { f.Close() }, nil
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	r, w := io.Pipe()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		_, err := tarball.PackDir(w, dir, filepath.Base(path), tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64})
+		w.CloseWithError(err)
+	}()
+	i.Archive = struct{ io.Reader }{r}
+	return func() {
+		r.CloseWithError(errUnread)
+		<-packed
+		dir.Close()
+	}, nil
+}
+
+var errUnread = errors.New("boxd does not read on")
+
+// flags are those of every import.
+func flags(cmd *cobra.Command, i *skills.Import) {
+	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
+	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "the `PATHS` of those that are meant, with commas")
+	cmd.Flags().BoolVar(&i.Replace, "replace", false, "take the place of skills of the same names")
+	cmd.Flags().StringVar(&i.Digest, "digest", "", "only if the skill has this `DIGEST`")
+}
+
+const sources = `SOURCE is a directory, a zip or tar archive (- is standard input), or an address: of an archive, or of a repository, a
+directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea. boxd fetches from the hosts of skills.hosts in
+box.toml, and from nowhere else.`
+
+func (s commands) preview() *cobra.Command {
+	var i skills.Import
+	cmd := &cobra.Command{
+		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: ctl.Usage(cobra.ExactArgs(1)),
+		Long: "preview looks at skills without installing them; it fails if one of them could not be.\n\n" + sources,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			done, err := s.from(args[0], &i)
+			if err != nil {
+				return err
+			}
+			defer done()
+			return s.look(cmd, &i)
+		},
+	}
+	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
+	return cmd
+}
+
+// look prints candidates; it is an error if one could not be installed.
+func (s commands) look(cmd *cobra.Command, i *skills.Import) error {
+	c := s.client()
+	defer c.Close()
+	list, err := c.Preview(cmd.Context(), i)
+	if err != nil {
+		return err
+	}
+	bad := false
+	for _, x := range list {
+		bad = bad || len(x.Problems) > 0
+	}
+	if s.JSON {
+		err = s.PrintJSON(api.SkillCandidates{Candidates: list})
+	} else {
+		for _, x := range list {
+			fmt.Fprintf(s.Stdout, "%s: %s, %v in %d entries, %s\n", x.Path, x.Skill.Name, quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
+			for _, p := range x.Problems {
+				fmt.Fprintf(s.Stdout, "  wrong: %s\n", strings.TrimPrefix(p.Key+": "+p.Text, ": "))
+			}
+			for _, a := range x.Skill.Advice {
+				fmt.Fprintf(s.Stdout, "  advice: %s\n", a)
+			}
+		}
+	}
+	if err == nil && bad {
+		err = ctl.ExitError(1)
+	}
+	return err
+}
+
+func (s commands) install() *cobra.Command {
+	var i skills.Import
+	cmd := &cobra.Command{
+		Use: "install SOURCE", Short: "Install skills from a directory, an archive or an address", Args: ctl.Usage(cobra.ExactArgs(1)),
+		Long: "install makes skills of all that are chosen, or of none. Nothing of them is executed.\n\n" + sources,
+		Example: `  boxctl skills install ./make-report
+  boxctl skills install https://github.com/OWNER/REPO/tree/main/skills/make-report`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			done, err := s.from(args[0], &i)
+			if err != nil {
+				return err
+			}
+			defer done()
+			c := s.client()
+			defer c.Close()
+			list, err := c.Install(cmd.Context(), &i)
+			return s.done(err, list...)
+		},
+	}
+	flags(cmd, &i)
+	return cmd
+}
+
+func (s commands) scan() *cobra.Command {
+	var i skills.Import
+	var install bool
+	cmd := &cobra.Command{
+		Use: "scan SESSION DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: ctl.Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			i.Session, i.Path = args[0], args[1]
+			if !install {
+				return s.look(cmd, &i)
+			}
+			c := s.client()
+			defer c.Close()
+			list, err := c.Install(cmd.Context(), &i)
+			return s.done(err, list...)
+		},
+	}
+	cmd.Flags().BoolVar(&install, "install", false, "install them")
+	flags(cmd, &i)
+	return cmd
+}

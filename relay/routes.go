@@ -75,6 +75,7 @@ func routes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
+		line("POST /v1/sessions/{id}/archive", access.User, "owner", files.Collect),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),
 		line("GET /v1/skills", access.Viewer, "owner", skills.List),
 		line("POST /v1/skills", access.User, "owner", skills.Create),

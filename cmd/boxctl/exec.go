@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -31,6 +33,7 @@ type execFlags struct {
 	cwd, timeout            string
 	env                     []string
 	set                     *pflag.FlagSet
+	changes                 files.ChangesFlags
 }
 
 func (f *execFlags) add(cmd *cobra.Command) {
@@ -43,6 +46,9 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this `TIME`, such as 90s")
 }
 
+// addChanges is for commands that wait for the program.
+func (f *execFlags) addChanges() { f.changes.Add(f.set) }
+
 // addEnv is for commands whose session has no flag of that name.
 func (f *execFlags) addEnv() {
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
@@ -52,6 +58,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd}
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
+	f.changes.Ask(req, &errs)
 	given := 0
 	if len(argv) > 0 {
 		req.Argv = argv
@@ -106,7 +113,7 @@ there stays, and is yours.`,
 			if err != nil {
 				return err
 			}
-			if err := a.checkTerminal(&tf); err != nil {
+			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.Terminal(tf.terminal)); err != nil {
 				return err
 			}
 			c := a.Client()
@@ -128,6 +135,7 @@ there stays, and is yours.`,
 	}
 	sf.add(cmd)
 	ef.add(cmd)
+	ef.addChanges()
 	tf.add(cmd)
 	return cmd
 }
@@ -155,7 +163,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 			if err != nil {
 				return err
 			}
-			if err := a.checkTerminal(&tf); err != nil {
+			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.Terminal(tf.terminal)); err != nil {
 				return err
 			}
 			c := a.Client()
@@ -175,6 +183,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 		},
 	}
 	ef.add(cmd)
+	ef.addChanges()
 	ef.addEnv()
 	tf.add(cmd)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be run, as JSON, and run nothing")
@@ -216,6 +225,9 @@ func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e
 	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.Stdout, Stderr: a.Stderr}, names)
 	cancel()
 	passing.Wait()
+	if r != nil && req.Changes && r.Changes == nil {
+		r.Changes = &api.Changes{Unknown: "the connection was lost meanwhile"}
+	}
 	return a.conclude(r, err, passer.signal)
 }
 
@@ -299,6 +311,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	default:
 		fmt.Fprintf(a.Stderr, "boxctl: killed %d processes it left running\n", n)
 	}
+	files.ShowChanges(a.Stderr, r.Changes)
 	return resultCode(r, caught)
 }
 

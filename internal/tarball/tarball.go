@@ -77,6 +77,26 @@ func PackDir(w io.Writer, dir *os.Root, as string, b Bounds) (Stats, error) {
 	return p.stats, p.out.Close()
 }
 
+// PackSome writes what has some names in a directory, with all of those that are directories. What is not there any more is left
+// out and counted.
+func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b}
+	for _, name := range names {
+		info, err := dir.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			p.stats.Skipped++
+			continue
+		}
+		if err == nil {
+			err = p.entry(dir, name, "", info, 1)
+		}
+		if err != nil {
+			return p.stats, err
+		}
+	}
+	return p.stats, p.out.Close()
+}
+
 // PackFile writes one file of a directory, as the only entry, of the name as.
 func PackFile(w io.Writer, dir *os.Root, name, as string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}

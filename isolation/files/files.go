@@ -252,9 +252,10 @@ type Bounds struct {
 	File    int64 // bytes of one content
 }
 
-// Pack asks for a tar archive of a directory's content, or of one file.
+// Pack asks for a tar archive of a directory's content, of some of it, or of one file.
 type Pack struct {
 	Path   []byte
+	Some   [][]byte // paths from Path, which is a directory: these, and what is in those that are directories
 	Bounds Bounds
 }
 

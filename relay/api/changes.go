@@ -32,6 +32,15 @@ type Changes struct {
 	Unknown string `json:"unknown,omitempty"`
 }
 
+// ArchiveRequest asks for an archive of some of what is in a directory, such as what an execution has made: of all of it, or
+// a problem. Directories come with what is in them.
+type ArchiveRequest struct {
+	Path        string   `json:"path,omitempty"` // of the directory; default /workspace
+	PathBase64  string   `json:"path_base64,omitempty"`
+	Paths       []string `json:"paths,omitempty" max:"20000"`        // from there
+	PathsBase64 []string `json:"paths_base64,omitempty" max:"20000"` // those that are no UTF-8
+}
+
 // ChangeCounts counts changes.
 type ChangeCounts struct {
 	Created int `json:"created"`

@@ -3,6 +3,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/boxd-dev/boxd/relay/api"
@@ -102,19 +104,13 @@ type Upload struct {
 
 // UploadArchive makes a directory's content of a tar archive, which may be compressed by gzip: all of it or nothing.
 func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archive io.Reader) (done api.ArchiveDone, err error) {
-	query := url.Values{"path": {to.Path}}
-	if to.Overwrite {
-		query.Set("overwrite", "true")
-	}
-	if to.OutwardLinks {
-		query.Set("outward_links", "true")
-	}
-	resp, err := c.archive(ctx, http.MethodPut, id, query, archive)
+	query := url.Values{"path": {to.Path}, "overwrite": {strconv.FormatBool(to.Overwrite)}, "outward_links": {strconv.FormatBool(to.OutwardLinks)}}
+	answer, err := c.archive(ctx, http.MethodPut, id, query, archive)
 	if err != nil {
 		return done, err
 	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&done); err != nil {
+	defer answer.Close()
+	if err := json.NewDecoder(io.LimitReader(answer, maxAnswer)).Decode(&done); err != nil {
 		return done, fmt.Errorf("read the answer: %w", err)
 	}
 	return done, nil
@@ -123,14 +119,19 @@ func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archiv
 // DownloadArchive returns a tar archive of a directory's content or of a file, which the caller must close. It is
 // whole if it is read to io.EOF.
 func (c *Client) DownloadArchive(ctx context.Context, id, path string) (io.ReadCloser, error) {
-	resp, err := c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}}, nil)
+	return c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}}, nil)
+}
+
+// DownloadFiles does the same for some of what is in a directory.
+func (c *Client) DownloadFiles(ctx context.Context, id string, req *api.ArchiveRequest) (io.ReadCloser, error) {
+	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return c.archive(ctx, http.MethodPost, id, nil, bytes.NewReader(body))
 }
 
-func (c *Client) archive(ctx context.Context, method, id string, query url.Values, body io.Reader) (*http.Response, error) {
+func (c *Client) archive(ctx context.Context, method, id string, query url.Values, body io.Reader) (io.ReadCloser, error) {
 	path, err := c.path(id, "/archive?"+query.Encode())
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (c *Client) archive(ctx context.Context, method, id string, query url.Value
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
+	if method == http.MethodPut {
 		req.Header.Set("Content-Type", "application/x-tar")
 	}
 	resp, err := c.http.Do(req)
@@ -147,7 +148,7 @@ func (c *Client) archive(ctx context.Context, method, id string, query url.Value
 		return nil, simplify(err)
 	}
 	if resp.StatusCode == http.StatusOK {
-		return resp, nil
+		return resp.Body, nil
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -3,6 +3,8 @@
 package files
 
 import (
+	"encoding/base64"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/supervisor"
 	does "github.com/boxd-dev/boxd/supervisor/files"
 )
 
@@ -56,8 +59,42 @@ func Download(c *route.Call) (any, error) {
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}
+	return send(c, s, &files.Pack{Path: p})
+}
+
+// Collect sends an archive of some files and directories, in the way of Download.
+func Collect(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.ArchiveRequest
+	if err := c.DecodeBody(&in, maxBody); err != nil {
+		return nil, err
+	}
+	req := &files.Pack{}
+	if req.Path, err = path("path", in.Path, in.PathBase64, workspace); err != nil {
+		return nil, err
+	}
+	for _, p := range in.Paths {
+		req.Some = append(req.Some, []byte(p))
+	}
+	for i, p := range in.PathsBase64 {
+		b, err := base64.StdEncoding.DecodeString(p)
+		if err != nil {
+			return nil, fault.Field(fmt.Sprintf("paths_base64[%d]", i), p, "the bytes of a path in base64")
+		}
+		req.Some = append(req.Some, b)
+	}
+	if len(req.Some) == 0 {
+		return nil, fault.Field("paths", fault.Word("empty"), "at least one path from the directory; GET sends all of it")
+	}
+	return send(c, s, req)
+}
+
+func send(c *route.Call, s *supervisor.Session, req *files.Pack) (any, error) {
 	to := &sender{c: c}
-	_, err = does.Pack(c.Context(), s, &files.Pack{Path: p}, to)
+	_, err := does.Pack(c.Context(), s, req, to)
 	if err != nil && to.begun {
 		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
 	}

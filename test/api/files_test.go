@@ -61,6 +61,18 @@ func (c *contract) archives() {
 	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
 	c.refused(404, "", ask{route: get, s: "none"})
 	c.refused(409, "", ask{route: get, s: "s", query: "path=f/x"})
+	const some = "POST /v1/sessions/{id}/archive"
+	got = c.gets(200, ask{route: some, s: "s", body: `{"paths":["dir/g"],"paths_base64":["Zg=="]}`})
+	if h, err := tar.NewReader(bytes.NewReader(got.body)).Next(); err != nil || h.Name != "dir/g" || got.head.Get("Content-Type") != "application/x-tar" {
+		c.t.Errorf("an archive of %s: %v, %v", got.head.Get("Content-Type"), h, err)
+	}
+	c.refused(400, "paths", ask{route: some, s: "s", body: `{}`})
+	c.refused(400, "", ask{route: some, s: "s", body: `{"paths":["../f"]}`})
+	c.refused(400, "paths_base64[0]", ask{route: some, s: "s", body: `{"paths_base64":["***"]}`})
+	c.refused(404, "", ask{route: some, s: "s", body: `{"paths":["f","none"]}`})
+	c.refused(404, "", ask{route: some, s: "none", body: `{"paths":["f"]}`})
+	c.refused(409, "", ask{route: some, s: "s", body: `{"path":"f","paths":["x"]}`})
+	got = c.gets(200, ask{route: get, s: "s", query: "path=dir"})
 	body := string(got.body)
 	c.gets(200, ask{route: put, s: "s", query: "path=other&case_twins=false", body: body, head: head})
 	c.gets(200, ask{route: put, s: "s", query: "path=other&overwrite=true&outward_links=true", body: body, head: head})

@@ -3,7 +3,10 @@
 package sessions_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
+	"io"
 	"slices"
 	"testing"
 
@@ -42,6 +45,22 @@ func paths(t *testing.T, c *api.Changes) []string {
 	return list
 }
 
+// namesIn lists an archive.
+func namesIn(t *testing.T, archive io.ReadCloser) (names []string) {
+	t.Helper()
+	defer archive.Close()
+	for r := tar.NewReader(archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+}
+
 func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -61,6 +80,28 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	}
 	if c.Changed[0].Digest == "" || c.Removed[0] != (api.RemovedFile{Path: "gone", Type: "file", Size: 2}) {
 		t.Errorf("changed %+v, removed %+v", c.Changed, c.Removed)
+	}
+	// All that was made comes in one stream, and no more than that.
+	req := &api.ArchiveRequest{}
+	for _, f := range slices.Concat(c.Created, c.Changed) {
+		if f.PathBase64 != "" {
+			req.PathsBase64 = append(req.PathsBase64, f.PathBase64)
+		} else {
+			req.Paths = append(req.Paths, f.Path)
+		}
+	}
+	archive, err := d.DownloadFiles(t.Context(), "s", req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := namesIn(t, archive)
+	if want := []string{"caf\xe9", "keep/a", "last", "out/", "out/r.txt"}; !slices.Equal(got, want) {
+		t.Errorf("the archive has %q, want %q", got, want)
+	}
+	for name, kind := range map[string]string{"gone": "not_found", "../x": "bad_path", "/etc": "bad_path", "keep/": "bad_path"} {
+		if _, err := d.DownloadFiles(t.Context(), "s", &api.ArchiveRequest{Paths: []string{"b", name}}); fileKind(t, err) != kind {
+			t.Errorf("with %s: %v", name, err)
+		}
 	}
 	if r := in(t, d, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
 		t.Errorf("nothing was done: %+v", r.Changes)

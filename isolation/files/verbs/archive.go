@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -40,8 +42,19 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 			return nil, err
 		}
 		defer root.Close()
-		stats, err = tarball.PackDir(w, root, "", tarball.Bounds(req.Bounds))
+		if req.Some == nil {
+			stats, err = tarball.PackDir(w, root, "", tarball.Bounds(req.Bounds))
+			break
+		}
+		var names []string
+		if names, err = some(root, req.Some); err != nil {
+			return nil, err
+		}
+		stats, err = tarball.PackSome(w, root, names, tarball.Bounds(req.Bounds))
 	case unix.S_IFREG:
+		if req.Some != nil {
+			return nil, unix.ENOTDIR
+		}
 		if path, err = final(path); err != nil {
 			return nil, err
 		}
@@ -59,6 +72,35 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 	}
 	a := files.Archived(stats)
 	return &a, nil
+}
+
+// some checks that paths are there, before anything is packed, and leaves out what another one brings.
+func some(root *os.Root, paths [][]byte) ([]string, error) {
+	names := make([]string, 0, len(paths))
+	whole := map[string]bool{} // directories
+	for _, p := range paths {
+		name := string(p)
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." || strings.IndexByte(name, 0) >= 0 {
+			return nil, &files.Failure{Kind: files.BadPath, Path: p, Text: "not the clean path of something in the directory"}
+		}
+		info, err := root.Lstat(name)
+		if err != nil {
+			return nil, Fail(name, err)
+		}
+		if info.IsDir() {
+			whole[name] = true
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		for at := filepath.Dir(name); at != "."; at = filepath.Dir(at) {
+			if whole[at] {
+				return true
+			}
+		}
+		return false
+	}), nil
 }
 
 // asFailure says what is wrong with an archive.

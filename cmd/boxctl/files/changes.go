@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// ChangesFlags are the flags about what a program changes in the workspace.
+type ChangesFlags struct {
+	changes bool
+	with    api.ChangesWith
+}
+
+// Add adds them to a command.
+func (f *ChangesFlags) Add(set *pflag.FlagSet) {
+	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
+	set.StringArrayVar(&f.with.Include, "changes-include", nil, "with --changes, only what has such a name, a `GLOB`; may be repeated")
+	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
+}
+
+// Ask asks for what the flags say.
+func (f *ChangesFlags) Ask(req *api.ExecRequest, errs *[]error) {
+	narrower := f.with.Include != nil || f.with.Exclude != nil
+	if narrower && !f.changes {
+		*errs = append(*errs, errors.New("--changes-include and --changes-exclude come with --changes"))
+	}
+	if req.Changes = f.changes; f.changes && narrower {
+		req.ChangesWith = &f.with
+	}
+}
+
+// Terminal refuses the flags beside a terminal.
+func (f *ChangesFlags) Terminal(terminal bool) error {
+	if f.changes && terminal {
+		return &ctl.UsageError{Err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
+	}
+	return nil
+}
+
+// ShowChanges prints what a program has changed; nil: nobody has asked.
+func ShowChanges(w io.Writer, c *api.Changes) {
+	if c == nil {
+		return
+	}
+	if c.Unknown != "" {
+		fmt.Fprintf(w, "boxctl: what it has changed is not known: %s\n", name(c.Unknown))
+		return
+	}
+	for _, f := range c.Created {
+		fmt.Fprintf(w, "created %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+	}
+	for _, f := range c.Changed {
+		fmt.Fprintf(w, "changed %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+	}
+	for _, f := range c.Removed {
+		fmt.Fprintf(w, "removed %s (%s)\n", name(f.Path), f.Type)
+	}
+	fmt.Fprintf(w, "boxctl: %d created, %d changed, %d removed", c.Counts.Created, c.Counts.Changed, c.Counts.Removed)
+	if c.Truncated {
+		fmt.Fprintf(w, "; not all are listed")
+	}
+	if c.Unreadable > 0 {
+		fmt.Fprintf(w, "; %d directories cannot be read", c.Unreadable)
+	}
+	if !c.Exact {
+		fmt.Fprintf(w, "; some may be of others that have run meanwhile")
+	}
+	fmt.Fprintln(w)
+}
+
+// fetch copies several files out of a box in one stream.
+func (f *commands) fetch() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "fetch SESSION TARGET PATH...",
+		Short: "Copy several files out of a box into a new directory",
+		Long: `fetch copies files and directories out of a box in one stream, with their paths, into a directory here that it makes.
+All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
+		Example: `  boxctl fs fetch work results out/report.pdf out/data.csv`,
+		Args:    ctl.Usage(cobra.MinimumNArgs(3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			parent, base := path.Split(path.Clean(args[1]))
+			if parent == "" {
+				parent = "."
+			}
+			root, err := os.OpenRoot(parent)
+			if err != nil {
+				return err
+			}
+			defer root.Close()
+			if _, err := root.Lstat(base); err == nil {
+				return fmt.Errorf("%s exists: fetch makes a directory", args[1])
+			}
+			archive, err := f.Client().DownloadFiles(cmd.Context(), args[0], &api.ArchiveRequest{Path: dir, Paths: args[2:]})
+			if err != nil {
+				return err
+			}
+			defer archive.Close()
+			p := f.progress("received")
+			defer p.end()
+			return unpack(root, base, true, io.TeeReader(archive, p))
+		},
+	}
+	cmd.Flags().StringVar(&dir, "from", "", "the `DIRECTORY` in the box that paths are from")
+	return cmd
+}

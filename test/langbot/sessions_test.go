@@ -159,8 +159,8 @@ func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
 	t.Parallel()
 	c := start(t).dial(t)
 	var r map[string]any
-	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":1}`, &r)
-	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 1 seconds." {
+	c.gets("box_exec", `{"session_id":"plain","cmd":"echo begun; sleep 600","timeout_sec":5}`, &r)
+	if r["status"] != "timed_out" || r["exit_code"] != nil || r["stdout"] != "begun" || r["stderr"] != "Command timed out after 5 seconds." {
 		t.Errorf("%v", r)
 	}
 	if ids := c.sessions(); len(ids) != 0 {
@@ -168,7 +168,7 @@ func TestATimeoutEndsTheSessionUnlessAProcessRunsInIt(t *testing.T) {
 	}
 	c.gets("box_create_session", `{"session_id":"served"}`, nil)
 	c.gets("box_start_managed_process", `{"session_id":"served","spec":{"command":"sleep","args":["1000"]}}`, nil)
-	c.gets("box_exec", `{"session_id":"served","cmd":"sleep 600","timeout_sec":1}`, &r)
+	c.gets("box_exec", `{"session_id":"served","cmd":"sleep 600","timeout_sec":5}`, &r)
 	var p map[string]any
 	c.gets("box_get_managed_process", `{"session_id":"served"}`, &p)
 	if r["status"] != "timed_out" || p["status"] != "running" {

@@ -58,12 +58,15 @@ func (s *Store) seal(dir *os.Root) (w weight, err error) {
 		if info.Mode()&0o111 != 0 {
 			mode, letter = 0o755, "x"
 		}
+		if err := dir.Chmod(name, mode); err != nil { // first: an archive can take away our own right to read it
+			return err
+		}
 		sum, err := digest(dir, name)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(all, "%s %x %q\n", letter, sum, name)
-		return dir.Chmod(name, mode)
+		return nil
 	})
 	w.digest = "sha256:" + hex.EncodeToString(all.Sum(nil))
 	return w, err

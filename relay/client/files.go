@@ -124,7 +124,7 @@ func (c *Client) DownloadArchive(ctx context.Context, id, path string) (io.ReadC
 
 // DownloadFiles does the same for some of what is in a directory.
 func (c *Client) DownloadFiles(ctx context.Context, id string, req *api.ArchiveRequest) (io.ReadCloser, error) {
-	body, err := json.Marshal(req)
+	body, err := encode(req)
 	if err != nil {
 		return nil, err
 	}

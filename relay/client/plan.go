@@ -47,10 +47,6 @@ func (c *Client) Usage(ctx context.Context, days int, all bool) (list api.UsageL
 	if all {
 		query.Set("all", "true")
 	}
-	path := "/v1/usage"
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	_, err = c.do(ctx, http.MethodGet, path, nil, &list)
+	_, err = c.do(ctx, http.MethodGet, "/v1/usage?"+query.Encode(), nil, &list)
 	return list, err
 }

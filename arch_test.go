@@ -163,7 +163,7 @@ func mayImport() map[string]string {
 		"cmd/boxctl/mcp/servers": "internal/fault",
 		"cmd/boxctl/mcp/host":    "cmd/boxctl/mcp/boxes cmd/boxctl/mcp/servers relay/api relay/client",
 		"cmd/boxctl/mcp/boxes":   "relay/api relay/client internal/fault internal/quantity",
-		"cmd/boxctl/mcp/tools":   "cmd/boxctl/mcp/boxes cmd/boxctl/mcp/kept relay/api relay/client relay/client/show internal/fault internal/quantity",
+		"cmd/boxctl/mcp/tools":   "cmd/boxctl/mcp/boxes cmd/boxctl/mcp/kept relay/api relay/client relay/client/show relay/client/skills internal/fault internal/quantity",
 		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/boxes cmd/boxctl/mcp/brief cmd/boxctl/mcp/kept cmd/boxctl/mcp/tools cmd/boxctl/mcp/wire relay/api",
 		"cmd/boxctl":             "cmd/boxctl/mcp cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty cmd/boxctl/account cmd/boxctl/files cmd/boxctl/skills",
 		// for tests alone

@@ -19,6 +19,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/skills"
 )
 
 // hints are what a tool is annotated with: read-only, destructive, idempotent, open world.
@@ -48,7 +50,7 @@ func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 	reads, open := [4]bool{true, false, true, false}, [4]bool{false, true, false, false}
 	want := map[string][4]bool{
 		"box_read": reads, "box_list": reads, "box_glob": reads, "box_grep": reads, "box_stat": reads, "box_status": reads,
-		"process_list": reads, "process_output": reads,
+		"process_list": reads, "process_output": reads, "skill_list": reads, "skill_read": reads,
 		"box_write": {false, false, true, false}, "box_edit": {false, true, false, false},
 		"box_exec": open, "process_start": open, "process_write": open,
 		"box_create": {false, false, true, false}, "box_delete": {false, true, true, false}, "process_stop": {false, true, true, false},
@@ -383,4 +385,25 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	if now := a.own(); now != id {
 		t.Errorf("the box is %s, was %s", now, id)
 	}
+}
+
+func TestAnAgentReadsSkills(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	a := connect(t, d)
+	store := skills.Client{Client: d.Client}
+	if _, err := store.Create(t.Context(), &api.SkillRequest{Name: "greeting", Description: "says hello to people", Instructions: "Say hello."}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.WriteFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "words.txt", Content: "hello\n"}); err != nil {
+		t.Fatal(err)
+	}
+	a.says("greeting: says hello to people", "skill_list", nil)
+	if got := a.says("Say hello.", "skill_read", in{"name": "greeting"}); !strings.Contains(got, "words.txt") {
+		t.Errorf("%q", got)
+	}
+	a.says("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
+	a.fails("none", "skill_read", in{"name": "none"})
+	a.fails("", "skill_read", in{"name": "greeting", "path": "../../etc/passwd"})
+	a.says("there is no box yet", "box_status", nil) // skills need none
 }

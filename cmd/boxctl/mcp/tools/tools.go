@@ -40,6 +40,7 @@ func (t *Tools) Add(open bool) {
 	t.addSessions()
 	t.addRunning()
 	t.addKept()
+	t.addSkills()
 }
 
 // widen tells the client that programs reach others now. Tools that are added again are announced.

@@ -118,10 +118,7 @@ func (c *Client) sign(req *http.Request) {
 }
 
 // Where others have filled the queue of a listener, connect(2) does not wait for room in it (EAGAIN).
-const (
-	crowdPatience = 10 * time.Second
-	crowdPause    = 10 * time.Millisecond
-)
+const crowdPatience, crowdPause = 10 * time.Second, 10 * time.Millisecond
 
 func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	network, address := "unix", socket

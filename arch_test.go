@@ -165,7 +165,8 @@ func mayImport() map[string]string {
 		"cmd/boxctl/mcp/boxes":   "relay/api relay/client internal/fault internal/quantity",
 		"cmd/boxctl/mcp/tools":   "cmd/boxctl/mcp/boxes cmd/boxctl/mcp/kept relay/api relay/client relay/client/show relay/client/skills internal/fault internal/quantity",
 		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/boxes cmd/boxctl/mcp/brief cmd/boxctl/mcp/kept cmd/boxctl/mcp/tools cmd/boxctl/mcp/wire relay/api",
-		"cmd/boxctl":             "cmd/boxctl/mcp cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty cmd/boxctl/account cmd/boxctl/files cmd/boxctl/skills",
+		"cmd/boxctl/mounts":      "cmd/boxctl/ctl relay/api relay/client/mounts relay/client/show",
+		"cmd/boxctl":             "cmd/boxctl/mounts cmd/boxctl/mcp cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty cmd/boxctl/account cmd/boxctl/files cmd/boxctl/skills",
 		// for tests alone
 		"internal/boxtest":        "relay/api relay/client",
 		"test/bench":              "relay/api relay/client",

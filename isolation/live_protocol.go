@@ -18,8 +18,8 @@ const (
 // MaxMountUsers is how many of those who use a mount are named.
 const MaxMountUsers = 16
 
-// maxStacked is how many mounts can be on one target: on kernels before 6.5 one that was replaced stays below.
-const maxStacked = 64
+// MaxStacked is how many mounts can be on one target: on kernels before 6.5 one that was replaced stays below.
+const MaxStacked = 64
 
 // ChangeMount asks for another mount of a living box, in the place of one, or for the end of one.
 type ChangeMount struct {
@@ -140,7 +140,7 @@ func (d *decoder) changeMount() *ChangeMount {
 		c.IDs = append(c.IDs, d.u64())
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountTidy || len(c.IDs) > maxStacked || len(c.IDs) == 0 && (c.Op == MountReplace || c.Op == MountRemove)
+	d.bad = d.bad || c.Op < MountAdd || c.Op > MountTidy || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && (c.Op == MountReplace || c.Op == MountRemove)
 	return c
 }
 

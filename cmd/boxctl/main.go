@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mounts"
 	"github.com/boxd-dev/boxd/cmd/boxctl/seeing"
 	"github.com/boxd-dev/boxd/cmd/boxctl/skills"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -107,6 +108,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
 	)
 	root.AddCommand(files.Commands(&a.App)...)
+	root.AddCommand(mounts.Commands(&a.App)...)
 	root.AddCommand(mcp.Command(&a.App, version, asking))
 	root.AddCommand(skills.Command(&a.App))
 	completion := complete.Command(a.Stdout)

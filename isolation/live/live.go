@@ -46,10 +46,21 @@ func (b *Box) enter(f func(p *place) error) error {
 	if !b.Alive() { // it is of that process, as it has lived until after it was opened
 		return unix.ESRCH
 	}
+	return apart(func() error { return b.inside(ns, f) })
+}
+
+// apart calls f on a thread that ends with it. The main thread cannot end: it would stay where f has brought it for
+// as long as the keeper lives, and hold the box's mounts. If it is the one that is given, it waits meanwhile.
+func apart(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // waited for below
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
-		done <- b.inside(ns, f)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- apart(f) // on another, as this one is taken
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f() // never unlocked: the thread ends with the goroutine
 	}()
 	return <-done
 }

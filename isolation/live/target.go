@@ -5,7 +5,6 @@ package live
 import (
 	"errors"
 	"path"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -166,12 +165,8 @@ func tidy(dir int, mount string, owner uint32, target, made string) error {
 		return unix.EINVAL
 	}
 	p := &place{root: dir, uid: owner}
-	done := make(chan struct{})
-	go func() { // waited for below
-		defer close(done)
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+	return apart(func() error {
 		p.removeMade(target[len(mount):], made[len(mount):])
-	}()
-	<-done
-	return nil
+		return nil
+	})
 }

@@ -116,6 +116,10 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 		return is, false, fault.Errorf(fault.Conflict, "%s is mounted on %s already, %s", list[i].Source, fault.Show(m.Target), list[i].Mode).
 			WithHint("replace it (boxctl mount --replace), or remove it first")
 	}
+	if found && len(list[i].IDs) >= isolation.MaxStacked {
+		return is, false, fault.Errorf(fault.Conflict, "what is mounted on %s was replaced %d times, and this kernel keeps all of them below", fault.Show(m.Target), isolation.MaxStacked-1).
+			WithHint("remove it, and add another; from Linux 6.5 on nothing is left below")
+	}
 	req := c.request(isolation.MountAdd, m)
 	if found {
 		req.Op, req.IDs = isolation.MountReplace, list[i].IDs

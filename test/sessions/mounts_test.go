@@ -4,10 +4,13 @@ package sessions_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -97,5 +100,271 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(source, "name")); err != nil {
 		t.Error(err)
+	}
+}
+
+// owned gives directories that are lent to the user that boxes write as.
+func owned(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		if err := os.Chown(dir, 1000, 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A program that reads all the while finds one directory or the other, and never none; one that sits in the old one
+// stays there.
+func TestAMountIsReplacedAtOnce(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, lends)
+	one := lent(t, d, "one", "two")
+	two := filepath.Join(filepath.Dir(one), "two")
+	create(t, d, api.SessionRequest{ID: "s"})
+	mount(t, d, "s", api.MountRequest{Source: one, Target: "/mnt/x"})
+	process(t, d, "s", "sits", &api.ProcessRequest{Argv: []string{"sh", "-c", "cd /mnt/x; exec sleep 10000"}})
+	process(t, d, "s", "reads", &api.ProcessRequest{Argv: []string{"sh", "-c", `
+		while ! [ -e /workspace/stop ]; do
+			read -r name </mnt/x/name || [ -n "$name" ] || echo gap >>/workspace/gaps
+			case $name in one) one=1 ;; two) [ -z "$two" ] && two=1 && touch /workspace/two ;; *) echo "$name" >>/workspace/gaps ;; esac
+		done; touch /workspace/stopped`}})
+	other := api.MountRequest{Source: one, Target: "/mnt/x", Mode: "ro"}
+	if _, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
+		t.Errorf("replaced without a word: %v", err)
+	}
+	const rounds = 50 // fewer than can be on each other on an old kernel
+	for i := range rounds {
+		other.Source, other.Replace = []string{two, one}[i%2], true
+		if _, isNew, err := mounts.Add(t.Context(), d.Client, "s", &other); err != nil || isNew {
+			t.Fatalf("replaced: new %v, %v", isNew, err)
+		}
+		if i == 0 {
+			boxtest.Eventually(t, "the reader finds the second directory", func() bool {
+				return succeeds(t, d, "s", sh("ls /workspace")) != ""
+			})
+		}
+	}
+	succeeds(t, d, "s", sh("touch /workspace/stop"))
+	boxtest.Eventually(t, "the reader stops", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /workspace")), "stopped") })
+	if got := succeeds(t, d, "s", sh("cat /workspace/gaps 2>&1; ls /workspace")); !strings.Contains(got, "two\n") || strings.Contains(got, "gap\n") || strings.Contains(got, "\ngaps\n") {
+		t.Errorf("the reader has found %q", got)
+	}
+	// The one that sits in the first keeps it, and nobody else is in the way.
+	unmount(t, d, "s", "/mnt/x")
+	if got := succeeds(t, d, "s", sh("grep -c /mnt/x /proc/self/mountinfo || ls -A /mnt")); got != "0\n" {
+		t.Errorf("left of all mounts: %q", got)
+	}
+}
+
+// A mount in use is not removed: the answer names who has what of it open. With force it goes, and what was open
+// stays open.
+func TestABusyMountNamesWhoUsesIt(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, lends)
+	source := lent(t, d, "one")
+	boxtest.RequireProgram(t, "sleep")
+	program, err := os.ReadFile("/bin/sleep")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(source, "sits"), program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, d, api.SessionRequest{ID: "s"})
+	for _, tc := range []struct{ name, run, how, path, program string }{
+		{"directory", "cd /mnt/x; touch /workspace/ready; exec sleep 10000", "cwd", "/mnt/x", "sleep"},
+		{"program", "exec 7</mnt/x/name; touch /workspace/ready; exec /mnt/x/sits 10000", "exe", "/mnt/x/sits", "sits"},
+		{"file", "exec 7</mnt/x/name; touch /workspace/ready; read -r line </workspace/go; cat <&7 >/workspace/got; exec sleep 10000", "7", "/mnt/x/name", "sh"},
+	} {
+		mount(t, d, "s", api.MountRequest{Source: source, Target: "/mnt/x"})
+		succeeds(t, d, "s", sh("rm -f /workspace/*; mkfifo /workspace/go"))
+		process(t, d, "s", tc.name, &api.ProcessRequest{Argv: []string{"sh", "-c", tc.run}})
+		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /workspace")), "ready") })
+		var users []api.MountUser
+		boxtest.Eventually(t, "it is in use by what is to use it", func() bool {
+			err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", false)
+			if e := problemOf(t, err); e.Status != 409 {
+				t.Fatal(err)
+			}
+			users = mounts.UsersOf(err)
+			return len(users) == 1 && users[0].How == tc.how && users[0].Program == tc.program
+		})
+		if u := users[0]; u.Path != tc.path || u.PID < 2 {
+			t.Errorf("%s: in use by %+v", tc.name, u)
+		}
+		if err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", true); err != nil {
+			t.Errorf("%s: by force: %v", tc.name, err)
+		}
+		if got := succeeds(t, d, "s", sh("ls -A /mnt")); got != "" {
+			t.Errorf("%s: left is %q", tc.name, got)
+		}
+		if tc.name == "file" {
+			succeeds(t, d, "s", sh("echo >/workspace/go"))
+			boxtest.Eventually(t, "what was open is read", func() bool { return succeeds(t, d, "s", sh("cat /workspace/got || true")) == "one" })
+		}
+		if err := d.DeleteProcess(t.Context(), "s", tc.name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount(t, d, "s", api.MountRequest{Source: source, Target: "/mnt/x"})
+	unmount(t, d, "s", "/mnt/x") // with nobody left
+}
+
+// Mounts are there after boxd, and after its keeper, were killed, and can be removed then.
+func TestLiveMountsOutliveBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lends)
+	source := lent(t, d, "one", "two")
+	create(t, d, api.SessionRequest{ID: "s"})
+	for _, target := range []string{"/mnt/a", "/mnt/b", "/workspace/in/c"} {
+		mount(t, d, "s", api.MountRequest{Source: source, Target: target})
+	}
+	before, err := mounts.List(t.Context(), d.Client, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	d.Restart()
+	after, err := mounts.List(t.Context(), d.Client, "s")
+	if err != nil || len(after) != 3 || len(before) != 3 {
+		t.Fatalf("before %+v, after %+v, %v", before, after, err)
+	}
+	for i := range after {
+		if after[i].Target != before[i].Target || !after[i].Since.Equal(*before[i].Since) || !slices.Equal(after[i].Attributes, before[i].Attributes) {
+			t.Errorf("before %+v, after %+v", before[i], after[i])
+		}
+	}
+	unmount(t, d, "s", "/mnt/a")
+	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "another keeper", func() bool {
+		_, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
+		return err == nil
+	})
+	if got := succeeds(t, d, "s", sh("cat /mnt/b/name /workspace/in/c/name")); got != "twoone" {
+		t.Errorf("found %q", got)
+	}
+	unmount(t, d, "s", "/mnt/b")
+	unmount(t, d, "s", "/workspace/in/c")
+	if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+		t.Errorf("left is %q", got)
+	}
+}
+
+// Nothing that was made for a mount stays in a directory of the host: not when the mount goes, and not when the
+// session does, whichever way.
+func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lends)
+	source := lent(t, d, "one")
+	work := lent(t, d, "work")
+	owned(t, work)
+	files := func() (names []string) {
+		entries, err := os.ReadDir(work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	clean := []string{"name"}
+	for name, end := range map[string]func(s api.Session){
+		"removed": func(api.Session) {
+			if err := d.Delete(t.Context(), "s"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"killed": func(s api.Session) {
+			if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"killed without boxd": func(s api.Session) {
+			d.Kill()
+			if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			d.Restart()
+		},
+	} {
+		s := create(t, d, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
+		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/a"})
+		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/b"})
+		if got := files(); !slices.Equal(got, []string{".in", "name"}) {
+			t.Errorf("%s: while it is mounted there is %q", name, got)
+		}
+		// The first has made what the second needs too.
+		unmount(t, d, "s", "/workspace/.in/deep/a")
+		if got := succeeds(t, d, "s", sh("cat /workspace/.in/deep/b/name; ls /workspace/.in/deep")); got != "oneb\n" {
+			t.Errorf("%s: left is %q", name, got)
+		}
+		end(s)
+		boxtest.Eventually(t, "the directory is as it was: "+name, func() bool { return slices.Equal(files(), clean) })
+		boxtest.Eventually(t, "the session has ended", func() bool {
+			_, err := d.Session(t.Context(), "s")
+			return errors.Is(err, client.NotFound)
+		})
+	}
+}
+
+// A living session gets what a new one would, and nothing else.
+func TestLiveMountsObeyTheRules(t *testing.T) {
+	t.Parallel()
+	dir := boxtest.TempDir(t)
+	for _, name := range []string{"lent/ok", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../other", filepath.Join(dir, "lent", "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "lent", "closed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := boxtest.Start(t, fmt.Sprintf("[mounts]\nallow = [%q]\n[policy.ci]\nprincipals = [\"uid:4242\"]\nmounts = [%q]\n[profiles.bare]\nmounts = \"none\"\nlocked = [\"mounts\"]\n", dir, dir+"/lent"))
+	add := func(id, source, target string) string {
+		return request("PUT", "/v1/sessions/"+id+"/mounts", fmt.Sprintf(`{"source":%q,"target":%q,"mode":"ro"}`, source, target))
+	}
+	all := asOther(t, d, request("POST", "/v1/sessions", fmt.Sprintf(`{"id":"s","mounts":[{"source":%q,"target":"/data/made/with","mode":"ro"}]}`, dir+"/lent/ok")),
+		request("POST", "/v1/sessions", `{"id":"bare","profile":"bare"}`), add("s", dir+"/lent/ok", "/mnt/x"))
+	for _, a := range all {
+		if a.Code != http.StatusCreated {
+			t.Fatalf("%s", a.Body)
+		}
+	}
+	for _, a := range asOther(t, d, add("s", dir+"/other", "/mnt/y"), add("s", dir+"/lent/link", "/mnt/y")) {
+		denied(t, a, http.StatusForbidden, "mount", "policy.ci.mounts")
+	}
+	for i, tc := range []struct {
+		id, source, target string
+		status             int
+		field              string
+	}{
+		{"bare", "/lent/ok", "/mnt/y", 403, "mode"},
+		{"s", "/lent/closed", "/mnt/y", 400, "source"},
+		{"s", "/lent/none", "/mnt/y", 400, "source"},
+		{"s", "/lent/ok/../ok", "/mnt/y", 400, "source"},
+		{"s", "/lent/ok", "/etc/y", 400, "target"},
+		{"s", "/lent/ok", "/mnt/../etc", 400, "target"},
+		{"s", "/lent/ok", "/tmp", 400, "target"},
+		{"s", "/lent/ok", "/home/box", 400, "target"},
+		{"s", "/lent/ok", "/workspace", 400, "target"},
+		{"s", "/lent/ok", "/data/made/with", 409, "target"},
+		{"s", "/lent/ok", "/data", 409, "target"},
+		{"s", "/lent/ok", "/mnt", 409, "target"},
+		{"none", "/lent/ok", "/mnt/y", 404, ""},
+	} {
+		a := asOther(t, d, add(tc.id, dir+tc.source, tc.target))[0]
+		if p := a.problem(t); p.Status != tc.status || p.Field != tc.field {
+			t.Errorf("%d: %+v: %+v", i, tc, p)
+		}
+	}
+	// A session of somebody else is none.
+	if a := asUser(t, d, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
+		t.Errorf("another caller: %s", a.Body)
 	}
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const table = `22 1 0:20 / / ro,relatime - tmpfs tmpfs rw
+31 22 8:1 /srv/a\040b /mnt/a\040b\134\011c ro,nosuid,nodev - ext4 /dev/sda1 rw
+4294967296 31 8:1 / /mnt/x\12 ro shared:1 - ext4 /dev/sda1 rw
+`
+
+func TestMountinfoIsReadExactly(t *testing.T) {
+	t.Parallel()
+	got, err := parse(strings.NewReader(table))
+	want := []entry{{22, 1, "/"}, {31, 22, "/mnt/a b\\\tc"}, {1 << 32, 31, `/mnt/x\12`}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"22 1 0:20 / /", "x 1 0:20 / / ro", "22 -1 0:20 / / ro", "22 1 0:20 / / ro\n\n"} {
+		if got, err := parse(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q is read as %v", bad, got)
+		}
+	}
+}
+
+// Whatever is in the table, reading it ends, and gives as many entries as there are lines or none.
+func FuzzParse(f *testing.F) {
+	f.Add(table)
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parse(strings.NewReader(text))
+		if err == nil && len(list) > strings.Count(text, "\n")+1 {
+			t.Errorf("%d entries of %q", len(list), text)
+		}
+		for _, e := range list {
+			if len(e.path) > len(text) {
+				t.Errorf("a path of %d bytes", len(e.path))
+			}
+		}
+	})
+}
+
+// Whatever thread a caller is on, what is done apart is never on the main one, which could not end.
+func TestTheMainThreadStaysWhereItIs(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			err := apart(func() error {
+				if unix.Gettid() == unix.Getpid() {
+					return unix.EDEADLK
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {
+	t.Parallel()
+	if got := chain("/a/bc/d", ""); !slices.Equal(got, []string{"/a", "/a/bc", "/a/bc/d"}) {
+		t.Errorf("%q", got)
+	}
+}

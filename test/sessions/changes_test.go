@@ -201,7 +201,7 @@ func TestTenThousandChangesHaveAnAnswer(t *testing.T) {
 	}
 }
 
-// A box can end boxfiles, and fill its workspace beyond what can be remembered: the program's result counts all the same.
+// A workspace may have more in it than can be remembered: the result of the program counts all the same.
 func TestUnknownChangesLoseNoResult(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\nmax_entries = 50\n")

@@ -61,14 +61,19 @@ func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started tim
 	if from != nil {
 		at = *from
 	}
-	defer func() { to.Leave(at) }()
+	var writing sync.WaitGroup
+	defer func() { // what this client has said is counted before the next one's is
+		hangUp()
+		writing.Wait()
+		to.Leave(at)
+	}()
 	a, err := to.Process.Attach(ctx, process.AttachOptions{From: from, Write: true, TakeOver: true, Lossless: true})
 	if err != nil {
 		_ = ws.Close(websocket.StatusInternalError, "managed process stdio unavailable") // it may have gone
 		return
 	}
 	at = a.Position()
-	tasks.Go(func() { r.write(ctx, a) }) // ends with ctx
+	writing.Go(func() { r.write(ctx, a) }) // ends with ctx
 	err = r.read(ctx, a, &at)
 	a.Close()
 	if errors.Is(err, io.EOF) {

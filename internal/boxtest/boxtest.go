@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -374,22 +373,4 @@ func (d *Daemon) Log() string {
 		return err.Error()
 	}
 	return string(text)
-}
-
-// patience is how long Eventually waits. It decides no test: what it waits for either comes or the
-// test has failed. It is less than the longest execution, two minutes, so that a program which should
-// have been ended and runs to its limit is found out; such a program has to be given that limit.
-const patience = 5 * time.Minute
-
-// Eventually waits until cond holds. It may be called in a clean-up.
-func Eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	defer cancel()
-	for !cond() {
-		if ctx.Err() != nil {
-			t.Fatalf("in %v it has not come true that %s", patience, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }

@@ -152,7 +152,7 @@ func Children(t testing.TB, pid int) []int {
 // NothingLeft waits until the host is again as it was, and fails if it never is.
 func (d *Daemon) NothingLeft(before Traces) {
 	d.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(patience())
 	for {
 		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()

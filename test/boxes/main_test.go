@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	if request := os.Getenv(callerVariable); request != "" {
 		os.Exit(beCaller(request))
 	}
+	boxtest.BePatient()
 	goleak.VerifyTestMain(m)
 }
 

@@ -19,6 +19,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
+func TestMain(m *testing.M) {
+	boxtest.BePatient()
+	os.Exit(m.Run())
+}
+
 // start starts a private boxd that lets no limit go.
 func start(t *testing.T, configuration ...string) *boxtest.Daemon {
 	t.Helper()

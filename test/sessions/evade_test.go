@@ -101,12 +101,12 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	pids := 2000
 	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
 	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("10m")
+	build.Stdin, build.Timeout = evade, duration("2m")
 	succeeds(t, d, "s1", build)
 	for _, trick := range []string{"thread", "chain", "bomb"} {
 		for i := range 5 {
 			begun := sh("rm -f alive; ./evade " + trick + " away; until [ -s alive ]; do sleep 0.01; done")
-			begun.Timeout = duration("10m")
+			begun.Timeout = duration("2m")
 			r := in(t, d, "s1", begun)
 			if r.Status != "exited" || r.LeftoversKilled == 0 {
 				t.Errorf("%s, left running, round %d: %s", trick, i, show(r))
@@ -134,7 +134,7 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	pids := 2000 // the dead count until PID 1 has come to them
 	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
 	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("10m")
+	build.Stdin, build.Timeout = evade, duration("2m")
 	succeeds(t, d, "s1", build)
 	c := converse(t.Context(), d, "s1", sh("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line"))
 	c.hears(t, "up\n")
@@ -172,7 +172,7 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("0"), MaxLifetime: duration("0")})
 	create(t, d, api.SessionRequest{ID: "s2"})
 	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("10m")
+	build.Stdin, build.Timeout = evade, duration("2m")
 	succeeds(t, d, "s1", build)
 	r := in(t, d, "s1", api.ExecRequest{Command: new("(setsid ./evade stop &); i=0; while :; do /bin/true; done"), Timeout: duration("1s")})
 	if r.Status != "timed_out" && r.Status != "lost" {

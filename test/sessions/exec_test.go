@@ -246,7 +246,7 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 		all.Go(func() {
 			// Each waits for all: they cannot come one after the other.
 			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
-			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: duration("10m")})
+			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: duration("2m")})
 			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
 				t.Errorf("%d: %s, %v", i, show(r), err)
 			}
@@ -265,7 +265,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: duration("10m")})
+			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: duration("2m")})
 			failed <- err
 		}()
 		boxtest.Eventually(t, "it runs", func() bool {
@@ -291,7 +291,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: duration("10m")}})
+		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: duration("2m")}})
 		failed <- err
 	}()
 	boxtest.Eventually(t, "it runs", func() bool { return len(sessions(t, d)) == 1 })

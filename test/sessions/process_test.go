@@ -39,7 +39,7 @@ func begin(t *testing.T, d *boxtest.Daemon, id, p string, req *api.ProcessReques
 // over waits for the end of a process.
 func over(t *testing.T, d *boxtest.Daemon, id, p string) api.Process {
 	t.Helper()
-	state, err := d.Process(t.Context(), id, p, 5*time.Minute)
+	state, err := d.Process(t.Context(), id, p, time.Minute)
 	if err != nil || state.State != "ended" || state.Result == nil {
 		t.Fatalf("%q does not end: %+v, %v", p, state, err)
 	}

@@ -139,7 +139,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			const secret = "s3cr3t-of-one-who-waits"
 			d := boxtest.Start(t, boxtest.Kept, "[exec]\nmax_per_session = 1\n[queue]\nwait = \"1h\"\n")
 			create(t, d, api.SessionRequest{ID: "s1"})
-			first := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"10m"}`)
+			first := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"2m"}`)
 			if first.Code != http.StatusAccepted {
 				t.Fatalf("%d %s", first.Code, first.Body)
 			}

@@ -141,7 +141,7 @@ func TestAStreamLosesNothing(t *testing.T) {
 		data[i] = byte(i>>16 + i*i>>3)
 	}
 	var out, sums bytes.Buffer
-	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: duration("10m")}
+	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: duration("2m")}
 	r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
 	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
 		t.Fatalf("%+v, %v", r, err)
@@ -187,7 +187,7 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 	before := anonymous(t, d.PID())
 	const mib, size = 1 << 20, 64
 	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i > written; head -c %d /dev/zero; done", size, mib)
-	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: &line, Timeout: duration("10m")})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: &line, Timeout: duration("2m")})
 	written := func() int {
 		n, _ := strconv.Atoi(strings.TrimSpace(in(t, d, "s1", sh("cat written")).Stdout))
 		return n
@@ -257,7 +257,7 @@ func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
 	create(t, d, api.SessionRequest{ID: "s1"})
 	ctx, cancel := context.WithCancel(t.Context())
 	c := converse(ctx, d, "s1", api.ExecRequest{
-		Command: new("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"), Timeout: duration("10m"),
+		Command: new("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"), Timeout: duration("2m"),
 	})
 	c.hears(t, "up\n")
 	cancel()
@@ -310,7 +310,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	control := func(text string) []byte { return append([]byte{api.ChannelControl}, text...) }
-	start := control(`{"start": {"exec": {"command": "sleep 1000", "timeout": "10m"}, "stdin": true}}`)
+	start := control(`{"start": {"exec": {"command": "sleep 1000", "timeout": "2m"}, "stdin": true}}`)
 	for _, tc := range []struct {
 		name  string
 		first []byte

@@ -40,7 +40,7 @@ type place struct {
 func (b *Box) enter(f func(p *place) error) error {
 	ns, err := unix.Open("/proc/"+strconv.Itoa(b.PID)+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return gone(err)
+		return b.gone(err)
 	}
 	defer unix.Close(ns)
 	if !b.Alive() { // it is of that process, as it has lived until after it was opened
@@ -80,9 +80,10 @@ func (b *Box) inside(ns int, f func(p *place) error) error {
 	return f(&place{root: root, uid: b.IDBase + isolation.BoxUID})
 }
 
-// gone makes the end of a process of what is said of its directory.
-func gone(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
+// gone makes the end of a process of what is said of its directory. EINVAL: it is just ending, and has let go of its
+// namespaces.
+func (b *Box) gone(err error) error {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EINVAL) || !b.Alive() {
 		return unix.ESRCH
 	}
 	return err
@@ -125,22 +126,30 @@ func (p *place) add(tree int, m *isolation.Mount, done *isolation.Mounted) error
 // settle looks at a mount that has just been attached, and takes it away if it is not what it should be, or not
 // where. The programs of the box may have used it for that moment; there is nothing in it they may not have.
 func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) error {
-	id, err := mountID(tree, "")
+	err := note(tree, m, done)
 	if err == nil {
-		done.ID = id
-		done.Attrs, err = sources.Verify(tree, m)
-	}
-	if err == nil {
-		err = p.isAt(m.Target, id)
+		err = p.isAt(m.Target, done.ID)
 	}
 	if err == nil {
 		return nil
 	}
-	// By its own root: wherever it is by now.
-	if uerr := unix.Fchdir(tree); uerr != nil {
-		return errors.Join(err, uerr)
+	return errors.Join(err, detach(tree))
+}
+
+// note writes down what the kernel has made of a mount.
+func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
+	if done.ID, err = mountID(tree, ""); err == nil {
+		done.Attrs, err = sources.Verify(tree, m)
 	}
-	return errors.Join(err, unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	return err
+}
+
+// detach takes a mount off by its own root, wherever it is by now.
+func detach(root int) error {
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
+	return unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
 // isAt reports whether a mount is what is found at a path; ESTALE: it is not.
@@ -187,18 +196,19 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	if err != nil {
 		return err
 	}
-	// The new one is below the old one, which goes: by its own root, as it was opened.
-	err = unix.Fchdir(target)
-	if err == nil {
-		err = unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	}
+	// The new one is below the old one, which goes. From then on it is where the old one was, and found by its
+	// number if the box has moved that: taken away, it would leave nothing in that place.
+	err = detach(target)
 	if cerr := unix.Fchdir(p.root); err == nil {
 		err = cerr
 	}
 	if err != nil {
 		return err
 	}
-	return p.settle(tree, m, done)
+	if err := note(tree, m, done); err != nil {
+		return errors.Join(err, detach(tree))
+	}
+	return nil
 }
 
 // Remove takes mounts off their target, the first of them being the uppermost, and removes what was made for it.
@@ -208,28 +218,17 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 	done := &isolation.Mounted{}
 	where := target
 	for i, id := range ids {
-		for try := 0; ; try++ {
-			at, err := b.find(id)
-			if err != nil {
-				return done, err
-			}
-			if at == "" {
-				break
-			}
+		at, err := b.take(id, force || i > 0)
+		if errors.Is(err, unix.EBUSY) {
+			done.Busy = true
+			done.Users = b.users(id)
+			return done, nil
+		}
+		if err != nil {
+			return done, err
+		}
+		if at != "" {
 			where = at
-			err = b.enter(func(p *place) error { return p.remove(at, id, force || i > 0) })
-			switch {
-			case err == nil:
-			case errors.Is(err, unix.ESTALE) && try < maxTries:
-				continue // somebody in the box moves it about
-			case errors.Is(err, unix.EBUSY):
-				done.Busy = true
-				done.Users = b.users(id)
-				return done, nil
-			default:
-				return done, err
-			}
-			break
 		}
 	}
 	if made == "" || where != target {
@@ -244,8 +243,39 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 // maxTries is how often it is tried to catch a mount that a box moves about.
 const maxTries = 64
 
-// remove takes a mount off. Its name cannot be given to anything else while it is mounted there.
-func (p *place) remove(at string, id uint64, detach bool) error {
+// take takes a mount off, wherever it is, and says where it has found it: "", nowhere. It is done when the box has
+// no mount of that number any more. EPERM: it is where none is that was given to a living box.
+func (b *Box) take(id uint64, force bool) (at string, err error) {
+	for range maxTries {
+		now, err := b.find(id)
+		if err != nil || now == "" {
+			return at, err
+		}
+		if at = now; !isolation.UnderRoots(at) || at == isolation.Workspace || at == isolation.Home || at == "/tmp" {
+			return at, unix.EPERM
+		}
+		// ESTALE: somebody in the box moves it about.
+		if err = b.enter(func(p *place) error { return p.remove(at, id, force) }); err != nil && !errors.Is(err, unix.ESTALE) {
+			return at, err
+		}
+	}
+	return at, unix.ESTALE
+}
+
+// remove takes a mount off. By force that is done by its own root. Else it is by its name, which nobody of the box
+// can give to anything else meanwhile; who has the same directory elsewhere can.
+func (p *place) remove(at string, id uint64, force bool) error {
+	if force {
+		root, err := p.open(at)
+		if err != nil {
+			return unix.ESTALE
+		}
+		defer unix.Close(root)
+		if now, err := mountID(root, ""); err != nil || now != id {
+			return unix.ESTALE
+		}
+		return detach(root)
+	}
 	parent, err := p.open(path.Dir(at))
 	if err != nil {
 		return unix.ESTALE
@@ -258,11 +288,7 @@ func (p *place) remove(at string, id uint64, detach bool) error {
 	if err := unix.Fchdir(parent); err != nil {
 		return err
 	}
-	flags := unix.UMOUNT_NOFOLLOW
-	if detach {
-		flags |= unix.MNT_DETACH
-	}
-	return unix.Unmount(name, flags)
+	return unix.Unmount(name, unix.UMOUNT_NOFOLLOW)
 }
 
 // mountID is the number of the mount that a name below a directory is in; "": of the directory itself.

@@ -15,12 +15,33 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
+// maxWalk is how much of a path is walked at a time: what a box has put deep has a longer one than the kernel takes.
+const maxWalk = 4000
+
 // open opens a directory of the box and follows no link on the way.
 func (p *place) open(name string) (int, error) {
 	if name == "/" {
 		return unix.FcntlInt(uintptr(p.root), unix.F_DUPFD_CLOEXEC, 3)
 	}
-	return mountfd.OpenBeneath(p.root, name[1:], unix.O_PATH|unix.O_DIRECTORY)
+	dir, name := p.root, name[1:]
+	for {
+		part, rest := name, ""
+		if len(name) > maxWalk {
+			i := strings.LastIndexByte(name[:maxWalk], '/')
+			if i < 0 {
+				return -1, unix.ENAMETOOLONG
+			}
+			part, rest = name[:i], name[i+1:]
+		}
+		fd, err := mountfd.OpenBeneath(dir, part, unix.O_PATH|unix.O_DIRECTORY)
+		if dir != p.root {
+			unix.Close(dir)
+		}
+		if err != nil || rest == "" {
+			return fd, err
+		}
+		dir, name = fd, rest
+	}
 }
 
 // makeTarget makes the directories of a target that are missing, as the box user: what is made belongs to whom

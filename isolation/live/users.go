@@ -21,30 +21,32 @@ type entry struct {
 	path       string // in the box, where it is at the moment
 }
 
-// maxLine is more than any line of mountinfo has.
-const maxLine = 64 << 10
+// maxLine bounds a line of mountinfo. The path in it is as long as a box makes it, by directories in directories.
+const maxLine = 16 << 20
 
-// parse reads mountinfo. A line that is not of its form is an error: what is missing would be taken for gone.
-func parse(r io.Reader) ([]entry, error) {
-	var list []entry
+// parse reads mountinfo, of which it keeps nothing. A line that is not of its form is an error: what is missing
+// would be taken for gone.
+func parse(r io.Reader, each func(entry)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		f := strings.Fields(lines.Text())
+		// By spaces alone: the kernel escapes space, tab and newline and no other white space, and names that a
+		// box gives may have it.
+		f := strings.SplitN(lines.Text(), " ", 7)
 		if len(f) < 6 {
-			return nil, unix.EPROTO
+			return unix.EPROTO
 		}
 		id, err := strconv.ParseUint(f[0], 10, 64)
 		if err != nil {
-			return nil, unix.EPROTO
+			return unix.EPROTO
 		}
 		parent, err := strconv.ParseUint(f[1], 10, 64)
 		if err != nil {
-			return nil, unix.EPROTO
+			return unix.EPROTO
 		}
-		list = append(list, entry{id, parent, unescape(f[4])})
+		each(entry{id, parent, unescape(f[4])})
 	}
-	return list, lines.Err()
+	return lines.Err()
 }
 
 // unescape undoes what the kernel does to space, tab, newline and backslash in a path.
@@ -66,43 +68,45 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// mounts lists those of the box.
-func (b *Box) mounts() ([]entry, error) {
+// mounts calls each with those of the box.
+func (b *Box) mounts(each func(entry)) error {
 	f, err := os.Open("/proc/" + strconv.Itoa(b.PID) + "/mountinfo")
 	if err != nil {
-		return nil, gone(err)
+		return b.gone(err)
 	}
 	defer f.Close()
 	if !b.Alive() {
-		return nil, unix.ESRCH
+		return unix.ESRCH
 	}
-	return parse(f)
+	return parse(f, each)
 }
 
 // find returns where a mount is in the box, "" if it is not there.
-func (b *Box) find(id uint64) (string, error) {
-	all, err := b.mounts()
+func (b *Box) find(id uint64) (at string, err error) {
+	err = b.mounts(func(e entry) {
+		if e.id == id && strings.HasPrefix(e.path, "/") && e.path != "/" {
+			at = e.path
+		}
+	})
 	if err != nil {
 		return "", err
 	}
-	for _, e := range all {
-		if e.id == id && strings.HasPrefix(e.path, "/") && e.path != "/" {
-			return e.path, nil
-		}
-	}
-	return "", nil
+	return at, nil
 }
+
+// maxLooks is how many descriptors and maps of all processes are looked at to name who uses a mount. A box can have
+// millions, and the time that takes is not its own.
+const maxLooks = 1 << 16
 
 // users names those who keep a mount from being removed, at most isolation.MaxMountUsers: other mounts on it,
 // and of each process of the box the first thing of it that it has.
 func (b *Box) users(id uint64) []isolation.MountUser {
 	var list []isolation.MountUser
-	all, _ := b.mounts() // what cannot be found out is not said
-	for _, e := range all {
+	_ = b.mounts(func(e entry) { // what cannot be found out is not said
 		if e.parent == id && len(list) < isolation.MaxMountUsers {
 			list = append(list, isolation.MountUser{How: "mount", Path: text(e.path)})
 		}
-	}
+	})
 	var own unix.Stat_t
 	if unix.Stat("/proc/"+strconv.Itoa(b.PID)+"/ns/pid", &own) != nil || !b.Alive() {
 		return list
@@ -113,6 +117,7 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
+	looks := maxLooks
 	for _, name := range names {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err != nil || len(list) >= isolation.MaxMountUsers {
@@ -121,27 +126,31 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 		if unix.Stat("/proc/"+name+"/ns/pid", &st) != nil || st.Ino != own.Ino || st.Dev != own.Dev {
 			continue
 		}
-		if u, uses := usesOf("/proc/"+name, id); uses {
+		if u, uses := usesOf("/proc/"+name, id, &looks); uses {
 			list = append(list, u)
 		}
 	}
 	return list
 }
 
-// usesOf looks for the first thing of a mount that a process has.
-func usesOf(proc string, id uint64) (isolation.MountUser, bool) {
+// usesOf looks for the first thing of a mount that a process has, as long as there are looks left.
+func usesOf(proc string, id uint64, looks *int) (isolation.MountUser, bool) {
 	for _, how := range []string{"cwd", "root", "exe"} {
 		if now, err := mountIDOf(proc + "/" + how); err == nil && now == id {
 			return user(proc, how, proc+"/"+how), true
 		}
 	}
 	for _, dir := range []string{"fd", "map_files"} {
+		if *looks <= 0 {
+			break
+		}
 		f, err := os.Open(proc + "/" + dir)
 		if err != nil {
 			continue
 		}
-		names, _ := f.Readdirnames(-1)
+		names, _ := f.Readdirnames(*looks)
 		f.Close()
+		*looks -= len(names)
 		for _, name := range names {
 			link := proc + "/" + dir + "/" + name
 			if now, err := mountIDOf(link); err != nil || now != id {
@@ -174,9 +183,10 @@ func user(proc, how, link string) isolation.MountUser {
 	status, _ := os.ReadFile(proc + "/status")
 	for line := range strings.SplitSeq(string(status), "\n") {
 		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			f := strings.Fields(ids)
-			n, _ := strconv.ParseUint(f[len(f)-1], 10, 32)
-			u.PID = uint32(n)
+			if f := strings.Fields(ids); len(f) > 0 {
+				n, _ := strconv.ParseUint(f[len(f)-1], 10, 32)
+				u.PID = uint32(n)
+			}
 		}
 	}
 	return u

@@ -65,24 +65,26 @@ func (c *Changer) allowed(m policy.Mount) (policy.Mount, error) {
 	if err == nil {
 		err = c.request(isolation.MountAdd, m).Validate()
 	}
-	if err == nil {
-		err = c.free(m.Target)
-	}
 	return m, fieldOf(err)
 }
 
-// free refuses targets that are those of mounts the session is made with, or above one.
-func (c *Changer) free(target string) error {
-	for _, m := range c.Session.Current().Mounts {
+// free refuses targets that are those of mounts the session is made with, or above one, and one mount more than a
+// session can have. What is live must not change meanwhile.
+func free(made []policy.Mount, live []policy.LiveMount, target string) error {
+	for _, m := range made {
 		if isolation.Within(m.Target, target) {
 			return fault.Field("target", target, "a path that is not at or above "+m.Target+", with which the session was made").Of(fault.Conflict)
 		}
 	}
-	for _, m := range c.Session.Live() {
+	for _, m := range live {
 		if m.Target != target && isolation.Within(m.Target, target) {
 			return fault.Field("target", target, "a path that is not above "+m.Target+", which is mounted").Of(fault.Conflict).
 				WithHint("it would be hidden; boxctl umount removes it")
 		}
+	}
+	if _, found := position(live, target); !found && len(made)+len(live) >= isolation.MaxMounts {
+		return fault.Errorf(fault.Conflict, "the session has as many mounts as it may, %d", isolation.MaxMounts).
+			WithHint("boxctl umount removes those that it was given while it lived")
 	}
 	return nil
 }
@@ -108,6 +110,9 @@ func (c *Changer) exclusively(ctx context.Context, do func(context.Context) erro
 
 func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
 	list := c.Session.Live()
+	if err := free(c.Session.Current().Mounts, list, m.Target); err != nil {
+		return is, false, fieldOf(err)
+	}
 	i, found := position(list, m.Target)
 	if found && list[i].Mount == m && !replace {
 		return list[i], false, nil
@@ -219,7 +224,7 @@ func busy(m *policy.LiveMount, users []isolation.MountUser) error {
 	var who []string
 	for _, u := range users {
 		if u.PID == 0 {
-			who = append(who, "a mount on "+u.Path)
+			who = append(who, "a mount on "+fault.Show(u.Path))
 			continue
 		}
 		who = append(who, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))

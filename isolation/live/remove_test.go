@@ -39,7 +39,7 @@ func aBox(t *testing.T) (b *Box, dir string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	dir, err = os.MkdirTemp("/tmp", "live-")
+	dir, err = os.MkdirTemp("/tmp", "live-") //nolint:usetesting // mounts of living boxes are below /tmp, and TMPDIR may be elsewhere
 	if err != nil {
 		t.Fatal(err)
 	}

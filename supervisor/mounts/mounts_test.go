@@ -26,9 +26,17 @@ func TestAMountHidesNoOther(t *testing.T) {
 		target  string
 		refused bool
 	}{
-		{live, "/mnt/x", true}, {live, "/mnt", true}, {live, "/data", true}, {live, "/data/made", true},
-		{live, "/mnt/x/sub", false}, {live, "/mnt/x/sub/more", false}, {live, "/mnt/xy", false}, {live, "/data/made/in", false},
-		{most, "/opt/more", true}, {most, "/srv/000", false}, {most[1:], "/opt/more", false},
+		{live, "/mnt/x", true},
+		{live, "/mnt", true},
+		{live, "/data", true},
+		{live, "/data/made", true},
+		{live, "/mnt/x/sub", false},
+		{live, "/mnt/x/sub/more", false},
+		{live, "/mnt/xy", false},
+		{live, "/data/made/in", false},
+		{most, "/opt/more", true},
+		{most, "/srv/000", false},
+		{most[1:], "/opt/more", false},
 	} {
 		err := free(made, tc.live, tc.target)
 		f, ok := errors.AsType[*fault.Error](err)

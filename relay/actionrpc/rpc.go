@@ -24,6 +24,7 @@ type conn struct {
 	ws       *websocket.Conn
 	calls    sync.WaitGroup
 	room     chan struct{} // holds a word for each call under way
+	owed     chan struct{} // and for each whose answer the client has not taken
 	files    *uploads.Store
 }
 
@@ -51,14 +52,15 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
 	defer over()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, envelope.MaxCalls), files: uploads.New()}
+	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, envelope.MaxCalls), owed: make(chan struct{}, maxOwed), files: uploads.New(s.uploads)}
 	defer c.files.Close()
 	c.serve(ctx)
 	cancel() // what is under way ends with its client
 	c.calls.Wait()
 }
 
-// serve takes requests until the client has gone. What is no text ends the connection.
+// serve takes requests until the client has gone. What is no text ends the connection. A client that takes no answers
+// is not listened to until it does.
 func (c *conn) serve(ctx context.Context) {
 	for {
 		kind, text, err := c.ws.Read(ctx)
@@ -74,7 +76,12 @@ func (c *conn) serve(ctx context.Context) {
 			return
 		}
 		req, seq, err := envelope.Parse(text)
-		if err == nil && req != nil {
+		if err == nil && req == nil {
+			c.server.held.Release(size)
+			continue
+		}
+		c.owed <- struct{}{} // there is room soon: no answer is sent for longer than sendPatience
+		if err == nil {
 			select {
 			case c.room <- struct{}{}:
 				c.calls.Go(func() {
@@ -89,15 +96,18 @@ func (c *conn) serve(ctx context.Context) {
 			}
 		}
 		c.server.held.Release(size)
-		if err != nil {
-			c.calls.Go(func() { c.send(ctx, envelope.Failure(seq, err)) })
-		}
+		c.calls.Go(func() { c.send(ctx, envelope.Failure(seq, err)) })
 	}
 }
 
-// send sends an answer. If it does not arrive the client has gone, which serve sees.
+// send sends an answer. If it does not arrive the client has gone: serve sees that.
 func (c *conn) send(ctx context.Context, answer []byte) {
-	_ = c.ws.Write(ctx, websocket.MessageText, answer)
+	defer func() { <-c.owed }()
+	ctx, cancel := context.WithTimeout(ctx, sendPatience)
+	defer cancel()
+	if c.ws.Write(ctx, websocket.MessageText, answer) != nil {
+		_ = c.ws.CloseNow() // a closed one is fine
+	}
 }
 
 // answer does what a request asks for.

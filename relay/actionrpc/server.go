@@ -33,6 +33,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -53,6 +54,8 @@ const (
 	maxWorkspace   = 256
 	headerPatience = 10 * time.Second
 	stopPatience   = 5 * time.Second
+	maxOwed        = 2 * envelope.MaxCalls // answers of a connection that its client has not taken, or that are to come
+	sendPatience   = time.Minute           // for an answer, which may have 16 MiB
 )
 
 // goodbye is why connections end with boxd.
@@ -77,6 +80,7 @@ type Server struct {
 	boxes   *boxes.Boxes
 	fence   *fence.Fence
 	held    *semaphore.Weighted
+	uploads *uploads.Room
 	live    sync.WaitGroup // WebSockets, which http.Server does not know
 	actions map[string]action
 
@@ -86,7 +90,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: semaphore.NewWeighted(maxHeld)}
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: semaphore.NewWeighted(maxHeld), uploads: uploads.NewRoom()}
 	s.told.Store(setup.Untold())
 	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
@@ -114,7 +118,7 @@ func (s *Server) who() (access.Principal, error) {
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	srv := &http.Server{
 		Handler: s, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout: headerPatience, ReadTimeout: headerPatience, WriteTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
 	}
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -3,9 +3,11 @@
 package langbot_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -208,6 +210,39 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
+}
+
+// Answers that nobody takes are held for a while, and not without an end: more requests are not listened to then.
+func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	small := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			err = tcp.SetReadBuffer(4096)
+		}
+		return conn, err
+	}}}
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header(), HTTPClient: small}) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	text := []byte(`{"seq_id":1,"action":"` + strings.Repeat("x", 4000) + `","data":{}}`) // its answer is as long
+	const enough = 64 << 20
+	sent := 0
+	for ; sent < enough; sent += len(text) {
+		late, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err = ws.Write(late, websocket.MessageText, text)
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Errorf("%d bytes were taken from who takes nothing", sent)
+	}
+	b.dial(t).gets("__ping", `{}`, nil) // others are served
 }
 
 // What LangBot cannot say of a session: how long it lives unused.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
 )
@@ -25,8 +27,22 @@ const (
 	maxOpen  = 128 // files of one connection
 )
 
+// Bounds of all connections together, which a client can have as many of as it likes.
+const (
+	allOpen  = 512
+	allBytes = 1 << 30
+)
+
+// Room is that of all connections.
+type Room struct{ files, bytes *semaphore.Weighted }
+
+// NewRoom returns one that is empty.
+func NewRoom() *Room { return &Room{semaphore.NewWeighted(allOpen), semaphore.NewWeighted(allBytes)} }
+
 // Store has the files of one connection.
 type Store struct {
+	room *Room
+
 	mu     sync.Mutex
 	files  map[string]*file
 	closed bool
@@ -39,7 +55,7 @@ type file struct {
 }
 
 // New returns a store of nothing. Close must follow.
-func New() *Store { return &Store{files: map[string]*file{}} }
+func New(room *Room) *Store { return &Store{room: room, files: map[string]*file{}} }
 
 var key = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 
@@ -49,6 +65,8 @@ type chunk struct {
 	first bool
 	data  []byte
 }
+
+func full() error { return refused("Active file transfer capacity reached") }
 
 func refused(text string) error { return envelope.Errorf("ValueError", "%s", text) }
 
@@ -96,15 +114,17 @@ func (s *Store) Put(fields map[string]json.RawMessage, most int64) error {
 	}
 	f := s.files[c.key]
 	if f == nil {
-		if len(s.files) >= maxOpen {
-			return refused("Active file transfer capacity reached")
+		if len(s.files) >= maxOpen || !s.room.files.TryAcquire(1) {
+			return full()
 		}
 		if f, err = unnamed(); err != nil {
+			s.room.files.Release(1)
 			return err
 		}
 		s.files[c.key] = f
 	}
 	if c.first {
+		s.room.bytes.Release(f.size)
 		f.size = 0
 		if err := f.Truncate(0); err != nil {
 			return fmt.Errorf("upload: %w", err)
@@ -114,11 +134,15 @@ func (s *Store) Put(fields map[string]json.RawMessage, most int64) error {
 		s.drop(c.key)
 		return refused("File transfer exceeds the configured size limit")
 	}
-	if _, err := f.WriteAt(c.data, f.size); err != nil {
+	if !s.room.bytes.TryAcquire(int64(len(c.data))) {
+		s.drop(c.key)
+		return full()
+	}
+	f.size += int64(len(c.data))
+	if _, err := f.WriteAt(c.data, f.size-int64(len(c.data))); err != nil {
 		s.drop(c.key)
 		return fmt.Errorf("upload: %w", err)
 	}
-	f.size += int64(len(c.data))
 	return nil
 }
 
@@ -137,26 +161,36 @@ func unnamed() (*file, error) {
 
 // drop forgets a file. s.mu is held.
 func (s *Store) drop(key string) {
-	if f := s.files[key]; f != nil {
+	if f := s.forget(key); f != nil {
 		f.Close()
-		delete(s.files, key)
 	}
+}
+
+// forget makes room, without closing the file. s.mu is held.
+func (s *Store) forget(key string) *os.File {
+	f := s.files[key]
+	if f == nil {
+		return nil
+	}
+	delete(s.files, key)
+	s.room.files.Release(1)
+	s.room.bytes.Release(f.size)
+	return f.File
 }
 
 // Take hands a file out, once; its caller must close it. It reports false if there is none.
 func (s *Store) Take(key string) (*os.File, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.files[key]
+	f := s.forget(key)
 	if f == nil {
 		return nil, false
 	}
-	delete(s.files, key)
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		f.Close()
 		return nil, false
 	}
-	return f.File, true
+	return f, true
 }
 
 // Close forgets all of them.

@@ -35,7 +35,7 @@ func putText(t *testing.T, s *uploads.Store, text string) string {
 
 func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
 	t.Parallel()
-	s := uploads.New()
+	s := uploads.New(uploads.NewRoom())
 	defer s.Close()
 	for i, data := range []string{"stale", "one ", "two ", "three"} {
 		if got := put(t, s, "a.zip", max(i-1, 0), 3, data); got != "" {
@@ -65,7 +65,7 @@ func TestAFileComesInPiecesAndIsTakenOnce(t *testing.T) {
 
 func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 	t.Parallel()
-	s := uploads.New()
+	s := uploads.New(uploads.NewRoom())
 	defer s.Close()
 	big := strings.Repeat("x", 16<<10)
 	for _, tc := range []struct{ got, want string }{
@@ -108,6 +108,40 @@ func TestPiecesAreRefusedInTheWordsOfTheReference(t *testing.T) {
 	}
 }
 
+func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
+	t.Parallel()
+	room := uploads.NewRoom()
+	var all []*uploads.Store
+	last := ""
+	for i := 0; i < 1000 && last == ""; i++ {
+		if i%100 == 0 {
+			all = append(all, uploads.New(room))
+		}
+		last = put(t, all[i/100], fmt.Sprint("k", i), 0, 1, "x")
+	}
+	if last != "ValueError: Active file transfer capacity reached" || len(all) != 6 {
+		t.Errorf("%q of %d connections", last, len(all))
+	}
+	f, ok := all[0].Take("k0")
+	if !ok {
+		t.Fatal("it is not there")
+	}
+	f.Close()
+	if got := put(t, all[5], "again", 0, 1, "x"); got != "" {
+		t.Error(got)
+	}
+	for _, s := range all {
+		s.Close()
+	}
+	next := uploads.New(room)
+	defer next.Close()
+	for i := range 128 {
+		if got := put(t, next, fmt.Sprint("k", i), 0, 1, "x"); got != "" {
+			t.Fatal(i, got)
+		}
+	}
+}
+
 func FuzzPut(f *testing.F) {
 	f.Add([]byte(`{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"eA=="}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -115,7 +149,7 @@ func FuzzPut(f *testing.F) {
 		if !ok {
 			return
 		}
-		s := uploads.New()
+		s := uploads.New(uploads.NewRoom())
 		defer s.Close()
 		_ = s.Put(fields, 10)
 	})

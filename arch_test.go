@@ -134,7 +134,7 @@ func mayImport() map[string]string {
 		"relay/actionrpc/setup":    "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/boxes":    "relay/actionrpc/envelope relay/actionrpc/model relay/actionrpc/setup supervisor supervisor/policy supervisor/process supervisor/result isolation internal/fault internal/quantity",
 		"relay/actionrpc/uploads":  "relay/actionrpc/envelope relay/actionrpc/lax",
-		"relay/actionrpc/attach":   "relay/actionrpc/boxes relay/actionrpc/model supervisor/process",
+		"relay/actionrpc/attach":   "relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/model supervisor/process",
 		"relay/actionrpc":          "access access/gate relay/actionrpc/attach relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/fence relay/actionrpc/lax relay/actionrpc/model relay/actionrpc/setup relay/actionrpc/uploads relay/route supervisor supervisor/audit supervisor/policy supervisor/recent internal/fault internal/trace",
 		"relay/mounts":             "relay/api relay/route supervisor/policy internal/fault",
 		"relay":                    "relay/mounts access access/gate relay/api relay/grants relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault relay/seeing relay/trail relay/files relay/skills supervisor/skills",

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -24,8 +26,11 @@ const (
 	idle         = 200 * time.Millisecond // after which what has no end of line goes out too
 )
 
-// waiting is how many messages wait for the relay before this one to end.
-const waiting = 64
+// What waits for the relay before this one to end, or for a process that does not read.
+const (
+	waiting = 64 // messages
+	weight  = envelope.MaxMessage + 1
+)
 
 // relay is one client of one process.
 type relay struct {
@@ -34,13 +39,14 @@ type relay struct {
 	log  *slog.Logger
 	mu   sync.Mutex // of the use of the session
 	said chan []byte
+	held *semaphore.Weighted // by what was said
 }
 
 // Serve relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
 // started is when this boxd has.
 func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started time.Time, log *slog.Logger) {
 	ctx, hangUp := context.WithCancel(ctx)
-	r := &relay{Relay: to, ws: ws, log: log, said: make(chan []byte, waiting)}
+	r := &relay{Relay: to, ws: ws, log: log, said: make(chan []byte, waiting), held: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
@@ -98,8 +104,12 @@ func (r *relay) listen(ctx context.Context) {
 		if kind != websocket.MessageText {
 			continue
 		}
+		data = append(data, '\n')
+		if r.held.Acquire(ctx, int64(len(data))) != nil {
+			return
+		}
 		select {
-		case r.said <- append(data, '\n'):
+		case r.said <- data:
 		case <-ctx.Done():
 			return
 		}
@@ -134,6 +144,7 @@ func (r *relay) write(ctx context.Context, a *process.Attachment) {
 			if err := a.Write(ctx, a.Taken(), data); err != nil && ctx.Err() == nil {
 				r.log.Debug("standard input not written", "error", err)
 			}
+			r.held.Release(int64(len(data)))
 		case <-ctx.Done():
 			return
 		}

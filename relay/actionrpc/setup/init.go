@@ -175,16 +175,30 @@ func (t *Told) admission(before bool) {
 	case required:
 		t.Required = true
 	}
-	for name := range fields {
-		if !slices.Contains(admissionKeys(), name) {
-			t.Required, t.Broken = true, "box.admission has an unknown key "+strconv.Quote(name)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if why := wrong(name, fields[name]); why != "" {
+			t.Required, t.Broken = true, why
 		}
 	}
 }
 
-func admissionKeys() []string {
-	return []string{
-		"required", "logical_session_id", "required_backend", "max_sessions", "max_managed_processes", "max_grant_ttl_sec", "max_timeout_sec", "cpus",
-		"memory_mb", "pids_limit", "read_only_rootfs", "workspace_quota_mb", "readiness_cache_sec",
+// wrong says what is wrong with a key of the admission, whose values only cloud LangBot changes.
+func wrong(name string, raw json.RawMessage) string {
+	text, _ := lax.String(raw)
+	_, truth := lax.Bool(raw)
+	n, whole := lax.Int(raw)
+	f, number := lax.Float(raw)
+	values := map[string]bool{
+		"required": true, "logical_session_id": text == "global", "required_backend": text == "nsjail", "max_sessions": whole && (n == 0 || n == 1),
+		"max_managed_processes": whole && n == 0, "max_grant_ttl_sec": whole && n > 0, "max_timeout_sec": whole && n > 0, "cpus": number && f > 0,
+		"memory_mb": whole && n >= 32, "pids_limit": whole && n > 0, "read_only_rootfs": truth, "workspace_quota_mb": whole && n >= 0,
+		"readiness_cache_sec": number && f >= 0,
 	}
+	switch fine, known := values[name]; {
+	case !known:
+		return "box.admission has an unknown key " + strconv.Quote(name)
+	case !fine:
+		return "box.admission." + name + " has a value that is not allowed"
+	}
+	return ""
 }

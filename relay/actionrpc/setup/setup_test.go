@@ -142,6 +142,11 @@ func TestAdmissionFailsClosed(t *testing.T) {
 		{[]string{`{"admission":[]}`}, true, "object"},
 		{[]string{`{"admission":{"required":"perhaps"}}`}, true, "boolean"},
 		{[]string{`{"admission":{"requierd":false}}`}, true, "unknown key"},
+		{[]string{`{"admission":{"required":false,"max_sessions":2}}`}, true, "max_sessions"},
+		{[]string{`{"admission":{"max_managed_processes":1}}`}, true, "max_managed_processes"},
+		{[]string{`{"admission":{"required_backend":"docker"}}`}, true, "required_backend"},
+		{[]string{`{"admission":{"logical_session_id":"global","required_backend":"nsjail","max_sessions":1,"max_managed_processes":0,"max_grant_ttl_sec":300,"max_timeout_sec":120,"cpus":1.0,
+			"memory_mb":512,"pids_limit":128,"read_only_rootfs":true,"workspace_quota_mb":0,"readiness_cache_sec":15,"required":false}}`}, false, ""},
 		{[]string{`{"admission":{"required":true}}`, `{"admission":{"required":false}}`}, true, "cannot be disabled"},
 		{[]string{`{"admission":{"required":true}}`, `{"backend":"local"}`}, true, ""},
 	} {

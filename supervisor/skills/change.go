@@ -181,22 +181,28 @@ func matches(k *Skill, digest string) error {
 // Update changes what a skill says of itself. ifMatch is the digest that it must have, "" any. Keys of its front
 // matter that are not named stay as they are.
 func (s *Store) Update(who, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
-	return s.edit(who, name, ifMatch, func(dir *os.Root, _ *Skill) error {
-		doc, entry, err := document(dir)
-		if err != nil {
+	return s.edit(who, name, ifMatch, func(dir *os.Root, _ *Skill) error { return restate(dir, name, t, r) })
+}
+
+// restate writes the document of a tree again, with other texts.
+func restate(dir *os.Root, name string, t *Texts, r Rules) error {
+	doc, entry, err := document(dir)
+	if err != nil {
+		return err
+	}
+	if r == Loose && doc.Text(format.KeyName) != name { // which may have been that of its directory
+		doc.Set(format.KeyName, name)
+	}
+	t.apply(doc)
+	if err := wrong(format.File, r.check(doc, name)); err != nil {
+		return err
+	}
+	if entry != format.File {
+		if err := dir.Remove(entry); err != nil {
 			return err
 		}
-		t.apply(doc)
-		if err := wrong(format.File, r.check(doc, name)); err != nil {
-			return err
-		}
-		if entry != format.File {
-			if err := dir.Remove(entry); err != nil {
-				return err
-			}
-		}
-		return writeDocument(dir, doc)
-	})
+	}
+	return writeDocument(dir, doc)
 }
 
 // edit makes another tree of a skill.

@@ -97,6 +97,9 @@ func (st *Stage) Fill(archive io.Reader, below string) error {
 	return err
 }
 
+// Top is the only directory of the archive, "" if it has not one alone: then that is its root.
+func (st *Stage) Top() string { return st.top }
+
 // Candidate is a skill that an archive has.
 type Candidate struct {
 	Path     string // from the root of the archive; "": the root itself
@@ -117,6 +120,13 @@ type Choice struct {
 	Dir     string // the name of its root where the archive does not say it
 	AnyTop  bool   // the name of the archive's only directory says nothing, as in that of a repository
 	Rules   Rules
+	As      *As // what becomes of the one skill that is chosen; nil: what it says of itself
+}
+
+// As is another name, and other texts, for a skill that is installed.
+type As struct {
+	Name  string
+	Texts Texts
 }
 
 // Candidates lists the skills of the archive, by path.
@@ -156,14 +166,14 @@ func (st *Stage) look(dir *os.Root, at, sub string, c *Choice, depth int, found 
 		return err
 	}
 	defer in.Close()
-	doc, _, err := document(in)
+	doc, entry, err := document(in)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		unread := ""
 		if err != nil {
 			unread = err.Error()
 		}
 		x, err := st.candidate(in, at, sub, c, doc, unread)
-		if err == nil {
+		if x.Skill.Entry = entry; err == nil {
 			*found = append(*found, x)
 		}
 		return err
@@ -242,11 +252,15 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if names[x.Skill.Name] {
-			return nil, fault.Field("select", x.Skill.Name, "each skill once: several of the archive have this name")
+		name, change := x.Skill.Name, (func(*os.Root) error)(nil)
+		if c.As != nil {
+			name, change = c.As.Name, func(dir *os.Root) error { return restate(dir, c.As.Name, &c.As.Texts, c.Rules) }
 		}
-		names[x.Skill.Name] = true
-		n, err := st.store.prepare(x.at, x.Skill.Name, nil)
+		if names[name] {
+			return nil, fault.Field("select", name, "each skill once: several of the archive have this name")
+		}
+		names[name] = true
+		n, err := st.store.prepare(x.at, name, change)
 		if err != nil {
 			return nil, err
 		}

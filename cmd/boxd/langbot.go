@@ -55,7 +55,7 @@ func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, su
 	if len(w.bots) == 0 {
 		return func() {}
 	}
-	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Log: seen.log})
+	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -5,18 +5,21 @@ package actionrpc
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/skills"
 )
 
 // action is one of the protocol.
 type action struct {
 	host    bool // it is about LangBot, not about a Workspace
 	sandbox bool // it needs what LangBot's admission may refuse
+	skill   bool // it is about what a Workspace has in all its generations
 	alters  bool // it has a record
 	ends    bool // it only ends something
 	do      func(ctx context.Context, c *call) (any, error)
@@ -44,39 +47,23 @@ func (s *Server) table() map[string]action {
 		"box_get_managed_process":            {sandbox: true, do: s.process},
 		"box_stop_managed_process":           {sandbox: true, alters: true, ends: true, do: s.stop},
 	}
-	for _, name := range []string{
-		"create_skill", "update_skill", "delete_skill", "scan_skill_directory", "list_skill_files", "read_skill_file", "write_skill_file",
+	k := &skills.Skills{Store: s.cfg.Skills, Boxes: s.boxes}
+	for name, a := range map[string]struct {
+		alters, ends bool
+		do           func(context.Context, *skills.Request) (any, error)
+	}{
+		"list_skills": {do: k.List}, "get_skill": {do: k.Get}, "create_skill": {alters: true, do: k.Create}, "update_skill": {alters: true, do: k.Update},
+		"delete_skill": {alters: true, ends: true, do: k.Delete}, "scan_skill_directory": {do: k.Scan}, "list_skill_files": {do: k.Files},
+		"read_skill_file": {do: k.ReadFile}, "write_skill_file": {alters: true, do: k.WriteFile}, "preview_skill_zip": {do: k.Preview},
+		"install_skill_zip": {alters: true, do: k.Install},
 	} {
-		t["box_"+name] = action{do: noSkills}
+		t["box_"+name] = action{skill: true, alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
+			return a.do(ctx, &skills.Request{
+				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.told.Load().Work, Files: c.conn.files,
+			})
+		}}
 	}
-	t["box_preview_skill_zip"], t["box_install_skill_zip"] = action{do: noZips}, action{do: noZips}
-	t["box_list_skills"] = action{do: func(context.Context, *call) (any, error) { return map[string]any{"skills": []any{}}, nil }}
-	t["box_get_skill"] = action{do: func(_ context.Context, c *call) (any, error) {
-		if _, err := c.text("name"); err != nil {
-			return nil, err
-		}
-		return map[string]any{"skill": nil}, nil
-	}}
 	return t
-}
-
-// noSkills refuses what there is no store for: every failure of these actions has this class.
-func noSkills(context.Context, *call) (any, error) {
-	return nil, envelope.Errorf("BoxValidationError", "this version of boxd has no skill store for LangBot")
-}
-
-// noZips uses up what was uploaded, and refuses it.
-func noZips(ctx context.Context, c *call) (any, error) {
-	name, err := c.text("file_key")
-	if err != nil {
-		return nil, envelope.Errorf("BoxValidationError", "'file_key'")
-	}
-	f, ok := c.conn.files.Take(name)
-	if !ok {
-		return nil, envelope.Errorf("BoxValidationError", "there is no uploaded file of that key")
-	}
-	f.Close()
-	return noSkills(ctx, c)
 }
 
 // upload takes a piece of a file.
@@ -146,8 +133,23 @@ func (s *Server) status(_ context.Context, c *call) (any, error) {
 	}, nil
 }
 
-func (s *Server) exec(ctx context.Context, c *call) (any, error) {
+// spec reads a BoxSpec. Skills are not mounted yet: a box goes without, but nothing is done in one that is not there.
+func (s *Server) spec(c *call) (*model.Spec, error) {
 	spec, err := model.ReadSpec(c.Data)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range spec.ExtraMounts {
+		if skills.Path(m.HostPath) && (spec.Workdir+"/" == m.MountPath+"/" || strings.HasPrefix(spec.Workdir, m.MountPath+"/")) {
+			return nil, envelope.Errorf("BoxValidationError", "workdir %s is in a skill, and this version of boxd mounts none in boxes", spec.Workdir)
+		}
+	}
+	spec.ExtraMounts = slices.DeleteFunc(spec.ExtraMounts, func(m model.Mount) bool { return skills.Path(m.HostPath) })
+	return spec, nil
+}
+
+func (s *Server) exec(ctx context.Context, c *call) (any, error) {
+	spec, err := s.spec(c)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +157,7 @@ func (s *Server) exec(ctx context.Context, c *call) (any, error) {
 }
 
 func (s *Server) create(ctx context.Context, c *call) (any, error) {
-	spec, err := model.ReadSpec(c.Data)
+	spec, err := s.spec(c)
 	if err != nil {
 		return nil, err
 	}
@@ -233,6 +235,18 @@ func (c *call) asked() (session, process string) {
 		process, _ = lax.String(spec["process_id"])
 	}
 	return session, process
+}
+
+// changes are what else a request of a Workspace names, for its record.
+func (c *call) changes(a *action) []string {
+	if !a.skill {
+		return nil
+	}
+	name, _ := lax.String(c.Data["name"])
+	if in, ok := lax.Object(c.Data["skill"]); ok && name == "" {
+		name, _ = lax.String(in["name"])
+	}
+	return []string{"workspace=" + c.namespace, "skill=" + name}
 }
 
 // argv is the command that a request has, for its record, and the names of its environment.

@@ -49,7 +49,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	argv, env := c.argv()
 	r := &audit.Record{
 		Kind: audit.KindCall, Request: asked.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
-		What: &audit.What{Argv: argv, Env: env}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
+		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
 	}
 	if m, ok := data.(*model.Execution); ok && m != nil {
 		r.Outcome = m.Status

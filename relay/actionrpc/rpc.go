@@ -31,8 +31,9 @@ type conn struct {
 // call is one request under way.
 type call struct {
 	*envelope.Request
-	conn   *conn
-	tenant boxes.Tenant // of one that has one
+	conn      *conn
+	namespace string       // of the Workspace, if it is for one
+	tenant    boxes.Tenant // in its generation
 }
 
 // rpc is a connection from its handshake to its end.
@@ -142,7 +143,8 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 		return s.recorded(ctx, c, &a)
 	}
 	key := fence.Key{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
-	c.tenant.Prefix = model.Prefix(model.Namespace(key.Instance, key.Workspace), c.Context.Generation)
+	c.namespace = model.Namespace(key.Instance, key.Workspace)
+	c.tenant.Prefix = model.Prefix(c.namespace, c.Context.Generation)
 	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.told.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err

@@ -36,6 +36,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
 // Headers of requests.
@@ -65,10 +66,11 @@ const goodbye = "Box runtime shutting down"
 type Config struct {
 	setup.Config
 	route.Notes
-	Token string // "": none is needed
-	Gate  *gate.Gate
-	Sup   *supervisor.Supervisor
-	Log   *slog.Logger
+	Token  string // "": none is needed
+	Gate   *gate.Gate
+	Sup    *supervisor.Supervisor
+	Skills *skills.Store
+	Log    *slog.Logger
 }
 
 // Server serves LangBot.

@@ -212,6 +212,36 @@ func TestOneCallTooManyIsRefusedAndPingsAreAnswered(t *testing.T) {
 	}
 }
 
+// Whatever a payload has in it, there is an answer, and boxd goes on.
+func TestPayloadsOfAnyKindAreAnswered(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	deep := strings.Repeat("[", 9000) + strings.Repeat("]", 9000)
+	for _, action := range []string{
+		"__ping", "__file_chunk", "box_init", "box_health", "box_get_backend_info", "box_status", "box_verify_shared_workspace",
+		"box_upsert_sandbox_admission_grant", "box_revoke_sandbox_admission_grant", "box_exec", "box_create_session", "box_get_session", "box_get_sessions",
+		"box_delete_session", "box_start_managed_process", "box_get_managed_process", "box_stop_managed_process", "box_list_skills", "box_get_skill",
+		"box_create_skill", "box_update_skill", "box_delete_skill", "box_scan_skill_directory", "box_list_skill_files", "box_read_skill_file",
+		"box_write_skill_file", "box_preview_skill_zip", "box_install_skill_zip", "box_shutdown",
+	} {
+		for _, value := range []string{`null`, `true`, `-1`, `1e308`, `99999999999999999999999`, `""`, `"\u0000\ud800"`, `[null]`, `{"":null}`, deep} {
+			var data strings.Builder
+			for _, key := range []string{
+				"session_id", "cmd", "spec", "process_id", "name", "path", "skill", "file_key", "chunk_base64", "chunk_index", "chunk_amount", "limits", "local",
+				"extra_mounts", "env", "cpus", "host_path", "timeout_sec", "max_entries", "content", "source_paths", "marker_name",
+			} {
+				fmt.Fprintf(&data, ",%q:%s", key, value)
+			}
+			c.ask(action, "{"+data.String()[1:]+"}")
+		}
+	}
+	for _, value := range []string{`null`, `7`, `{"process_id":null,"command":"true","args":null,"env":null,"memory_mb":1e308}`, `{"process_id":"","command":"true","cwd":"\u0000"}`} {
+		c.ask("box_create_session", `{"session_id":"s","cpus":1e308,"memory_mb":9007199254740992,"pids_limit":9007199254740992}`)
+		c.ask("box_start_managed_process", `{"session_id":"s","spec":`+value+`}`)
+	}
+	c.gets("__ping", `{}`, nil)
+}
+
 // Answers that nobody takes are held for a while, and not without an end: more requests are not listened to then.
 func TestAClientThatTakesNoAnswersIsNotListenedTo(t *testing.T) {
 	t.Parallel()
@@ -292,6 +322,7 @@ func TestWhatLangBotDoesIsInTheAuditLog(t *testing.T) {
 	b := start(t)
 	c := b.dial(t)
 	c.gets("box_exec", `{"session_id":"s","cmd":"echo audited","env":{"SECRET":"hidden"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"audited-skill","instructions":"hidden"}}`, nil)
 	c.gets("box_status", `{}`, nil)
 	files, err := filepath.Glob(filepath.Join(b.State, "audit", "*"))
 	if err != nil {
@@ -305,7 +336,7 @@ func TestWhatLangBotDoesIsInTheAuditLog(t *testing.T) {
 		}
 		all.Write(text)
 	}
-	for _, want := range []string{"langbot box_exec", "echo audited", "SECRET", c.physical("s")} {
+	for _, want := range []string{"langbot box_exec", "echo audited", "SECRET", c.physical("s"), "langbot box_create_skill", "skill=audited-skill"} {
 		if !strings.Contains(all.String(), want) {
 			t.Errorf("the audit log has no %q", want)
 		}
@@ -328,7 +359,7 @@ func TestAnUploadIsUsedUp(t *testing.T) {
 	if _, ok := <-b.dial(t).send("box_install_skill_zip", install, true); !ok {
 		t.Error(errHungUp)
 	}
-	c.refused("box_install_skill_zip", install, "BoxValidationError: this version of boxd has no skill store for LangBot")
+	c.refused("box_install_skill_zip", install, "BoxValidationError: Uploaded file must be a valid .zip archive")
 	c.refused("box_preview_skill_zip", install, "BoxValidationError: there is no uploaded file of that key")
 	c.gets("box_init", `{"limits":{"max_rpc_file_bytes":1}}`, nil) // at once
 	c.refused("__file_chunk", `{"file_key":"a.zip","chunk_index":0,"chunk_amount":1,"chunk_base64":"eHg="}`, "ValueError: File transfer exceeds the configured size limit")

@@ -31,6 +31,7 @@ type Limits struct {
 type Told struct {
 	Limits  Limits
 	Backend string // "": any
+	Work    string // LangBot's default workspace on this host, "" if it has not said
 	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
 	// what was asked for.
 	Required bool
@@ -125,6 +126,9 @@ func (t *Told) local() error {
 	}
 	if work != "" && !path.IsAbs(work) {
 		work = path.Join(root, work)
+	}
+	if path.IsAbs(work) {
+		t.Work = path.Clean(work)
 	}
 	var allowed []string
 	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package langbot_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+)
+
+// skillRoot is where the skills of a Workspace are said to be.
+func skillRoot(workspace string) string {
+	return "/run/boxd/langbot-skills/tenants/" + model.Namespace(instance, workspace)
+}
+
+// skills are the names that box_list_skills has.
+func (c *rpc) skills() (names []string) {
+	c.t.Helper()
+	var list struct{ Skills []struct{ Name string } }
+	c.gets("box_list_skills", "{}", &list)
+	for _, k := range list.Skills {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// upload sends an archive of these files, as the real client does, and returns its key.
+func (c *rpc) upload(files map[string]string) string {
+	c.t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		w, err := z.Create(name)
+		if err == nil {
+			_, err = w.Write([]byte(files[name]))
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.pieces(b.Bytes())
+}
+
+func (c *rpc) pieces(data []byte) string {
+	c.t.Helper()
+	const piece = 16384
+	amount := max((len(data)+piece-1)/piece, 1)
+	for i := range amount {
+		c.gets("__file_chunk", fmt.Sprintf(`{"file_key":"up.zip","file_length":%d,"chunk_index":%d,"chunk_amount":%d,"chunk_size":%d,"chunk_base64":%q}`,
+			len(data), i, amount, piece, base64.StdEncoding.EncodeToString(data[i*piece:min((i+1)*piece, len(data))])), nil)
+	}
+	return "up.zip"
+}
+
+func document(name string) string {
+	return "---\nname: " + name + "\ndescription: What " + name + " does.\nlicense: MIT\n---\n\n# " + name + "\n"
+}
+
+func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	if names := c.skills(); len(names) != 0 {
+		t.Errorf("%q before there are any", names)
+	}
+	var made struct{ Skill map[string]any }
+	c.gets("box_create_skill", `{"skill":{"name":" Größe_1 ","display_name":"Größe","description":"Was.","instructions":"Do it.\n","package_root":""}}`, &made)
+	k := maps.Clone(made.Skill)
+	want := []string{"created_at", "description", "display_name", "entry_file", "instructions", "name", "package_root", "python_project", "updated_at"}
+	if !slices.Equal(slices.Sorted(maps.Keys(k)), want) || k["name"] != "Größe_1" || k["display_name"] != "Größe" || k["description"] != "Was." || k["instructions"] != "Do it.\n" ||
+		k["package_root"] != skillRoot(workspace)+"/Größe_1" || k["entry_file"] != "SKILL.md" || k["python_project"] != false || !strings.HasSuffix(fmt.Sprint(k["created_at"]), "+00:00") {
+		t.Errorf("%v", k)
+	}
+	c.gets("box_create_skill", `{"skill":{"name":"plain"}}`, &made)
+	if made.Skill["display_name"] != "plain" || made.Skill["description"] != "" {
+		t.Errorf("%v", made.Skill)
+	}
+	if names := c.skills(); !slices.Equal(names, []string{"plain", "Größe_1"}) {
+		t.Errorf("%q", names)
+	}
+	c.gets("box_update_skill", fmt.Sprintf(`{"name":"Größe_1","skill":{"name":"Größe_1","description":"Anderes.","package_root":%q}}`, k["package_root"]), &made)
+	if made.Skill["description"] != "Anderes." || made.Skill["display_name"] != "Größe" || made.Skill["instructions"] != "Do it.\n" || made.Skill["package_root"] != k["package_root"] {
+		t.Errorf("%v", made.Skill)
+	}
+	// Another Workspace has none of them; a later generation of the same one all of them, and another boxd too.
+	other := b.dial(t)
+	other.workspace = "w2"
+	other.gets("box_get_skill", `{"name":"plain"}`, &made)
+	if names := other.skills(); len(names) != 0 || made.Skill != nil {
+		t.Errorf("%q, %v", names, made.Skill)
+	}
+	other.refused("box_delete_skill", `{"name":"plain"}`, `BoxValidationError: Skill "plain" not found`)
+	other.refused("box_read_skill_file", `{"name":"plain","path":"SKILL.md"}`, `BoxValidationError: Skill "plain" not found`)
+	b.Stop()
+	b.Restart()
+	c = b.dial(t)
+	c.generation = 7
+	if names := c.skills(); !slices.Equal(names, []string{"Größe_1", "plain"}) {
+		t.Errorf("%q", names)
+	}
+	var gone map[string]any
+	c.gets("box_delete_skill", `{"name":"plain"}`, &gone)
+	if names := c.skills(); gone["deleted"] != "plain" || !slices.Equal(names, []string{"Größe_1"}) {
+		t.Errorf("%v, %q", gone, names)
+	}
+	c.gets("box_get_skill", `{"name":"create-skill"}`, &made)
+	if made.Skill != nil {
+		t.Errorf("a skill of boxd's: %v", made.Skill)
+	}
+}
+
+func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"x"}}`, nil)
+	var wrote map[string]any
+	c.gets("box_write_skill_file", `{"name":"s","path":"a/./b.txt","content":"für"}`, &wrote)
+	if fmt.Sprint(wrote) != "map[bytes_written:4 path:a/b.txt skill:map[name:s]]" {
+		t.Errorf("%v", wrote)
+	}
+	c.gets("box_write_skill_file", `{"name":"s","path":".hidden"}`, nil)
+	for data, want := range map[string]string{
+		`{"name":"s"}`:                       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:19] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
+		`{"name":"s","max_entries":1}`:       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:19]] skill:map[name:s] truncated:true]",
+		`{"name":"s","path":"a"}`:            "map[base_path:a entries:[map[is_dir:false name:b.txt path:a/b.txt size:4]] skill:map[name:s] truncated:false]",
+		`{"name":"s","include_hidden":true}`: "map[base_path:. entries:[map[is_dir:false name:.hidden path:.hidden size:0] map[is_dir:false name:SKILL.md path:SKILL.md size:19] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
+	} {
+		var list map[string]any
+		c.gets("box_list_skill_files", data, &list)
+		if fmt.Sprint(list) != want {
+			t.Errorf("%s: %v", data, list)
+		}
+	}
+	var read map[string]any
+	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
+	if fmt.Sprint(read) != "map[content:---\nname: s\n---\n\nx\n path:SKILL.md skill:map[name:s]]" {
+		t.Errorf("%v", read)
+	}
+	// What a client does not know of the front matter stays.
+	c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":"SKILL.md","content":%q}`, document("s")), nil)
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"y"}}`, nil)
+	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
+	if read["content"] != "---\nname: s\ndescription: What s does.\nlicense: MIT\n---\n\ny\n" {
+		t.Errorf("%q", read["content"])
+	}
+	large := strings.Repeat("x", 1<<20+1)
+	for _, tc := range []struct{ action, data, want string }{
+		{"box_create_skill", `{}`, "'skill'"},
+		{"box_create_skill", `{"skill":{}}`, "'name'"},
+		{"box_create_skill", `{"skill":{"name":" "}}`, "Skill name is required"},
+		{"box_create_skill", `{"skill":{"name":"a b"}}`, "Skill name can only contain letters, numbers, hyphens and underscores"},
+		{"box_create_skill", `{"skill":{"name":"-_"}}`, "Skill name can only contain letters, numbers, hyphens and underscores"},
+		{"box_create_skill", `{"skill":{"name":"` + strings.Repeat("x", 65) + `"}}`, "Skill name cannot exceed 64 characters"},
+		{"box_create_skill", `{"skill":{"name":"s"}}`, `Skill with name "s" already exists`},
+		{"box_create_skill", `{"skill":{"name":"t","package_root":"/srv/t"}}`, "package_root must stay within the Workspace skill root"},
+		{"box_create_skill", `{"skill":{"name":"t","package_root":"` + skillRoot("w2") + `/t"}}`, "package_root must stay within the Workspace skill root"},
+		{"box_create_skill", `{"skill":{"name":"t","package_root":"` + skillRoot(workspace) + `/t"}}`, "Directory does not exist: " + skillRoot(workspace) + "/t"},
+		{"box_update_skill", `{"name":"t","skill":{}}`, `Skill "t" not found`},
+		{"box_update_skill", `{"name":"s","skill":{"name":"t"}}`, "Renaming skills is not supported"},
+		{"box_update_skill", `{"name":"s","skill":{"package_root":"/x"}}`, "Updating package_root is not supported; recreate the skill to import a different package"},
+		{"box_update_skill", `{"name":"s"}`, "'skill'"},
+		{"box_delete_skill", `{}`, "'name'"},
+		{"box_delete_skill", `{"name":"create-skill"}`, `Skill "create-skill" not found`},
+		{"box_list_skill_files", `{"name":"s","path":"none"}`, "Skill directory not found: none"},
+		{"box_list_skill_files", `{"name":"s","max_entries":0}`, "max_entries must be a positive integer"},
+		{"box_read_skill_file", `{"name":"s"}`, "'path'"},
+		{"box_read_skill_file", `{"name":"s","path":"none"}`, "Skill file not found: none"},
+		{"box_read_skill_file", `{"name":"s","path":"a"}`, "Skill file not found: a"},
+		{"box_read_skill_file", `{"name":"s","path":"/etc/passwd"}`, "path must be relative to the skill package root"},
+		{"box_read_skill_file", `{"name":"s","path":"../../x"}`, "path must stay within the skill package root"},
+		{"box_write_skill_file", `{"name":"s","path":"../x"}`, "path must stay within the skill package root"},
+		{"box_write_skill_file", `{"name":"s","path":"x","content":"` + large + `"}`, "Skill file x exceeds the 1048576-byte limit"},
+		{"box_scan_skill_directory", `{"path":"/srv"}`, "scan path must stay within the Workspace skill root"},
+	} {
+		c.refused(tc.action, tc.data, "BoxValidationError: "+tc.want)
+	}
+	c.refused("box_get_skill", `{}`, "KeyError: 'name'")
+	var scanned map[string]any
+	c.gets("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, skillRoot(workspace)), &scanned)
+	if scanned["name"] != "s" || scanned["package_root"] != skillRoot(workspace)+"/s" {
+		t.Errorf("%v", scanned)
+	}
+}
+
+func TestSkillsComeInArchives(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	both := map[string]string{"top/a/SKILL.md": document("a"), "top/a/requirements.txt": "", "top/b/c/skill.md": "no front matter"}
+	var found struct{ Skills []map[string]any }
+	c.gets("box_preview_skill_zip", fmt.Sprintf(`{"file_key":%q}`, c.upload(both)), &found)
+	if len(found.Skills) != 2 || found.Skills[0]["source_path"] != "a" || found.Skills[1]["source_path"] != "b/c" || found.Skills[0]["python_project"] != true ||
+		found.Skills[1]["name"] != "c" || found.Skills[1]["entry_file"] != "skill.md" || found.Skills[0]["package_root"] != skillRoot(workspace)+"/a" {
+		t.Errorf("%v", found.Skills)
+	}
+	install := func(more string, files map[string]string) string {
+		return fmt.Sprintf(`{"file_key":%q,"filename":"my skill.zip","target_suffix":"upload"%s}`, c.upload(files), more)
+	}
+	c.refused("box_install_skill_zip", install("", both), "BoxValidationError: Multiple skills found. Please choose one or more source_paths: a, b/c")
+	c.refused("box_install_skill_zip", install(`,"source_paths":["x"]`, both), `BoxValidationError: Invalid source_path "x". Available: a, b/c`)
+	if names := c.skills(); len(names) != 0 {
+		t.Errorf("%q", names)
+	}
+	c.gets("box_install_skill_zip", install(`,"source_paths":["/a/"],"source_path":"b/c"`, both), &found)
+	if names := c.skills(); len(found.Skills) != 2 || len(names) != 2 {
+		t.Errorf("%v, %q", found.Skills, names)
+	}
+	one := map[string]string{"SKILL.md": "Do."}
+	c.gets("box_install_skill_zip", install("", one), &found)
+	if len(found.Skills) != 1 || found.Skills[0]["name"] != "my-skill" || found.Skills[0]["instructions"] != "Do." {
+		t.Errorf("%v", found.Skills)
+	}
+	c.refused("box_install_skill_zip", install("", one), `BoxValidationError: Skill with name "my-skill" already exists`)
+	c.refused("box_install_skill_zip", install(`,"source_subdir":"../x"`, one), "BoxValidationError: source_subdir must stay within the uploaded archive")
+	c.refused("box_install_skill_zip", install(`,"source_subdir":"x"`, one), "BoxValidationError: source_subdir does not exist in the uploaded archive: x")
+	c.refused("box_install_skill_zip", install("", map[string]string{"README": ""}), "BoxValidationError: No SKILL.md found in …")
+	c.refused("box_install_skill_zip", install("", map[string]string{"../SKILL.md": ""}), "BoxValidationError: Archive contains an unsafe path: ../SKILL.md")
+	for text, want := range map[string]string{"": "Uploaded file is empty", "x": "Uploaded file must be a valid .zip archive", "PKx": "Uploaded file must be a valid .zip archive"} {
+		c.refused("box_preview_skill_zip", fmt.Sprintf(`{"file_key":%q}`, c.pieces([]byte(text))), "BoxValidationError: "+want)
+	}
+	c.refused("box_preview_skill_zip", `{}`, "BoxValidationError: 'file_key'")
+}
+
+// As LangBot's tool register_skill does it: an agent makes a package in its Workspace, which becomes a skill.
+func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
+	own := filepath.Join(b.shared, "default", "tenants", model.Namespace(instance, workspace))
+	var r map[string]any
+	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","host_path":%q,"cmd":"mkdir -p made/one made/two link/x && cp /dev/stdin made/one/SKILL.md <<E\n%s\nE\necho Do. > made/two/skill.md; ln -s /etc link/x/etc; ln -s /etc out; echo Do. > link/x/SKILL.md","workdir":"/workspace"}`,
+		own, strings.ReplaceAll(document("one"), "\n", `\n`)), &r)
+	if r["exit_code"] != 0.0 {
+		t.Fatal(r)
+	}
+	var found map[string]any
+	c.gets("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/made/one"), &found)
+	if found["name"] != "one" || found["package_root"] != own+"/made/one" || found["description"] != "What one does." {
+		t.Errorf("%v", found)
+	}
+	var made struct{ Skill map[string]any }
+	c.gets("box_create_skill", fmt.Sprintf(`{"skill":{"name":"uno","display_name":"Uno","description":"","instructions":"","package_root":%q}}`, own+"/made/one"), &made)
+	k := made.Skill
+	if k["name"] != "uno" || k["display_name"] != "Uno" || k["description"] != "What one does." || k["instructions"] != "# one\n\n" || k["package_root"] != skillRoot(workspace)+"/uno" {
+		t.Errorf("%q", k)
+	}
+	c.gets("box_create_skill", fmt.Sprintf(`{"skill":{"name":"two","package_root":%q}}`, own+"/made/two/"), &made)
+	if names := c.skills(); !slices.Equal(names, []string{"two", "uno"}) || made.Skill["entry_file"] != "SKILL.md" {
+		t.Errorf("%q, %v", names, made.Skill)
+	}
+	for _, tc := range []struct{ action, path, want string }{
+		{"scan", own + "/made", "Multiple skill directories found in " + own + "/made. Please choose a more specific path: " + own + "/made/one, " + own + "/made/two"},
+		{"scan", own + "/none", "Directory does not exist: " + own + "/none"},
+		{"scan", own + "/link", "Archive contains a symbolic link: …"},
+		{"scan", own + "/../" + model.Namespace(instance, "w2"), "scan path must stay within the Workspace skill root"},
+		{"create", own + "/made", "No SKILL.md found in " + own + "/made"},
+		{"create", own + "/made/one", `Skill with name "uno" already exists`},
+		{"create", filepath.Join(b.shared, "default"), "package_root must stay within the Workspace skill root"},
+	} {
+		if tc.action == "scan" {
+			c.refused("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, tc.path), "BoxValidationError: "+tc.want)
+		} else {
+			c.refused("box_create_skill", fmt.Sprintf(`{"skill":{"name":"uno","package_root":%q}}`, tc.path), "BoxValidationError: "+tc.want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(b.shared, "SKILL.md"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(b.shared, filepath.Join(own, "up")); err != nil {
+		t.Fatal(err)
+	}
+	c.refused("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/up"), "BoxValidationError: …") // there is no such directory in the box
+	if got := c.ask("box_scan_skill_directory", fmt.Sprintf(`{"path":%q}`, own+"/up")); strings.Contains(string(got.Data), "secret") {
+		t.Error("a link leads out of the Workspace")
+	}
+}
+
+// LangBot wants its skills in every box. A box goes without them, and nothing is done where one would be.
+func TestASessionGoesWithoutItsSkills(t *testing.T) {
+	t.Parallel()
+	c := start(t).dial(t)
+	c.gets("box_create_skill", `{"skill":{"name":"s"}}`, nil)
+	mounts := fmt.Sprintf(`"extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/s","mode":"rw"}]`, skillRoot(workspace)+"/s")
+	var r map[string]any
+	c.gets("box_exec", `{"session_id":"s","cmd":"echo fine; ls .skills",`+mounts+`}`, &r)
+	if r["stdout"] != "fine" {
+		t.Errorf("%v", r)
+	}
+	c.gets("box_exec", `{"session_id":"s","cmd":"echo fine"}`, &r) // the same session
+	c.refused("box_exec", `{"session_id":"s","cmd":"true","workdir":"/workspace/.skills/s/x",`+mounts+`}`,
+		"BoxValidationError: workdir /workspace/.skills/s/x is in a skill, and this version of boxd mounts none in boxes")
+}

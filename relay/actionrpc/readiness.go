@@ -4,6 +4,7 @@ package actionrpc
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -93,7 +94,17 @@ func (s *Server) grant(context.Context, *call) (any, error) {
 	return nil, envelope.Errorf("BoxReadinessError", noGrants)
 }
 
+// probe is a name of a file that cloud LangBot wants to be read.
+var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
+
 // verify answers cloud LangBot, which is for what boxd does not do yet.
-func (s *Server) verify(context.Context, *call) (any, error) {
+func (s *Server) verify(_ context.Context, c *call) (any, error) {
+	name, err := c.text("marker_name")
+	switch {
+	case err != nil || !probe.MatchString(name):
+		return nil, envelope.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
+	case s.told.Load().Work == "":
+		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+	}
 	return nil, envelope.Errorf("BoxReadinessError", "Box Runtime cannot read the Core shared Workspace probe")
 }

@@ -240,16 +240,20 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	defer s.mu.Unlock()
 	switch {
 	case s.instance == "" && pin:
-		s.instance = instance
+		if upgrades(r) { // who only asks pins nothing
+			s.instance = instance
+		}
 	case s.instance != instance:
 		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
 	}
 	return instance, ""
 }
 
+func upgrades(r *http.Request) bool { return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") }
+
 // upgrade makes a WebSocket of a request that was let in; nil: it has its answer.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions) *websocket.Conn {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+	if !upgrades(r) {
 		http.Error(w, "this is a WebSocket", http.StatusBadRequest)
 		return nil
 	}

@@ -95,9 +95,16 @@ func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
 func TestOneInstanceIsServed(t *testing.T) {
 	t.Parallel()
 	b := start(t)
-	if status, body, _ := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", "first")); status != 400 {
-		t.Errorf("%d %s", status, body)
+	for _, id := range []string{"asks", "first"} { // which pins nothing
+		if status, body, _ := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); status != 400 {
+			t.Errorf("%d %s", status, body)
+		}
 	}
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header("X-LangBot-Instance-Id", "first")}) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.CloseNow()
 	if status, body, head := b.get(t, "/rpc/ws", header()); status != 401 || body != "Unauthorized" || head.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("%d %s %v", status, body, head)
 	}

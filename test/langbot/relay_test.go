@@ -111,6 +111,15 @@ func TestAProcessIsStartedAskedAndStopped(t *testing.T) {
 		t.Errorf("%v", stopped)
 	}
 	c.refused("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, "BoxManagedProcessNotFoundError: session PHYS-s has no managed process with process_id=p")
+	// One in a directory of the image, of which it is told as it was asked for.
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"u","command":"sh","args":["-c","pwd >&2; exec sleep 1000"],"cwd":"/usr"}}`, nil)
+	boxtest.Eventually(t, "it is there", func() bool {
+		c.gets("box_get_managed_process", `{"session_id":"s","process_id":"u"}`, &p)
+		return p["stderr_preview"] == "/usr"
+	})
+	if got := fmt.Sprintf("%v %v %v", p["command"], p["args"], p["cwd"]); got != "sh [-c pwd >&2; exec sleep 1000] /usr" {
+		t.Errorf("%v", p)
+	}
 	// The end of one, with its code and what it has said.
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"sh","args":["-c","echo one >&2; echo two >&2; exit 5"]}}`, nil)
 	boxtest.Eventually(t, "it has ended", func() bool {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
@@ -49,16 +48,16 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *model
 	}
 	defer release()
 	b.reap(ctx)
-	if old, err := b.Sup.Process(s, spec.ID); err == nil {
-		if err := b.Sup.RemoveProcess(ctx, s, old); err != nil {
-			return nil, explain(err, physical)
-		}
-	}
 	leave, err := b.reserveProcess(processKey{physical, spec.ID})
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	if old, err := b.Sup.Process(s, spec.ID); err == nil {
+		if err := b.Sup.RemoveProcess(ctx, s, old); err != nil {
+			return nil, explain(err, physical)
+		}
+	}
 	p, err := b.launch(ctx, s, spec)
 	if err != nil {
 		return nil, explain(err, physical)
@@ -68,13 +67,13 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *model
 }
 
 func (b *Boxes) launch(ctx context.Context, s *supervisor.Session, spec *model.Process) (*process.Process, error) {
-	dir := spec.Cwd
-	if dir = clean(dir); !isolation.UnderRoots(dir) {
-		return nil, fault.Field("cwd", spec.Cwd, "a path below one of the directories of a box that can be written to")
+	argv, dir := append([]string{spec.Command}, spec.Args...), clean(spec.Cwd)
+	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
+		argv, dir = append([]string{shell, "-c", enter, dir}, argv...), isolation.Workspace
 	}
 	req := &supervisor.ProcessRequest{
 		ID: spec.ID, Managed: true, Stdin: true, Output: new(keptOutput), Stop: &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
-		Exec: supervisor.ExecRequest{Argv: append([]string{spec.Command}, spec.Args...), Env: spec.Env, Dir: dir},
+		Exec: supervisor.ExecRequest{Argv: argv, Env: spec.Env, Dir: dir},
 	}
 	if s.Enforced()[policy.LimitMemory] == policy.MechanismGroup && spec.MemoryMB > 0 {
 		memory := min(quantity.Size(min(spec.MemoryMB, 1<<30))*quantity.MiB, s.Current().Memory)
@@ -84,7 +83,21 @@ func (b *Boxes) launch(ctx context.Context, s *supervisor.Session, spec *model.P
 	return p, err
 }
 
-// reserveProcess admits one process more, of as many as LangBot wants in all.
+// What goes to a directory of the image before it becomes the program that was asked for.
+const (
+	shell = "/bin/sh"
+	enter = `cd -- "$0" && exec "$@"`
+)
+
+// asked is the program that LangBot has asked for, and where.
+func asked(argv []string, dir string) (program []string, cwd string) {
+	if len(argv) > 4 && argv[0] == shell && argv[2] == enter {
+		return argv[4:], argv[3]
+	}
+	return argv, dir
+}
+
+// reserveProcess admits one process more, of as many as LangBot wants in all. One of the same id makes room for it.
 func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 	most := b.Told().Limits.MaxManagedProcesses
 	b.mu.Lock()
@@ -96,8 +109,8 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 			continue
 		}
 		for _, p := range b.Sup.Processes(s) {
-			if p.Spec().Managed && !over(p) {
-				running[processKey{info.ID, p.Spec().ID}] = struct{}{}
+			if other := (processKey{info.ID, p.Spec().ID}); p.Spec().Managed && other != k && !over(p) {
+				running[other] = struct{}{}
 			}
 		}
 	}
@@ -204,12 +217,13 @@ func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
 func (b *Boxes) process(ctx context.Context, t Tenant, s *supervisor.Session, p *process.Process) *model.ProcessInfo {
 	ended := over(p)
 	info := p.Info()
+	argv, cwd := asked(info.Argv, info.Dir)
 	m := &model.ProcessInfo{
-		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: model.Running, Args: []string{}, Cwd: info.Dir, EnvKeys: append([]string{}, info.EnvNames...),
+		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: model.Running, Args: []string{}, Cwd: cwd, EnvKeys: append([]string{}, info.EnvNames...),
 		Attached: info.Writer, StartedAt: model.Time(info.StartedAt), StderrPreview: preview(ctx, p, &info),
 	}
-	if len(info.Argv) > 0 {
-		m.Command, m.Args = info.Argv[0], append(m.Args, info.Argv[1:]...)
+	if len(argv) > 0 {
+		m.Command, m.Args = argv[0], append(m.Args, argv[1:]...)
 	}
 	if ended {
 		exit, err := p.Wait(context.WithoutCancel(ctx)) // does not wait

@@ -132,7 +132,7 @@ func mayImport() map[string]string {
 		"relay/actionrpc/fence":    "relay/actionrpc/envelope",
 		"relay/actionrpc/model":    "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/setup":    "relay/actionrpc/envelope relay/actionrpc/lax",
-		"relay/actionrpc/boxes":    "relay/actionrpc/envelope relay/actionrpc/model relay/actionrpc/setup supervisor supervisor/policy supervisor/process supervisor/result isolation internal/fault internal/quantity supervisor/files isolation/files",
+		"relay/actionrpc/boxes":    "relay/actionrpc/envelope relay/actionrpc/model relay/actionrpc/setup supervisor supervisor/policy supervisor/process supervisor/result isolation internal/fault internal/quantity supervisor/files supervisor/machine isolation/files",
 		"relay/actionrpc/uploads":  "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/attach":   "relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/model supervisor/process",
 		"relay/actionrpc/skills":   "internal/fault relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/lax relay/actionrpc/uploads supervisor/skills supervisor/skills/format",

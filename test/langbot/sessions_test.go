@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -100,7 +101,8 @@ func TestEveryRefusalHasItsClassAndText(t *testing.T) {
 		{"box_init", `{"limits":{"max_sessions":-1}}`, "ValueError: box.limits.max_sessions must be between 0 and 5000"},
 		{"box_upsert_sandbox_admission_grant", `{}`, "BoxAdmissionError: Sandbox admission enforcement is not enabled"},
 		{"box_revoke_sandbox_admission_grant", `{}`, "BoxAdmissionError: Sandbox admission enforcement is not enabled"},
-		{"box_verify_shared_workspace", `{"marker_name":"x"}`, "BoxReadinessError: …"},
+		{"box_verify_shared_workspace", `{"marker_name":"x"}`, "BoxReadinessError: Invalid Box shared Workspace probe basename"},
+		{"box_verify_shared_workspace", `{"marker_name":".langbot-box-volume-probe-0123456789abcdef0123456789abcdef"}`, "BoxReadinessError: Managed sandbox admission requires box.local.default_workspace"},
 		{"box_get_skill", `{}`, "KeyError: 'name'"},
 	} {
 		c.refused(tc.action, tc.data, tc.want)
@@ -134,6 +136,7 @@ func TestACommandSeesWhatLangBotSends(t *testing.T) {
 		more, cmd string
 		want      any
 	}{
+		"python does not hold output":     {``, `echo $PYTHONUNBUFFERED`, "1"},
 		"variables":                       {`,"env":{"A":"b c"}`, `echo "$A"`, "b c"},
 		"no input":                        {``, `cat; echo end`, "end"},
 		"a directory that is made":        {`,"workdir":"/workspace/a/b"`, `pwd`, "/workspace/a/b"},
@@ -151,6 +154,20 @@ func TestACommandSeesWhatLangBotSends(t *testing.T) {
 	}
 	if r := ask("", "kill -9 $$"); r["exit_code"] != 137.0 || r["status"] != "completed" {
 		t.Errorf("%v", r)
+	}
+}
+
+func TestAHostMayHaveLessThanAProfileOfLangBot(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	var s map[string]any
+	c.gets("box_create_session", `{"session_id":"s","cpus":1000,"memory_mb":100000000,"pids_limit":100000000}`, &s)
+	if s["cpus"] != 1000.0 || s["memory_mb"] != 1e8 || s["pids_limit"] != 1e8 {
+		t.Errorf("%v", s)
+	}
+	if list, err := b.Sessions(t.Context(), true); err != nil || len(list) != 1 || list[0].CPUs != float64(runtime.NumCPU()) {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
 

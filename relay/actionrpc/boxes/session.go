@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -163,15 +164,21 @@ func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*p
 	if spec.Network == model.On {
 		network = policy.NetworkEgress
 	}
-	mib := func(n int64) *quantity.Size { return new(quantity.Size(min(n, 1<<30)) * quantity.MiB) }
+	mib := func(n int64) quantity.Size { return quantity.Size(min(n, 1<<30)) * quantity.MiB }
+	has, err := machine.Look()
+	if err != nil {
+		return nil, err
+	}
 	req := &policy.Request{
-		ID: physical, Profile: b.Profile, Network: &network, CPUs: &spec.CPUs, Memory: mib(spec.MemoryMB), Labels: kept.Labels(),
-		Pids: new(int(max(min(spec.PidsLimit, 1<<30), isolation.MinPids))), // PID 1 of a box has threads of its own
+		ID: physical, Profile: b.Profile, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
+		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
+		CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
+		Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
 		// A root that can be written to is not to be had, in LangBot's own runtime neither.
 		ReadOnlyRoot: new(true), TTL: new(quantity.Duration(TTL)),
 	}
 	if spec.WorkspaceQuotaMB > 0 {
-		req.WorkspaceQuota = mib(spec.WorkspaceQuotaMB)
+		req.WorkspaceQuota = new(mib(spec.WorkspaceQuotaMB))
 	}
 	if spec.Persistent {
 		req.TTL, req.MaxLifetime = new(quantity.Duration(0)), new(quantity.Duration(0))

@@ -167,6 +167,31 @@ func TestARelayIsLinesEitherWay(t *testing.T) {
 	ends(t, second, websocket.StatusNormalClosure)
 }
 
+// What a client says before it goes is said.
+func TestTheLastWordsOfAClientArrive(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"process_id":"p","command":"sh","args":["-c","while read l; do echo $l >&2; done"]}}`, nil)
+	var want []string
+	for i := range 20 {
+		ws := b.attach(t, c, "s", "p")
+		for j := range 3 {
+			want = append(want, fmt.Sprintf("%d.%d", i, j))
+			say(t, ws, want[len(want)-1])
+		}
+		if err := ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+			t.Fatal(err)
+		}
+		boxtest.Eventually(t, "all of it has come", func() bool {
+			var p map[string]any
+			c.gets("box_get_managed_process", `{"session_id":"s","process_id":"p"}`, &p)
+			return p["stderr_preview"] == strings.Join(want, "\n")
+		})
+	}
+}
+
 func TestARelayHasTheRestOfAProcessThatHasEnded(t *testing.T) {
 	t.Parallel()
 	b := start(t)

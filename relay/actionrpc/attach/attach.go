@@ -24,6 +24,7 @@ const (
 	pingEvery    = 30 * time.Second
 	pongPatience = 15 * time.Second
 	idle         = 200 * time.Millisecond // after which what has no end of line goes out too
+	lastWords    = time.Second
 )
 
 // What waits for the relay before this one to end, or for a process that does not read.
@@ -54,6 +55,7 @@ func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started tim
 	tasks.Go(func() { // ends with the connection
 		defer hangUp()
 		r.listen(ctx)
+		r.settle(ctx)
 	})
 	tasks.Go(func() { // ends with ctx
 		defer hangUp()
@@ -114,6 +116,14 @@ func (r *relay) listen(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// settle waits until what a client has said before it went is written. Nobody waits long for a process that does not
+// read.
+func (r *relay) settle(ctx context.Context) {
+	late, cancel := context.WithTimeout(ctx, lastWords)
+	defer cancel()
+	_ = r.held.Acquire(late, weight) // it has all of it when nothing waits
 }
 
 // watch drops a client that is not there any more.

@@ -106,7 +106,9 @@ func (s *Skills) get(r *Request, name string) (*store.Skill, error) {
 	return &k, err
 }
 
-func notFound(name string) error { return fault.Errorf(fault.NotFound, "Skill %q not found", name) }
+func notFound(name string) error {
+	return fault.Errorf(fault.NotFound, "Skill %q not found", name).WithHint("list_skills names those there are")
+}
 
 // List lists all, the newest first.
 func (s *Skills) List(_ context.Context, r *Request) (any, error) {

@@ -43,6 +43,7 @@ func keeperRequests() []*KeeperRequest {
 			Mount: Mount{Source: "/a", Target: "/mnt/b/c", Writable: true, Owner: 4, NoSymlinks: true}, Made: "/mnt/b", Target: "/mnt/b/c",
 		}},
 		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
+		{Req: 15, Mount: &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
 	}
 }
 
@@ -253,8 +254,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		differ string
 	}{
 		{*want, ""},
-		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 7, not 6"},
-		{Greeting{Version: 3}, "it speaks version 3, not 6"},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 8, not 7"},
+		{Greeting{Version: 3}, "it speaks version 3, not 7"},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},

@@ -31,6 +31,7 @@ type ChangeMount struct {
 	Made   string   // to remove and to tidy: the first of the directories that were made for the target
 	Target string   // to tidy: the last of them
 	Force  bool     // remove it even if it is in use
+	Skill  Skill    // what is mounted instead of a directory that is lent
 }
 
 // Validate checks what can be checked without the host.
@@ -40,6 +41,9 @@ func (c *ChangeMount) Validate() error {
 	}
 	if len(c.Caller.Groups) > MaxGroups {
 		return &Refusal{"caller groups", strconv.Itoa(len(c.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
+	}
+	if c.Skill != (Skill{}) {
+		return c.validSkill()
 	}
 	if c.Op == MountTidy {
 		if !CleanAbsolute(c.Target) || !CleanAbsolute(c.Made) || !Within(c.Made, c.Mount.Target) || c.Made == c.Mount.Target || !Within(c.Target, c.Made) {
@@ -132,6 +136,9 @@ func (e *encoder) changeMount(c *ChangeMount) {
 	e.str(c.Made)
 	e.str(c.Target)
 	e.bool(c.Force)
+	e.str(c.Skill.Owner)
+	e.bool(c.Skill.BuiltIn)
+	e.str(c.Skill.Tree)
 }
 
 func (d *decoder) changeMount() *ChangeMount {
@@ -140,7 +147,9 @@ func (d *decoder) changeMount() *ChangeMount {
 		c.IDs = append(c.IDs, d.u64())
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountTidy || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && (c.Op == MountReplace || c.Op == MountRemove)
+	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Tree: d.str()}
+	needed := c.Skill == (Skill{}) && (c.Op == MountReplace || c.Op == MountRemove)
+	d.bad = d.bad || c.Op < MountAdd || c.Op > MountTidy || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && needed
 	return c
 }
 

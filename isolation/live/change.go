@@ -19,6 +19,9 @@ type Lender struct {
 
 // Change does what a request asks for, which is valid. One change of a box is made at a time.
 func (l *Lender) Change(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	if req.Skill != (isolation.Skill{}) {
+		return l.skill(b, req)
+	}
 	if req.Op == isolation.MountRemove {
 		return b.Remove(req.Mount.Target, req.IDs, req.Made, req.Force)
 	}

@@ -27,12 +27,13 @@ type Box struct {
 	PID    int         // of its PID 1, on the host
 	IDBase uint32      // first of its host ids
 	Alive  func() bool // whether that process still is the one that is meant
+	closed bool        // what is made for targets is root's, as for skills, and not the box user's
 }
 
 // place is a thread in the mount namespace of a box.
 type place struct {
 	root int    // of the box
-	uid  uint32 // of the box user, on the host
+	uid  uint32 // of whose the directories are that are made for targets, on the host: the box user
 }
 
 // enter calls f on a thread that is in the box's mount namespace, with a working directory of its own. The thread
@@ -77,7 +78,11 @@ func (b *Box) inside(ns int, f func(p *place) error) error {
 		return err
 	}
 	defer unix.Close(root)
-	return f(&place{root: root, uid: b.IDBase + isolation.BoxUID})
+	p := &place{root: root, uid: b.IDBase + isolation.BoxUID}
+	if b.closed {
+		p.uid = 0
+	}
+	return f(p)
 }
 
 // gone makes the end of a process of what is said of its directory. EINVAL: it is just ending, and has let go of its
@@ -251,7 +256,7 @@ func (b *Box) take(id uint64, force bool) (at string, err error) {
 		if err != nil || now == "" {
 			return at, err
 		}
-		if at = now; !isolation.UnderRoots(at) || at == isolation.Workspace || at == isolation.Home || at == "/tmp" {
+		if at = now; !b.given(at) {
 			return at, unix.EPERM
 		}
 		// ESTALE: somebody in the box moves it about.
@@ -260,6 +265,14 @@ func (b *Box) take(id uint64, force bool) (at string, err error) {
 		}
 	}
 	return at, unix.ESTALE
+}
+
+// given reports whether a living box can have been given a mount that is at a place now. Skills stay where they are.
+func (b *Box) given(at string) bool {
+	if b.closed {
+		return path.Dir(at) == isolation.SkillsDir
+	}
+	return isolation.UnderRoots(at) && at != isolation.Workspace && at != isolation.Home && at != "/tmp"
 }
 
 // remove takes a mount off. By force that is done by its own root. Else it is by its name, which nobody of the box

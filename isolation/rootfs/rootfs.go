@@ -91,7 +91,7 @@ func (b *builder) enter() error {
 
 func (b *builder) directories() error {
 	dirs := []string{
-		"proc", "dev", "dev/pts", "dev/shm", "etc", "usr", "var", "run", "home",
+		"proc", "dev", "dev/pts", "dev/shm", "etc", "usr", "var", "run", "home", isolation.SkillsDir[1:],
 	}
 	for _, r := range isolation.Roots() {
 		dirs = append(dirs, r[1:])

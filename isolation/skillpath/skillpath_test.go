@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skillpath_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
+)
+
+func TestASkillIsATreeOfOneStore(t *testing.T) {
+	t.Parallel()
+	mine, other := isolation.Skill{Owner: "uid:1", Tree: "t"}, isolation.Skill{Owner: "uid:2", Tree: "t"}
+	ours := isolation.Skill{Owner: "uid:1", BuiltIn: true, Tree: "t"}
+	if a, b, c := skillpath.Of(&mine), skillpath.Of(&other), skillpath.Of(&ours); a == b || a == c || c != "skills/builtin/trees/t" || !strings.HasSuffix(a, "/trees/t") {
+		t.Errorf("%s, %s, %s", a, b, c)
+	}
+	for _, owner := range []string{"", ".", "..", "../builtin", "builtin", "/etc", strings.Repeat("x", 5000)} {
+		k := isolation.Skill{Owner: owner, Tree: "t"}
+		if part := strings.Split(skillpath.Of(&k), "/"); len(part) != 4 || len(part[1]) != 34 || !strings.HasPrefix(part[1], "u-") {
+			t.Errorf("the store of %.20q is %s", owner, skillpath.Of(&k))
+		}
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestChangesOfSkillsAreChecked(t *testing.T) {
+	t.Parallel()
+	spec := valid()
+	for name, tc := range map[string]struct {
+		change func(c *ChangeMount)
+		field  string
+	}{
+		"as it should be":   {func(*ChangeMount) {}, ""},
+		"its end":           {func(c *ChangeMount) { c.Op, c.Force = MountRemove, true }, ""},
+		"any script":        {func(c *ChangeMount) { c.Mount.Target = "/skills/技能 1" }, ""},
+		"no tree":           {func(c *ChangeMount) { c.Skill.Tree = "" }, "skill"},
+		"a tree above":      {func(c *ChangeMount) { c.Skill.Tree = ".." }, "skill"},
+		"a tree below":      {func(c *ChangeMount) { c.Skill.Tree = "a/b" }, "skill"},
+		"a tree in capital": {func(c *ChangeMount) { c.Skill.Tree = "A" }, "skill"},
+		"a long tree":       {func(c *ChangeMount) { c.Skill.Tree = strings.Repeat("a", 65) }, "skill"},
+		"elsewhere":         {func(c *ChangeMount) { c.Mount.Target = "/mnt/a" }, "target"},
+		"all of them":       {func(c *ChangeMount) { c.Mount.Target = "/skills" }, "target"},
+		"below one":         {func(c *ChangeMount) { c.Mount.Target = "/skills/a/b" }, "target"},
+		"above":             {func(c *ChangeMount) { c.Mount.Target = "/skills/.." }, "target"},
+		"the directory":     {func(c *ChangeMount) { c.Mount.Target = "/skills/" }, "target"},
+		"a directory, too":  {func(c *ChangeMount) { c.Mount.Source = "/etc" }, "skill"},
+		"to write to":       {func(c *ChangeMount) { c.Mount.Writable = true }, "skill"},
+		"of an owner":       {func(c *ChangeMount) { c.Mount.Owner = 1 }, "skill"},
+		"made for it":       {func(c *ChangeMount) { c.Made = "/workspace" }, "skill"},
+		"replaced":          {func(c *ChangeMount) { c.Op = MountReplace }, "op"},
+		"tidied":            {func(c *ChangeMount) { c.Op = MountTidy }, "op"},
+		"no box":            {func(c *ChangeMount) { c.Key = "x" }, "key"},
+	} {
+		c := ChangeMount{Key: spec.Key, Op: MountAdd, Mount: Mount{Target: "/skills/a"}, Skill: Skill{Owner: "uid:1", Tree: "t-1"}}
+		tc.change(&c)
+		err := c.Validate()
+		if r, ok := err.(*Refusal); (err == nil) != (tc.field == "") || ok && r.Field != tc.field { //nolint:errorlint // it is one
+			t.Errorf("%s: %v, want one about %q", name, err, tc.field)
+		}
+	}
+	plain := ChangeMount{Key: spec.Key, Op: MountAdd, Mount: Mount{Source: "/srv", Target: "/skills/a"}}
+	if err := plain.Validate(); err == nil {
+		t.Error("another mount is on the target of a skill")
+	}
+}

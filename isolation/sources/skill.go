@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sources
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
+)
+
+// Skill opens the tree of a skill: what is in the place of the store that the skill has, without links, and nothing
+// else. Nobody but boxd can change that place, so the caller's rights are not asked. The box user is a stranger to the
+// files, which are root's and open to all.
+func (r *Rules) Skill(k *isolation.Skill, target string) (*Source, error) {
+	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, failed(skillpath.Of(k), err)
+	}
+	defer unix.Close(state)
+	fd, err := mountfd.OpenBeneath(state, skillpath.Of(k), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, failed(skillpath.Of(k), err)
+	}
+	return &Source{FD: fd, Mount: isolation.Mount{Target: target, NoSymlinks: true}}, nil
+}

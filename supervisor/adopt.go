@@ -26,7 +26,7 @@ import (
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: s.Live(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: s.Live(), Skills: s.Skills(),
 	})
 }
 
@@ -116,6 +116,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 				all = append(all, box)
 				continue
 			}
+			v.Skills.Again(key, r.Skills)
 		}
 		sessions[box] = key
 	}
@@ -176,6 +177,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 	if err := v.records.Remove(key); err != nil {
 		return fmt.Errorf("record of session %s: %w", key, err)
 	}
+	v.Skills.Release(key)
 	return nil
 }
 
@@ -192,7 +194,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live,
+		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills,
 	})
 	s.SetBoxKey(r.Box)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
@@ -214,6 +216,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	v.book.Restore(s.Owner.Name, key, quota.SizeOf(&r.Settings))
+	v.Skills.Adopted(ctx, s)
 	s.Adopted(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
 	if r.Asleep {

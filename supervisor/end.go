@@ -60,6 +60,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	}
 	box.Close()
 	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, s.Live())
+	_ = s.Exclusive(func() error { v.Skills.Release(s.Key); return nil })
 	s.DropProcesses()
 	<-forgotten
 	v.ledger.Stop(s.Key, last)

@@ -24,9 +24,13 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer cancel()
 	begin := time.Now()
+	v.Skills.Begin(s) // before its record
 	box, warm, err := v.box(ctx, s)
 	if err == nil {
-		if err = v.bequeath(s, box, s.Environment(), nil); err != nil {
+		if err = v.bequeath(s, box, s.Environment(), nil); err == nil {
+			err = v.Skills.Mount(ctx, s)
+		}
+		if err != nil {
 			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
 			box.Close()
 		}
@@ -35,6 +39,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, failure.Start(s.ID, &s.Settings, err)
 		v.removeRecord(s)
+		v.Skills.Release(s.Key)
 		v.forget(s)
 	}
 	if move := s.Launched(box, err); err != nil || move != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/supervisor/activation"
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -27,12 +28,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
 type Parts struct {
 	Boxes    *driver.Driver
+	Skills   *skills.Store
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -45,6 +48,7 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
+	Skills      *activation.Desk              // where sessions get skills
 	cfg         atomic.Pointer[policy.Config] // what it points to does not change
 	boxes       *driver.Driver
 	state       string
@@ -112,6 +116,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
+	v.Skills = activation.New(v.boxes, parts.Skills, v.writeRecord, v.log)
 	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,

@@ -49,7 +49,7 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		f.Close()
 		return nil, err
 	}
-	if f.skills, err = openSkills(cfg, log); err != nil {
+	if f.skills, err = skills.Open(cfg.Daemon.StateDir, cfg.Skills, log); err != nil {
 		f.Close()
 		return nil, err
 	}

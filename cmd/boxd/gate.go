@@ -63,14 +63,9 @@ func applyTo(policies func(policy.Config) error, door *gate.Gate, started *confi
 	}
 }
 
-// openSkills opens the store of skills, without what an earlier boxd has left there.
-func openSkills(cfg *config.Config, log *slog.Logger) (*skills.Store, error) {
-	s, err := skills.Open(cfg.Daemon.StateDir, cfg.Skills, log)
-	if err != nil {
-		return nil, err
-	}
+// sweep removes what an earlier boxd has left in the store of skills and nobody has any more.
+func sweep(s *skills.Store, log *slog.Logger) {
 	if err := s.Sweep(); err != nil {
 		log.Warn("skills", "error", err)
 	}
-	return s, nil
 }

@@ -134,12 +134,13 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 		defer scopes.Close()
 		boxes = driver.Scoped(keeper, scopes, log)
 	}
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events})
+	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, Skills: in.skills, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events})
 	if err != nil {
 		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
 	}
 	defer sup.Close()
+	sweep(in.skills, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
 	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)

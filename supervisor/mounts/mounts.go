@@ -133,7 +133,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 	if err != nil {
 		return is, false, c.failure(&m, err)
 	}
-	is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+	is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: Attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
 	if !found {
 		list = slices.Insert(list, i, is)
 	} else {
@@ -210,7 +210,7 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 			return c.failure(&m.Mount, err)
 		}
 		if done.Busy {
-			return busy(&m, done.Users)
+			return InUse("mount on "+fault.Show(m.Target), done.Users)
 		}
 		if err := c.keep(ctx, list); err != nil {
 			return err
@@ -220,7 +220,8 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 	})
 }
 
-func busy(m *policy.LiveMount, users []isolation.MountUser) error {
+// InUse is a Busy: the refusal to remove something that is mounted.
+func InUse(what string, users []isolation.MountUser) error {
 	var who []string
 	for _, u := range users {
 		if u.PID == 0 {
@@ -230,7 +231,7 @@ func busy(m *policy.LiveMount, users []isolation.MountUser) error {
 		who = append(who, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))
 	}
 	by := cmp.Or(strings.Join(who, ", "), "something that had it open for a moment")
-	return &Busy{Users: users, Err: fault.Errorf(fault.Conflict, "the mount on %s is in use by %s", fault.Show(m.Target), by).
+	return &Busy{Users: users, Err: fault.Errorf(fault.Conflict, "the %s is in use by %s", what, by).
 		WithHint("end what uses it, or force it: what is open then stays open, and nothing else can be opened")}
 }
 
@@ -282,8 +283,8 @@ func fieldOf(err error) error {
 	return err
 }
 
-// attributes are the words of mount(8) for ST_ flags.
-func attributes(flags uint64) []string {
+// Attributes are the words of mount(8) for ST_ flags.
+func Attributes(flags uint64) []string {
 	list := []string{"rw"}
 	if flags&unix.ST_RDONLY != 0 {
 		list[0] = "ro"

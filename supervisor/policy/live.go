@@ -3,6 +3,8 @@
 package policy
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -17,6 +19,37 @@ type LiveMount struct {
 	// was replaced could not be taken away from below.
 	IDs  []uint64 `json:"ids"`
 	Made string   `json:"made,omitempty"` // the first of the directories that were made for the target
+}
+
+// ActiveSkill is a skill that a session has.
+type ActiveSkill struct {
+	Name   string    `json:"name"`
+	Since  time.Time `json:"since"`
+	Digest string    `json:"digest,omitempty"` // of the version that it has
+	Tree   string    `json:"tree,omitempty"`   // of its files, below the store
+	Attrs  []string  `json:"attributes,omitempty"`
+	// Missing says that it was asked for and was not there.
+	Missing bool `json:"missing,omitempty"`
+}
+
+// MaxSkills is how many a session can have.
+const MaxSkills = 128
+
+// maxSkillName is more bytes than the name of any skill has.
+const maxSkillName = 1024
+
+// skillsOf are the names of the skills that are asked for, each once. Whether they are there is not asked here.
+func skillsOf(names []string) ([]string, error) {
+	list := slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(list) > MaxSkills {
+		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", MaxSkills))
+	}
+	for _, name := range list {
+		if name == "" || len(name) > maxSkillName || !Printable(name) {
+			return nil, fault.Field("skills", name, "names of skills")
+		}
+	}
+	return list, nil
 }
 
 // LiveMount gives a mount that is asked for of a living session its mode, under the rules of one that is asked for

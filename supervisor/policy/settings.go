@@ -46,6 +46,7 @@ type Request struct {
 	TTL             *quantity.Duration
 	MaxLifetime     *quantity.Duration
 	Mounts          []Mount
+	Skills          []string // their names
 	Env             map[string]string
 	Labels          map[string]string
 	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
@@ -83,6 +84,7 @@ type Settings struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Mounts          []Mount           `json:"mounts,omitempty"`
+	Skills          []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
 	Labels          map[string]string `json:"labels,omitempty"`
 	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
@@ -143,6 +145,9 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	}
 	var err error
 	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
+		return s, nil, err
+	}
+	if s.Skills, err = skillsOf(req.Skills); err != nil {
 		return s, nil, err
 	}
 	if err := s.quotaFor(req); err != nil {
@@ -383,6 +388,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
 	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
+	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
 	return names
 }

@@ -33,6 +33,8 @@ type Record struct {
 	OneShot bool `json:"one_shot,omitempty"`
 	// Live are the mounts it was given while it lived.
 	Live []policy.LiveMount `json:"live_mounts,omitempty"`
+	// Skills are those it has, and those it was to have.
+	Skills []policy.ActiveSkill `json:"skills,omitempty"`
 }
 
 // Owner is whose session it is.

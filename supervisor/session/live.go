@@ -23,6 +23,20 @@ func (s *Session) SetLive(list []policy.LiveMount) {
 	s.live = list
 }
 
+// Skills lists the skills of the session, and those it was to have, by their names.
+func (s *Session) Skills() []policy.ActiveSkill {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.skills)
+}
+
+// SetSkills says which they are. Only who has the session exclusively may.
+func (s *Session) SetSkills(list []policy.ActiveSkill) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skills = list
+}
+
 // Caller is who the box is made for.
 func (s *Session) Caller() isolation.Caller {
 	return isolation.Caller{UID: s.Owner.UID, GID: s.Owner.GID, Groups: s.Owner.Groups}

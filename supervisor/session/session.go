@@ -55,13 +55,14 @@ type Params struct {
 	Enforced map[string]policy.Mechanism
 	OneShot  bool // no later boxd takes it over
 	Live     []policy.LiveMount
+	Skills   []policy.ActiveSkill
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
-		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live,
+		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
 }
@@ -99,6 +100,7 @@ type Session struct {
 	silent   int  // signs of life in a row that its PID 1 has not given
 	reason   EndReason
 	live     []policy.LiveMount // mounts it was given, by target
+	skills   []policy.ActiveSkill
 
 	processes map[string]*slot
 	err       error // why the start failed
@@ -113,6 +115,7 @@ type Info struct {
 	State      State
 	Settings   policy.Settings
 	Enforced   map[string]policy.Mechanism
+	Skills     []policy.ActiveSkill
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int
@@ -136,7 +139,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
+		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {

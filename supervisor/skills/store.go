@@ -23,22 +23,24 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
 	"github.com/boxd-dev/boxd/supervisor/skills/format"
 )
 
 // Dir is the directory of the store, in the state directory.
-const Dir = "skills"
+const Dir = skillpath.Store
 
 // Directories of the store: scratch for what is on its way in, and one for each principal with records and trees.
 const (
 	scratchDir = "scratch"
 	namesDir   = "names"
-	treesDir   = "trees"
+	treesDir   = skillpath.Trees
 	ownerFile  = "owner.json"
 )
 
 // builtinKey is the directory of the skills that boxd brings; no principal's has this name.
-const builtinKey = "builtin"
+const builtinKey = skillpath.BuiltIn
 
 // maxStages is how many imports are under way at once: each holds an archive and what is in it on disk.
 const maxStages = 4
@@ -169,7 +171,7 @@ func (s *Store) loadSpace(sp *space) error {
 }
 
 func (s *Store) loadSkill(sp *space, r *record, file string) error {
-	if recordFile(r.Name) != file || !validTree(r.Tree) {
+	if recordFile(r.Name) != file || !isolation.ValidTree(r.Tree) {
 		return errors.New("it does not say what it stands for")
 	}
 	k := &Skill{
@@ -211,21 +213,11 @@ func (k *Skill) learn(doc *format.Document) {
 func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tree) }
 
 // Key is the name of a principal's directory: no name of anybody is in a path.
-func Key(who string) string {
-	sum := sha256.Sum256([]byte(who))
-	return "u-" + hex.EncodeToString(sum[:16])
-}
+func Key(who string) string { return skillpath.Space(who) }
 
 func recordFile(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:16]) + ".json"
-}
-
-// Names of trees.
-const treeChars = "abcdefghijklmnopqrstuvwxyz0123456789-"
-
-func validTree(name string) bool {
-	return name != "" && len(name) <= 64 && strings.Trim(name, treeChars) == "" && name[0] != '-'
 }
 
 // find returns a skill that a principal can use, with where it is. The lock is held.
@@ -235,9 +227,14 @@ func (s *Store) find(who, name string) (*space, *Skill, error) {
 			return sp, sp.skills[name], nil
 		}
 	}
+	return nil, nil, NotFound(name)
+}
+
+// NotFound is the refusal of a skill that is not there.
+func NotFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "Skill %q not found", shorten(name)).WithHint("'boxctl skills ls' lists those there are")
 	f.Field, f.Value = "skill", shorten(name)
-	return nil, nil, f
+	return f
 }
 
 func shorten(name string) string {

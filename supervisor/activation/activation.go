@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package activation gives sessions skills and takes them away: each is mounted read-only, and held in the store for as
+// long. What a session has is in its record, so that the next boxd holds it too.
+package activation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/skills"
+)
+
+// Desk is where sessions get skills. It is safe for concurrent use.
+type Desk struct {
+	boxes *driver.Driver
+	store *skills.Store
+	keep  func(*session.Session) error // writes the record of a session
+	log   *slog.Logger
+
+	mu   sync.Mutex // guards the field below
+	held map[string]map[string]*skills.Lease
+}
+
+// New returns a desk for the skills of a store, which stays the caller's.
+func New(boxes *driver.Driver, store *skills.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
+	return &Desk{boxes: boxes, store: store, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}}
+}
+
+// patience bounds one change. What has begun is not left half done because its caller has gone.
+const patience = time.Minute
+
+// Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
+// named, and nothing else: a session that could do without them is not to fail for them.
+func (d *Desk) Begin(s *session.Session) {
+	var list []policy.ActiveSkill
+	for _, name := range s.Current().Skills {
+		k, l := d.lease(s, name)
+		d.set(s.Key, name, l)
+		list = append(list, k)
+	}
+	s.SetSkills(list)
+}
+
+// lease holds a skill as it is now; nil: it is not there.
+func (d *Desk) lease(s *session.Session, name string) (policy.ActiveSkill, *skills.Lease) {
+	k := policy.ActiveSkill{Name: name, Since: time.Now()}
+	l, missing := d.store.Lease(s.Owner.Name, []string{name})
+	if len(missing) > 0 {
+		k.Missing = true
+		return k, nil
+	}
+	k.Digest, k.Tree = l.Skills[0].Digest, l.Skills[0].Tree
+	return k, l
+}
+
+// set puts a lease into the place of another, which is given back; nil: none.
+func (d *Desk) set(key, name string, l *skills.Lease) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held[key] == nil {
+		d.held[key] = map[string]*skills.Lease{}
+	}
+	if old := d.held[key][name]; old != nil {
+		old.Release()
+	}
+	d.held[key][name] = l
+	if l == nil {
+		delete(d.held[key], name)
+	}
+	if len(d.held[key]) == 0 {
+		delete(d.held, key)
+	}
+}
+
+// Mount mounts the skills of Begin in the box of a session, which nobody else has yet.
+func (d *Desk) Mount(ctx context.Context, s *session.Session) error {
+	list, found := s.Skills(), false
+	for i := range list {
+		k := &list[i]
+		if k.Missing {
+			continue
+		}
+		err := d.mount(ctx, s, k)
+		if errors.Is(err, errVanished) {
+			d.log.Warn("a skill is in the store and not on the disk", "skill", k.Name, "owner", s.Owner.Name)
+			d.set(s.Key, k.Name, nil)
+			*k, err = policy.ActiveSkill{Name: k.Name, Since: k.Since, Missing: true}, nil
+		}
+		if err != nil {
+			return err
+		}
+		found = true
+	}
+	if !found {
+		return nil
+	}
+	s.SetSkills(list)
+	return d.keep(s)
+}
+
+// Again holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Desk) Again(key string, list []policy.ActiveSkill) {
+	for _, k := range list {
+		if !k.Missing {
+			d.set(key, k.Name, d.store.Again([]skills.Leased{{Name: k.Name, Digest: k.Digest, Tree: k.Tree}}))
+		}
+	}
+}
+
+// Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
+func (d *Desk) Adopted(ctx context.Context, s *session.Session) {
+	for _, k := range s.Skills() {
+		if k.Missing {
+			continue
+		}
+		if err := d.mount(ctx, s, &k); err != nil {
+			d.log.Warn("skill of a session of an earlier boxd", "session", s.ID, "skill", k.Name, "error", err)
+		}
+	}
+}
+
+// Release gives back all that a session has, whose box has ended or has never been.
+func (d *Desk) Release(key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.held[key] {
+		l.Release()
+	}
+	delete(d.held, key)
+}
+
+// exclusively does something while a session lives and nobody else changes it.
+func (d *Desk) exclusively(ctx context.Context, s *session.Session, do func(context.Context) error) error {
+	if err := s.Await(ctx); err != nil {
+		return err
+	}
+	return s.Exclusive(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if err := s.Await(ctx); err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
+// Activate gives a living session a skill as it is now, or the one that it has already if that is the same; isNew tells
+// whether it had none of that name. An earlier version gives way, so that nobody finds neither.
+func (d *Desk) Activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
+	err = d.exclusively(ctx, s, func(ctx context.Context) error {
+		is, isNew, err = d.activate(ctx, s, name)
+		return err
+	})
+	return is, isNew, err
+}
+
+func (d *Desk) activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
+	was := s.Skills()
+	i, found := position(was, name)
+	if !found && len(was) >= policy.MaxSkills {
+		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, the limit", fault.Show(s.ID), len(was)).WithHint("deactivate one")
+	}
+	is, l := d.lease(s, name)
+	if l == nil {
+		return is, false, skills.NotFound(name)
+	}
+	if found && was[i].Tree == is.Tree {
+		l.Release()
+		return was[i], false, nil
+	}
+	now := slices.Clone(was)
+	if !found {
+		now = slices.Insert(now, i, is)
+	}
+	now[i] = is
+	// The record first: what it does not have would be swept away below a mount if boxd died in between.
+	s.SetSkills(now)
+	if err = d.keep(s); err == nil {
+		err = d.mount(ctx, s, &is)
+	}
+	if err != nil {
+		s.SetSkills(was)
+		err = errors.Join(err, d.keep(s))
+		l.Release()
+		return is, false, err
+	}
+	now = slices.Clone(now)
+	now[i] = is
+	s.SetSkills(now)
+	d.set(s.Key, name, l)
+	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is active"})
+	return is, !found || was[i].Missing, d.keep(s)
+}
+
+// Deactivate takes a skill from a living session. One in use is refused, with a mounts.Busy, unless force is set: what
+// is open of it then stays so, and nothing else can be opened.
+func (d *Desk) Deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
+	return d.exclusively(ctx, s, func(ctx context.Context) error {
+		list := s.Skills()
+		i, found := position(list, name)
+		if !found {
+			f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("boxctl inspect shows those that are")
+			f.Field, f.Value = "skill", name
+			return f
+		}
+		if k := &list[i]; !k.Missing {
+			req := request(s, k)
+			req.Op, req.Force = isolation.MountRemove, force
+			done, err := d.boxes.ChangeMount(ctx, req)
+			if err != nil {
+				return failure(s, k, err)
+			}
+			if done.Busy {
+				return mounts.InUse("skill "+fault.Show(name), done.Users)
+			}
+		}
+		s.SetSkills(slices.Delete(list, i, i+1))
+		if err := d.keep(s); err != nil {
+			return err // it is mounted again by the next boxd, which has it in the record
+		}
+		d.set(s.Key, name, nil)
+		s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
+		return nil
+	})
+}
+
+func position(list []policy.ActiveSkill, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(k policy.ActiveSkill, n string) int { return cmp.Compare(k.Name, n) })
+}
+
+// mount has a skill mounted, if it is not, and notes what the kernel has made of it.
+func (d *Desk) mount(ctx context.Context, s *session.Session, k *policy.ActiveSkill) error {
+	done, err := d.boxes.ChangeMount(ctx, request(s, k))
+	if err != nil {
+		return failure(s, k, err)
+	}
+	k.Attrs = mounts.Attributes(done.Attrs)
+	return nil
+}
+
+// request asks for the mount of a skill.
+func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
+	space, tree, _ := strings.Cut(k.Tree, "/"+skillpath.Trees+"/")
+	return &isolation.ChangeMount{
+		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: Target(k.Name)},
+		Skill: isolation.Skill{Owner: s.Owner.Name, BuiltIn: space == skillpath.BuiltIn, Tree: tree},
+	}
+}
+
+// Target is where a skill is in a box.
+func Target(name string) string { return path.Join(isolation.SkillsDir, name) }
+
+// errVanished means that the files of a skill are not where the store has them.
+var errVanished = errors.New("its files are gone")
+
+// failure is what the keeper says of a change.
+func failure(s *session.Session, k *policy.ActiveSkill, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	switch {
+	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
+		return fault.Errorf(fault.Unavailable, "the skills of session %s cannot be changed now: %w", fault.Show(s.ID), err).
+			WithHint("boxd starts another keeper; try again")
+	case errors.Is(err, unix.ESRCH):
+		return session.Gone(s.ID)
+	case ok && step.Step == isolation.StepMountSource && step.Errno == unix.ENOENT:
+		return fmt.Errorf("skill %q of %s: %w", k.Name, s.Owner.Name, errVanished)
+	case ok && step.Refused != nil:
+		f := fault.Field("skill", step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict)
+		return f.WithHint("deactivate it, and activate it again")
+	case ok && step.Errno == unix.ENOENT:
+		return fault.Errorf(fault.Conflict, "the box of session %s was made by an earlier boxd, and has no place for skills", fault.Show(s.ID)).
+			WithHint("make another session")
+	}
+	return fmt.Errorf("skill %q in session %q: %w", k.Name, s.ID, err)
+}

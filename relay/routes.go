@@ -65,6 +65,8 @@ func routes() []route.Route {
 		line("GET /v1/sessions/{id}/mounts", access.Viewer, "owner", mounts.List),
 		line("PUT /v1/sessions/{id}/mounts", access.User, "owner", mounts.Add),
 		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target force", mounts.Remove),
+		line("PUT /v1/sessions/{id}/skills/{skill}", access.User, "owner", skills.Activate),
+		line("DELETE /v1/sessions/{id}/skills/{skill}", access.User, "owner force", skills.Deactivate),
 		line("POST /v1/sessions/{id}/fs/read", access.User, "owner", files.Read),
 		line("POST /v1/sessions/{id}/fs/write", access.User, "owner", files.Write),
 		line("POST /v1/sessions/{id}/fs/edit", access.User, "owner", files.Edit),

@@ -42,6 +42,7 @@ type SessionRequest struct {
 	TTL             *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
 	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
+	Skills          []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
@@ -94,6 +95,7 @@ type Session struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Mounts          []Mount           `json:"mounts"`
+	Skills          []SessionSkill    `json:"skills,omitempty"`
 	Env             []string          `json:"env"` // names only
 	Labels          map[string]string `json:"labels,omitempty"`
 	// Enforcement says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs",

@@ -41,6 +41,7 @@ type PlannedSession struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Mounts          []Mount           `json:"mounts"`
+	Skills          []string          `json:"skills,omitempty"`
 	Env             []string          `json:"env"` // names only
 }
 

@@ -129,3 +129,13 @@ type SkillProblem struct {
 type SkillCandidates struct {
 	Candidates []SkillCandidate `json:"candidates"`
 }
+
+// SessionSkill is a skill of a session. Missing is one that was to be there, and is not: it has no target.
+type SessionSkill struct {
+	Name       string    `json:"name"`
+	Target     string    `json:"target,omitempty"` // its directory in the box
+	Digest     string    `json:"digest,omitempty"` // of the version that is mounted
+	Since      time.Time `json:"since"`
+	Attributes []string  `json:"attributes,omitempty"` // of the mount, read back from the kernel: "ro", "nosuid", "nodev", "nosymfollow"
+	Missing    bool      `json:"missing,omitempty"`
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/activation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -39,10 +40,22 @@ func Session(i supervisor.Info) api.Session {
 	for _, m := range i.Settings.Mounts {
 		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
+	for _, k := range i.Skills {
+		s.Skills = append(s.Skills, Skill(&k))
+	}
 	if !i.Expires.IsZero() {
 		s.ExpiresAt = &i.Expires
 	}
 	return s
+}
+
+// Skill describes a skill of a session.
+func Skill(k *policy.ActiveSkill) api.SessionSkill {
+	w := api.SessionSkill{Name: k.Name, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Missing: k.Missing}
+	if !k.Missing {
+		w.Target = activation.Target(k.Name)
+	}
+	return w
 }
 
 // Enforced says what keeps each limit.

@@ -97,10 +97,33 @@ func (c *contract) skills() {
 	c.refused(403, "skill", ask{route: "DELETE " + file, p: "create-skill", query: "path=x"})
 	c.refused(404, "path", ask{route: "DELETE " + file, p: "make-report", query: "path=none"})
 
+	c.activation()
 	c.imports()
 	c.gets(204, ask{route: "DELETE " + one, p: "make-report"})
 	c.refused(404, "skill", ask{route: "DELETE " + one, p: "make-report"})
 	c.refused(403, "skill", ask{route: "DELETE " + one, p: "create-skill"})
+}
+
+// activation gives the living session s the skill make-report, and takes it away.
+func (c *contract) activation() {
+	const add, remove = "PUT /v1/sessions/{id}/skills/{skill}", "DELETE /v1/sessions/{id}/skills/{skill}"
+	c.refused(404, "skill", ask{route: remove, s: "s", p: "make-report"})
+	var k api.SessionSkill
+	c.reads(c.gets(201, ask{route: add, s: "s", p: "make-report"}), &k)
+	if k.Target != "/skills/make-report" || strings.Join(k.Attributes, ",") != "ro,nosuid,nodev,nosymfollow" || k.Missing {
+		c.t.Errorf("%+v", k)
+	}
+	c.gets(200, ask{route: add, s: "s", p: "make-report"})
+	c.refused(404, "skill", ask{route: add, s: "s", p: "none"})
+	c.refused(404, "", ask{route: add, s: "none", p: "make-report"})
+	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "sits", body: `{"argv":["sleep","1000"],"cwd":"/skills/make-report"}`})
+	if p := c.refused(409, "", ask{route: remove, s: "s", p: "make-report"}); len(p.Users) != 1 || p.Users[0].Path != "/skills/make-report" {
+		c.t.Errorf("in use by %+v", p.Users)
+	}
+	c.refused(400, "force", ask{route: remove, s: "s", p: "make-report", query: "force=maybe", odd: true})
+	c.gets(204, ask{route: remove, s: "s", p: "make-report", query: "force=true"})
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "sits"})
+	c.refused(404, "skill", ask{route: remove, s: "s", p: "make-report"})
 }
 
 // imports brings skills in, as an archive and from the session s.

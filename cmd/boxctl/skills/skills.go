@@ -36,7 +36,7 @@ needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the ru
 		Args: ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(s.list(), s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan())
+	cmd.AddCommand(s.list(), s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(), s.deactivate())
 	return cmd
 }
 

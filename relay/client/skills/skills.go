@@ -152,3 +152,24 @@ func body(from *Import) any {
 	}
 	return from.Archive
 }
+
+// Activate gives a session a skill, as it is now; isNew is false if it had one of that name.
+func (c Client) Activate(ctx context.Context, session, name string) (k api.SessionSkill, isNew bool, err error) {
+	status, err := c.About(ctx, http.MethodPut, session, active(name), nil, &k)
+	return k, status == http.StatusCreated, err
+}
+
+// Deactivate takes a skill from a session. One in use is refused, and mounts.UsersOf tells who uses it; with force, what
+// is open of it stays open.
+func (c Client) Deactivate(ctx context.Context, session, name string, force bool) error {
+	path := active(name)
+	if force {
+		path += "?force=true"
+	}
+	_, err := c.About(ctx, http.MethodDelete, session, path, nil, nil)
+	return err
+}
+
+func active(name string) string {
+	return "/skills/" + strings.ReplaceAll(url.PathEscape(name), ".", "%2E")
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/skills"
+)
+
+// No program of a box changes a skill that it has, by whatever name it gets at it: what the kernel says is that the
+// mount is read-only. Nobody moves a skill, puts something beside it or over it, and nothing of the store is elsewhere
+// in the box. In the end the store has what it had.
+func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	c := skills.Client{Client: d.Client}
+	if _, err := c.Create(t.Context(), &api.SkillRequest{Name: "one", Description: "Does it."}); err != nil {
+		t.Fatal(err)
+	}
+	k, err := c.WriteFile(t.Context(), "one", &api.SkillFileWrite{Path: "bin/run", Content: "#!/bin/sh\necho ran\n", Executable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Skills: []string{"one"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Activate(t.Context(), "s", "create-skill"); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, d, "s", "/skills/one/bin/run"); got != "ran\n" {
+		t.Errorf("its program: %q", got)
+	}
+	fails := func(line string, words ...string) {
+		t.Helper()
+		r, err := d.Exec(t.Context(), "s", &api.ExecRequest{Command: &line})
+		said := func(word string) bool { return strings.Contains(r.Stderr, word) }
+		if err != nil || r.ExitCode == nil || *r.ExitCode == 0 || len(words) > 0 && !slices.ContainsFunc(words, said) {
+			t.Errorf("%s: %+v, %v", line, r, err)
+		}
+	}
+	const readOnly, closed = "Read-only file system", "Permission denied" // of what is opened the kernel asks the modes first
+	for _, at := range []string{"/skills/one", "/skills/create-skill", "/proc/self/root/skills/one", "/proc/self/cwd/../skills/one", "/workspace/link"} {
+		sh(t, d, "s", "ln -sfn /skills/one /workspace/link")
+		for _, line := range []string{
+			"touch %s/new", "mkdir %s/new", "echo x >%s/SKILL.md", "rm -f %s/SKILL.md", "chmod 777 %s/SKILL.md", "mv %s/SKILL.md /tmp", "mv %[1]s/SKILL.md %[1]s/x",
+			"ln -s / %s/link", "ln %[1]s/SKILL.md %[1]s/hard", "chown box %s/SKILL.md", "exec 7<%s/SKILL.md; echo x >/proc/self/fd/7", "cd -P %s && echo x >SKILL.md",
+		} {
+			fails(fmt.Sprintf(line, at), readOnly)
+		}
+		for _, line := range []string{"echo x >>%s/SKILL.md", "touch %s/SKILL.md", "truncate -s0 %s/SKILL.md"} {
+			fails(fmt.Sprintf(line, at), readOnly, closed)
+		}
+	}
+	for _, line := range []string{
+		"ln /skills/one/SKILL.md /tmp/hard", "mv /skills/one /skills/two", "mv /skills/one /tmp", "mv /skills /tmp", "rmdir /skills/one", "mkdir /skills/two", "touch /skills/x", "ln -s /tmp /skills/two",
+		"umount /skills/one", "umount /skills", "mount -o remount,rw,bind /skills/one", "mount --bind /tmp /skills/one", "mount -t tmpfs tmpfs /skills", "mv /tmp /skills/one",
+		"cd /skills/one/../../trees", "ls " + d.State, "ls /var/lib/boxd/skills",
+	} {
+		fails(line)
+	}
+	// By the names of a session's mounts nobody comes there either.
+	for _, target := range []string{"/skills/one", "/skills", "/skills/x"} {
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "other", Mounts: []api.Mount{{Source: filepath.Join(d.State, "skills"), Target: target}}})
+		if err == nil {
+			t.Errorf("a session has a mount on %s", target)
+		}
+	}
+	if now, err := c.Get(t.Context(), "one"); err != nil || now.Digest != k.Digest {
+		t.Errorf("%s, was %s; %v", now.Digest, k.Digest, err)
+	}
+	found := 0
+	err = filepath.Walk(filepath.Join(d.State, "skills"), func(path string, info os.FileInfo, err error) error {
+		if err == nil && strings.Contains(path, "/trees/") && info.Mode().IsRegular() {
+			if found++; info.Mode().Perm()&0o022 != 0 {
+				t.Errorf("%s is %v", path, info.Mode())
+			}
+		}
+		return err
+	})
+	if err != nil || found < 3 {
+		t.Errorf("%d files, %v", found, err)
+	}
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
+	"github.com/boxd-dev/boxd/relay/client/skills"
+)
+
+// skill makes a skill with a file "text", which has that text.
+func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
+	t.Helper()
+	c := skills.Client{Client: d.Client}
+	_, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
+	if err == nil {
+		err = reword(t, d, name, text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reword gives a skill another text, and so another version.
+func reword(t *testing.T, d *boxtest.Daemon, name, text string) error {
+	t.Helper()
+	_, err := skills.Client{Client: d.Client}.WriteFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
+	return err
+}
+
+// activate gives a session a skill; isNew says whether it must have had none of that name.
+func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.SessionSkill {
+	t.Helper()
+	k, fresh, err := skills.Client{Client: d.Client}.Activate(t.Context(), id, name)
+	if err != nil || fresh != isNew {
+		t.Fatalf("activate %s: new %v, %v", name, fresh, err)
+	}
+	return k
+}
+
+func deactivate(t *testing.T, d *boxtest.Daemon, id, name string, force bool) error {
+	t.Helper()
+	return skills.Client{Client: d.Client}.Deactivate(t.Context(), id, name, force)
+}
+
+// trees are the versions of skills that are on the disk, of all users.
+func trees(t *testing.T, d *boxtest.Daemon) int {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// A session has the skills it was made with, read-only, and no other; one that is not there is named, and nothing
+// fails for it. Nothing of it is in the workspace.
+func TestASessionIsMadeWithSkills(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	skill(t, d, "one", "first")
+	skill(t, d, "two", "second")
+	req := api.SessionRequest{ID: "s", Skills: []string{"one", "gone", "create-skill", "one"}}
+	s := create(t, d, req)
+	if len(s.Skills) != 3 || s.Skills[0].Name != "create-skill" || s.Skills[1].Name != "gone" || s.Skills[2].Name != "one" {
+		t.Fatalf("%+v", s.Skills)
+	}
+	if k := s.Skills[1]; !k.Missing || k.Target != "" || k.Digest != "" {
+		t.Errorf("missing: %+v", k)
+	}
+	if k := s.Skills[2]; k.Missing || k.Target != "/skills/one" || !strings.HasPrefix(k.Digest, "sha256:") || !slices.Equal(k.Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
+		t.Errorf("mounted: %+v", k)
+	}
+	if got := succeeds(t, d, "s", sh("ls -A /skills /workspace; cat /skills/one/text; head -c3 /skills/create-skill/SKILL.md")); got != "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---" {
+		t.Errorf("in the box: %q", got)
+	}
+	if again, isNew, err := d.Create(t.Context(), &req); err != nil || isNew || len(again.Skills) != 3 {
+		t.Errorf("again: %+v, %v, %v", again, isNew, err)
+	}
+	req.Skills = []string{"two"}
+	if _, _, err := d.Create(t.Context(), &req); problemOf(t, err).Status != 409 || problemOf(t, err).Field != "skills" {
+		t.Errorf("with others: %v", err)
+	}
+	create(t, d, api.SessionRequest{ID: "none"})
+	if got := succeeds(t, d, "none", sh("ls -A /skills")); got != "" {
+		t.Errorf("a session without any has %q", got)
+	}
+}
+
+// Skills come and go while a program runs, which finds them at once; a workspace that nobody may write to is no matter.
+// What is in use is not taken away without force.
+func TestSkillsComeAndGo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, lends)
+	work := lent(t, d, "work")
+	skill(t, d, "one", "first")
+	skill(t, d, "two", "second")
+	create(t, d, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "ro"}}})
+	process(t, d, "s", "sits", &api.ProcessRequest{Argv: []string{"sh", "-c", "until cd /skills/one; do sleep 0.1; done; touch /tmp/in; while ! [ -e /skills/two/text ]; do sleep 0.1; done; touch /tmp/seen; exec sleep 10000"}})
+	if k := activate(t, d, "s", "one", true); k.Target != "/skills/one" || !slices.Contains(k.Attributes, "ro") {
+		t.Errorf("%+v", k)
+	}
+	activate(t, d, "s", "one", false)
+	if got := succeeds(t, d, "s", sh("ls /skills")); got != "one\n" {
+		t.Errorf("not activated and there: %q", got)
+	}
+	activate(t, d, "s", "two", true)
+	boxtest.Eventually(t, "the program sees both", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /tmp")), "seen") })
+	err := deactivate(t, d, "s", "one", false)
+	if users := mounts.UsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || users[0].Path != "/skills/one" {
+		t.Errorf("in use: %v, %+v", err, users)
+	}
+	if err := deactivate(t, d, "s", "one", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeeds(t, d, "s", sh("ls /skills; cat /skills/two/text; ls -A /workspace")); got != "two\nsecondname\n" {
+		t.Errorf("left is %q", got)
+	}
+	if e := problemOf(t, deactivate(t, d, "s", "one", false)); e.Status != 404 || e.Field != "skill" {
+		t.Errorf("twice: %+v", e.Problem)
+	}
+	if err := deactivate(t, d, "s", "two", false); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeeds(t, d, "s", sh("ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true")); got != "0\n" {
+		t.Errorf("left is %q", got)
+	}
+	if _, _, err := (skills.Client{Client: d.Client}).Activate(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
+		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+// A session keeps the version it has, whatever becomes of the skill; activated again it gets the one there is, and what
+// nobody has any more leaves the disk.
+func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	skill(t, d, "one", "first")
+	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one"}})
+	create(t, d, api.SessionRequest{ID: "other", Skills: []string{"one"}})
+	read := func(id string) string { return succeeds(t, d, id, sh("cat /skills/one/text")) }
+	if err := reword(t, d, "one", "second"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read("s"); got != "first" {
+		t.Errorf("after a change: %q", got)
+	}
+	activate(t, d, "s", "one", false)
+	if got := read("s") + read("other"); got != "secondfirst" || trees(t, d) != 2 {
+		t.Errorf("activated again: %q, %d trees", got, trees(t, d))
+	}
+	if err := (skills.Client{Client: d.Client}).Delete(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read("s") + read("other"); got != "secondfirst" {
+		t.Errorf("after its end: %q", got)
+	}
+	if err := deactivate(t, d, "s", "one", false); err != nil || trees(t, d) != 1 {
+		t.Errorf("%v, %d trees", err, trees(t, d))
+	}
+	if err := d.Delete(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "nothing is left of it", func() bool { return trees(t, d) == 0 })
+}
+
+// What sessions have is held by the next boxd too, and found again by the next keeper; the rest is swept away.
+func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	skill(t, d, "one", "first")
+	skill(t, d, "two", "second")
+	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one", "gone"}})
+	create(t, d, api.SessionRequest{ID: "other"})
+	activate(t, d, "other", "two", true)
+	c := skills.Client{Client: d.Client}
+	for _, name := range []string{"one", "two"} {
+		if err := c.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := trees(t, d)
+	d.Kill()
+	d.Restart()
+	if after := trees(t, d); before != 2 || after != 2 {
+		t.Errorf("%d trees, then %d", before, after)
+	}
+	s, err := d.Session(t.Context(), "s")
+	if err != nil || len(s.Skills) != 2 || !s.Skills[0].Missing || s.Skills[1].Target != "/skills/one" {
+		t.Fatalf("%+v, %v", s.Skills, err)
+	}
+	if got := succeeds(t, d, "s", sh("cat /skills/one/text")) + succeeds(t, d, "other", sh("cat /skills/two/text; grep -c ' /skills/' /proc/self/mountinfo")); got != "firstsecond1\n" {
+		t.Errorf("found %q", got)
+	}
+	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "another keeper takes it away", func() bool { return deactivate(t, d, "s", "one", false) == nil })
+	if got := succeeds(t, d, "s", sh("ls -A /skills")); got != "" || trees(t, d) != 1 {
+		t.Errorf("left is %q, %d trees", got, trees(t, d))
+	}
+	if err := d.Delete(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "nothing is left of the others", func() bool { return trees(t, d) == 0 })
+}
+
+// Nobody has the skills of others, not even by their names or by where they are.
+func TestSkillsOfOthersAreNotThere(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	skill(t, d, "one", "first")
+	here, err := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
+	if err != nil || len(here) != 1 {
+		t.Fatalf("%v, %v", here, err)
+	}
+	tree := strings.TrimPrefix(here[0], filepath.Join(d.State, "skills")+"/")
+	names, err := json.Marshal([]string{"one", "../one", "../../" + tree, tree, here[0], "."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := asOther(
+		t, d,
+		request("POST", "/v1/sessions", `{"id":"s1","skills":`+string(names)+`}`),
+		request("PUT", "/v1/sessions/s1/skills/one", ""),
+		request("PUT", "/v1/sessions/s1/skills/..%2Fone", ""),
+		request("PUT", "/v1/sessions/s1/skills/"+url.PathEscape(tree), ""),
+		request("PUT", "/v1/sessions/s1/skills/create-skill", ""),
+		request("POST", "/v1/sessions/s1/exec", `{"command":"ls -A /skills"}`),
+	)
+	s := decode[api.Session](t, theirs[0])
+	if theirs[0].Code != 201 || len(s.Skills) != 6 || slices.ContainsFunc(s.Skills, func(k api.SessionSkill) bool { return !k.Missing }) {
+		t.Errorf("%s", theirs[0].Body)
+	}
+	for _, a := range theirs[1:4] {
+		if a.Code != 404 {
+			t.Errorf("%d: %s", a.Code, a.Body)
+		}
+	}
+	if r := decode[api.ExecResult](t, theirs[5]); theirs[4].Code != 201 || r.Stdout != "create-skill\n" {
+		t.Errorf("%s, %s", theirs[4].Body, show(r))
+	}
+}

@@ -94,7 +94,7 @@ func mayImport() map[string]string {
 		"supervisor/doctor":     "supervisor/driver supervisor/policy cgroup/usage isolation internal/fault internal/quantity",
 		"supervisor/failure":    "supervisor/policy cgroup isolation isolation/client internal/fault",
 		"supervisor/result":     "supervisor/policy cgroup cgroup/usage isolation internal/quantity",
-		"supervisor/records":    "supervisor/policy isolation isolation/output internal/durable internal/fdpass",
+		"supervisor/records":    "access supervisor/policy isolation isolation/output internal/durable internal/fdpass",
 		"supervisor/gate":       "internal/durable internal/fault",
 		"supervisor/session":    "supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
 		"supervisor/mounts":     "access supervisor/driver supervisor/events supervisor/policy supervisor/session isolation isolation/client internal/fault",

@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -25,7 +24,7 @@ import (
 
 func (v *Supervisor) writeRecord(s *Session) error {
 	return v.records.Write(&records.Record{
-		ID: s.ID, Key: s.Key, Owner: ownerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
+		ID: s.ID, Key: s.Key, Owner: records.OwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
 		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: s.Live(), Skills: s.Skills(),
 	})
 }
@@ -171,7 +170,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
 	}
 	if r, err := v.records.Read(key); err == nil {
-		owner := principalOf(r.Owner)
+		owner := r.Owner.Principal()
 		v.tidy(ctx, key, isolation.Caller{UID: owner.UID, GID: owner.GID, Groups: owner.Groups}, &r.Settings, r.Live)
 	}
 	if err := v.records.Remove(key); err != nil {
@@ -194,7 +193,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: r.ID, Owner: principalOf(r.Owner), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills,
+		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills,
 	})
 	s.SetBoxKey(r.Box)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
@@ -228,22 +227,4 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	v.sessions[key] = s
 	v.mu.Unlock()
 	return s, nil
-}
-
-// ownerOf is what a record has of a principal.
-func ownerOf(p Principal) records.Owner {
-	return records.Owner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin), Role: p.Role.String()}
-}
-
-// principalOf is the principal of a record.
-func principalOf(o records.Owner) Principal {
-	p := Principal{Name: o.Name, UID: o.UID, GID: o.GID, Groups: o.Groups, Role: access.User}
-	var role access.Role
-	switch err := role.UnmarshalText([]byte(o.Role)); {
-	case o.Admin:
-		p.Role = access.Admin
-	case err == nil && role > 0 && role < access.Admin:
-		p.Role = role
-	}
-	return p
 }

@@ -273,28 +273,6 @@ func TestASupervisorIsIdleWithoutSessionsAndAliveWhileItsReaperIs(t *testing.T) 
 	}
 }
 
-// A policy for a role holds a session that was taken over too.
-func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
-	t.Parallel()
-	for _, role := range []access.Role{access.Viewer, access.User, access.Operator, access.Admin} {
-		who := Principal{Name: "uid:7", UID: 7, GID: 8, Groups: []uint32{9}, Role: role}
-		if got := principalOf(ownerOf(who)); got.Role != role {
-			t.Errorf("%s comes back as %s", role, got.Role)
-		}
-		old := ownerOf(who)
-		old.Role = "" // as an earlier boxd has written it
-		if got := principalOf(old); (got.Role == access.Admin) != (role == access.Admin) || got.Role == 0 {
-			t.Errorf("%s of an earlier boxd comes back as %s", role, got.Role)
-		}
-	}
-	odd := ownerOf(Principal{Name: "uid:7", Role: access.User})
-	for _, text := range []string{"admin", "king", "none"} { // a record makes nobody an admin by that word alone
-		if odd.Role = text; principalOf(odd).Role != access.User {
-			t.Errorf("%q comes back as %s", text, principalOf(odd).Role)
-		}
-	}
-}
-
 // One who goes while it waits for its turn has begun nothing, and holds nothing.
 func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -45,6 +46,24 @@ type Owner struct {
 	Groups []uint32 `json:"groups,omitempty"`
 	Admin  bool     `json:"admin,omitempty"`
 	Role   string   `json:"role,omitempty"` // "": an earlier boxd has written it, and Admin tells
+}
+
+// OwnerOf is what a record has of a principal.
+func OwnerOf(p access.Principal) Owner {
+	return Owner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin), Role: p.Role.String()}
+}
+
+// Principal is who a record has. A role that nobody knows is that of a user.
+func (o *Owner) Principal() access.Principal {
+	p := access.Principal{Name: o.Name, UID: o.UID, GID: o.GID, Groups: o.Groups, Role: access.User}
+	var role access.Role
+	switch err := role.UnmarshalText([]byte(o.Role)); {
+	case o.Admin:
+		p.Role = access.Admin
+	case err == nil && role > 0 && role < access.Admin:
+		p.Role = role
+	}
+	return p
 }
 
 // Dir is the directory of all records.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/records"
 )
@@ -133,5 +134,27 @@ func TestNonsenseIsNoEnvironment(t *testing.T) {
 	}
 	if _, _, err := records.ReadEnvironment(nil); err == nil {
 		t.Error("nothing is one")
+	}
+}
+
+// A policy for a role holds a session that was taken over too.
+func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
+	t.Parallel()
+	for _, role := range []access.Role{access.Viewer, access.User, access.Operator, access.Admin} {
+		who := access.Principal{Name: "uid:7", UID: 7, GID: 8, Groups: []uint32{9}, Role: role}
+		old := records.OwnerOf(who)
+		if got := old.Principal(); got.Role != role {
+			t.Errorf("%s comes back as %s", role, got.Role)
+		}
+		old.Role = "" // as an earlier boxd has written it
+		if got := old.Principal(); (got.Role == access.Admin) != (role == access.Admin) || got.Role == 0 {
+			t.Errorf("%s of an earlier boxd comes back as %s", role, got.Role)
+		}
+	}
+	odd := records.OwnerOf(access.Principal{Name: "uid:7", Role: access.User})
+	for _, text := range []string{"admin", "king", "none"} { // a record makes nobody an admin by that word alone
+		if odd.Role = text; odd.Principal().Role != access.User {
+			t.Errorf("%q comes back as %s", text, odd.Principal().Role)
+		}
 	}
 }

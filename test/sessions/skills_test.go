@@ -96,6 +96,21 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	}
 }
 
+// A box that was ahead of need is given the skills of its session too.
+func TestAWarmBoxIsGivenSkills(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
+	skill(t, d, "one", "first")
+	warm(t, d, 1)
+	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one"}})
+	if got := succeeds(t, d, "s", sh("cat /skills/one/text")); got != "first" {
+		t.Errorf("in the box: %q", got)
+	}
+	if !strings.Contains(d.Log(), "a box that was ahead of need") {
+		t.Error("the box was not warm")
+	}
+}
+
 // Skills come and go while a program runs, which finds them at once; a workspace that nobody may write to is no matter.
 // What is in use is not taken away without force.
 func TestSkillsComeAndGo(t *testing.T) {

@@ -321,6 +321,7 @@ type Profile struct {
 	Network         string            `json:"network"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	Mounts          string            `json:"mounts"`
+	Skills          []string          `json:"skills"` // names, of a session that asks for none
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
 	MemoryHigh      quantity.Size     `json:"memory_high"`

@@ -112,6 +112,7 @@ type Profile struct {
 	Network         string            `toml:"network"`
 	ReadOnlyRoot    bool              `toml:"read_only_root"`
 	Mounts          string            `toml:"mounts"`
+	Skills          []string          `toml:"skills"` // names, of a session that asks for none; one that is not there is told
 	CPUs            float64           `toml:"cpus"`
 	Memory          quantity.Size     `toml:"memory"`
 	MemoryHigh      quantity.Size     `toml:"memory_high"`
@@ -154,7 +155,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "read_only_root", "mounts", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -167,7 +168,7 @@ func LimitNames() []string {
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
-		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite,
+		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
 		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
 		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
@@ -336,6 +337,9 @@ func (p *Profile) validate() (errs []error) {
 	}
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
+	}
+	if _, err := skillsOf(p.Skills); err != nil {
+		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))
 	}
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {
 		bad("freeze_after", p.FreezeAfter, "0s to "+longestTimeout.String())

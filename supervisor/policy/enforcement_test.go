@@ -109,6 +109,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"languages.sh":              func(c *Config) { c.Languages["sh"] = Language{} },
 		"profiles.default.timeout":  func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = 1 }) },
 		"profiles.default.max_time": func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = longestTimeout + 1 }) },
+		"profiles.default.skills":   func(c *Config) { profile(c, func(p *Profile) { p.Skills = []string{"a\n"} }) },
 		"profiles.default.mounts":   func(c *Config) { profile(c, func(p *Profile) { p.Mounts = "x" }) },
 		"profiles.default.locked":   func(c *Config) { profile(c, func(p *Profile) { p.Locked = []string{"x"} }) },
 		"profiles.default.cpus":     func(c *Config) { profile(c, func(p *Profile) { p.CPUs = -1 }) },

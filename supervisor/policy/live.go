@@ -3,8 +3,10 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -37,6 +39,19 @@ const MaxSkills = 128
 
 // maxSkillName is more bytes than the name of any skill has.
 const maxSkillName = 1024
+
+// mergeSkills are the skills of a session: those it asks for, or those of its profile if it asks for none.
+func mergeSkills(name string, p *Profile, asked []string) ([]string, error) {
+	usual, err := skillsOf(p.Skills)
+	if err != nil || asked == nil {
+		return usual, err
+	}
+	list, err := skillsOf(asked)
+	if err == nil && slices.Contains(p.Locked, "skills") && !slices.Equal(list, usual) {
+		err = locked("skills", strings.Join(list, ", "), cmp.Or(strings.Join(usual, ", "), "none"), name)
+	}
+	return list, err
+}
 
 // skillsOf are the names of the skills that are asked for, each once. Whether they are there is not asked here.
 func skillsOf(names []string) ([]string, error) {

@@ -147,7 +147,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
 		return s, nil, err
 	}
-	if s.Skills, err = skillsOf(req.Skills); err != nil {
+	if s.Skills, err = mergeSkills(name, &p, req.Skills); err != nil {
 		return s, nil, err
 	}
 	if err := s.quotaFor(req); err != nil {

@@ -30,7 +30,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	base := api.Profile{
 		Image: "host", Network: "off", ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
 		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
-		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Locked: []string{},
+		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
 	}
 	readonly, basic, extended := base, base, base
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids, readonly.MaxTimeout = "ro", 0.5, 256*quantity.MiB, 64, *duration("1m")

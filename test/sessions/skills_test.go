@@ -96,6 +96,29 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	}
 }
 
+// A profile has skills for those who ask for none, and can lock them.
+func TestAProfileHasSkills(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.writer]\nskills = [\"one\", \"none\"]\n[profiles.strict]\nskills = [\"one\"]\nlocked = [\"skills\"]\n")
+	skill(t, d, "one", "first")
+	for id, want := range map[string]string{
+		`"profile":"writer"`: "none, one", `"profile":"writer","skills":[]`: "", `"profile":"writer","skills":["create-skill"]`: "create-skill", `"profile":"strict"`: "one",
+	} {
+		a := raw(t, d, "POST", "/v1/sessions", "{"+id+"}")
+		var names []string
+		for _, k := range decode[api.Session](t, a).Skills {
+			names = append(names, k.Name)
+		}
+		if got := strings.Join(names, ", "); a.Code != 201 || got != want {
+			t.Errorf("%s: %q, %s", id, got, a.Body)
+		}
+	}
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{Profile: "strict", Skills: []string{"create-skill"}})
+	if e := problemOf(t, err); e.Status != 403 || e.Field != "skills" {
+		t.Errorf("%+v", e.Problem)
+	}
+}
+
 // A box that was ahead of need is given the skills of its session too.
 func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	t.Parallel()

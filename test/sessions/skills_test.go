@@ -5,6 +5,7 @@ package sessions_test
 import (
 	"encoding/json"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -250,6 +251,44 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "nothing is left of the others", func() bool { return trees(t, d) == 0 })
+}
+
+// A boxd that has died after it has written down what a session is to have, and before it was mounted, leaves that to
+// the next one.
+func TestWhatTheRecordHasIsMounted(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	skill(t, d, "one", "first")
+	create(t, d, api.SessionRequest{ID: "s"})
+	d.Kill()
+	list, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
+	there, terr := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
+	if err != nil || terr != nil || len(list) != 1 || len(there) != 1 {
+		t.Fatalf("%q, %v; %q, %v", list, err, there, terr)
+	}
+	data, err := os.ReadFile(list[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := map[string]any{}
+	if err := json.Unmarshal(data, &record); err != nil {
+		t.Fatal(err)
+	}
+	tree := strings.TrimPrefix(there[0], filepath.Join(d.State, "skills")+"/")
+	record["skills"] = []any{map[string]any{"name": "one", "since": "2026-11-22T00:00:00Z", "digest": "sha256:0", "tree": tree}}
+	if data, err = json.Marshal(record); err == nil {
+		err = os.WriteFile(list[0], data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	if got := succeeds(t, d, "s", sh("cat /skills/one/text")); got != "first" {
+		t.Errorf("in the box: %q", got)
+	}
+	if err := deactivate(t, d, "s", "one", false); err != nil {
+		t.Error(err)
+	}
 }
 
 // Nobody has the skills of others, not even by their names or by where they are.

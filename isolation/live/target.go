@@ -116,12 +116,12 @@ func (p *place) removeMade(target, made string) {
 	defer restore()
 	for dir := target; ; dir = path.Dir(dir) {
 		parent, err := p.open(path.Dir(dir))
-		if err != nil {
-			return
+		if err == nil {
+			err = unix.Unlinkat(parent, path.Base(dir), unix.AT_REMOVEDIR)
+			unix.Close(parent)
 		}
-		err = unix.Unlinkat(parent, path.Base(dir), unix.AT_REMOVEDIR)
-		unix.Close(parent)
-		if err != nil || dir == made {
+		// One that is not there was not made, or was removed by who did not come any further.
+		if err != nil && !errors.Is(err, unix.ENOENT) || dir == made {
 			return
 		}
 	}

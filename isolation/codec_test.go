@@ -44,6 +44,7 @@ func keeperRequests() []*KeeperRequest {
 		}},
 		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
 		{Req: 15, Mount: &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
+		{Req: 16, Mount: &ChangeMount{Key: spec.Key, Op: MountLook, Mount: Mount{Target: "/mnt/b"}}},
 	}
 }
 
@@ -53,6 +54,7 @@ func keeperReplies() []*KeeperReply {
 		{Hello: &Greeting{Version: KeeperVersion}},
 		{Req: 1, Mounted: &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
 		{Req: 2, Mounted: &Mounted{Busy: true, Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
+		{Req: 3, Mounted: &Mounted{ID: 7, IDs: []uint64{1 << 40, 7}}},
 		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
 		{Req: 10, Listed: &Listed{}},
 		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
@@ -254,8 +256,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		differ string
 	}{
 		{*want, ""},
-		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 8, not 7"},
-		{Greeting{Version: 3}, "it speaks version 3, not 7"},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 9, not 8"},
+		{Greeting{Version: 3}, "it speaks version 3, not 8"},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},

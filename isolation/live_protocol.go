@@ -13,6 +13,7 @@ const (
 	MountReplace         // by another directory, so that the target is never bare
 	MountRemove
 	MountTidy // after the box has ended: remove the directories that were made for its mounts
+	MountLook // change nothing: what there is, to find out later what a change has come to that was interrupted
 )
 
 // MaxMountUsers is how many of those who use a mount are named.
@@ -21,12 +22,15 @@ const MaxMountUsers = 16
 // MaxStacked is how many mounts can be on one target: on kernels before 6.5 one that was replaced stays below.
 const MaxStacked = 64
 
+// MaxLooked is how many mounts of a living box there can be, at most.
+const MaxLooked = MaxMounts * MaxStacked
+
 // ChangeMount asks for another mount of a living box, in the place of one, or for the end of one.
 type ChangeMount struct {
 	Key    string
 	Op     MountOp
 	Caller Caller
-	Mount  Mount    // what is added; to remove, only the target; to tidy, the mount that Made is in
+	Mount  Mount    // what is added; to remove and to look, only the target; to tidy, the mount that Made is in
 	IDs    []uint64 // of the mounts on the target, the uppermost first: to replace and to remove
 	Made   string   // to remove and to tidy: the first of the directories that were made for the target
 	Target string   // to tidy: the last of them
@@ -57,7 +61,7 @@ func (c *ChangeMount) Validate() error {
 	if c.Made != "" && (!CleanAbsolute(c.Made) || !Within(c.Mount.Target, c.Made)) {
 		return &Refusal{"made", c.Made, "a path at or above the target"}
 	}
-	if c.Op == MountRemove {
+	if c.Op == MountRemove || c.Op == MountLook {
 		return nil
 	}
 	if c.Mount.Writable {
@@ -85,6 +89,9 @@ type Mounted struct {
 	// Users are those for whom it was not removed. Nothing has changed then.
 	Busy  bool
 	Users []MountUser
+	// IDs are, of a look, the mounts that are where a living box is given them, what is on a mount before that one. ID
+	// and Attrs then are of the one on the target, and Made is the first directory of that that is missing.
+	IDs []uint64
 }
 
 // MountUser is a process of the box that has something of a mount open.
@@ -148,8 +155,7 @@ func (d *decoder) changeMount() *ChangeMount {
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
 	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Tree: d.str()}
-	needed := c.Skill == (Skill{}) && (c.Op == MountReplace || c.Op == MountRemove)
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountTidy || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && needed
+	d.bad = d.bad || c.Op < MountAdd || c.Op > MountLook || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
 	return c
 }
 
@@ -166,6 +172,10 @@ func (e *encoder) mounted(m *Mounted) {
 			e.str(text[:min(len(text), MaxItem)])
 		}
 	}
+	e.u32(uint32(len(m.IDs)))
+	for _, id := range m.IDs {
+		e.u64(id)
+	}
 }
 
 func (d *decoder) mounted() *Mounted {
@@ -173,6 +183,9 @@ func (d *decoder) mounted() *Mounted {
 	for range d.count(16) {
 		m.Users = append(m.Users, MountUser{d.u32(), d.item(), d.item(), d.item()})
 	}
-	d.bad = d.bad || len(m.Users) > MaxMountUsers
+	for range d.count(8) {
+		m.IDs = append(m.IDs, d.u64())
+	}
+	d.bad = d.bad || len(m.Users) > MaxMountUsers || len(m.IDs) > MaxLooked
 	return m
 }

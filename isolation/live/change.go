@@ -22,8 +22,12 @@ func (l *Lender) Change(b *Box, req *isolation.ChangeMount) (*isolation.Mounted,
 	if req.Skill != (isolation.Skill{}) {
 		return l.skill(b, req)
 	}
-	if req.Op == isolation.MountRemove {
+	switch req.Op {
+	case isolation.MountLook:
+		return b.Look(req.Mount.Target)
+	case isolation.MountRemove:
 		return b.Remove(req.Mount.Target, req.IDs, req.Made, req.Force)
+	default:
 	}
 	src, err := l.open(req)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 type entry struct {
 	id, parent uint64
 	path       string // in the box, where it is at the moment
+	options    string // of the mount, with commas
 }
 
 // maxLine bounds a line of mountinfo. The path in it is as long as a box makes it, by directories in directories.
@@ -44,7 +45,7 @@ func parse(r io.Reader, each func(entry)) error {
 		if err != nil {
 			return unix.EPROTO
 		}
-		each(entry{id, parent, unescape(f[4])})
+		each(entry{id, parent, unescape(f[4]), f[5]})
 	}
 	return lines.Err()
 }

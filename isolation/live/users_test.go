@@ -24,7 +24,7 @@ func entries(text string) (list []entry, err error) {
 func TestMountinfoIsReadExactly(t *testing.T) {
 	t.Parallel()
 	got, err := entries(table)
-	want := []entry{{22, 1, "/"}, {31, 22, "/mnt/a b\\\tc"}, {1 << 32, 31, `/mnt/x\12`}, {32, 22, "/mnt/a\u00a0b\r\v/t"}}
+	want := []entry{{22, 1, "/", "ro,relatime"}, {31, 22, "/mnt/a b\\\tc", "ro,nosuid,nodev"}, {1 << 32, 31, `/mnt/x\12`, "ro"}, {32, 22, "/mnt/a\u00a0b\r\v/t", "ro"}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}

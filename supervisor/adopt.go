@@ -23,9 +23,10 @@ import (
 )
 
 func (v *Supervisor) writeRecord(s *Session) error {
+	live, mounting := s.Mounting()
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: records.OwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: s.Live(), Skills: s.Skills(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(),
 	})
 }
 
@@ -171,7 +172,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 	}
 	if r, err := v.records.Read(key); err == nil {
 		owner := r.Owner.Principal()
-		v.tidy(ctx, key, isolation.Caller{UID: owner.UID, GID: owner.GID, Groups: owner.Groups}, &r.Settings, r.Live)
+		v.tidy(ctx, key, isolation.Caller{UID: owner.UID, GID: owner.GID, Groups: owner.Groups}, &r.Settings, r.Mounting.Leftovers(r.Live))
 	}
 	if err := v.records.Remove(key); err != nil {
 		return fmt.Errorf("record of session %s: %w", key, err)
@@ -196,6 +197,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills,
 	})
 	s.SetBoxKey(r.Box)
+	s.SetMounting(r.Live, r.Mounting)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
@@ -223,6 +225,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	}
 	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
 	s.Resume(context.WithoutCancel(ctx), waiting, v.log)
+	v.settle(ctx, s)
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()

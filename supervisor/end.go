@@ -59,7 +59,8 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 		break
 	}
 	box.Close()
-	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, s.Live())
+	live, mounting := s.Mounting()
+	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, mounting.Leftovers(live))
 	_ = s.Exclusive(func() error { v.Skills.Release(s.Key); return nil })
 	s.DropProcesses()
 	<-forgotten

@@ -15,6 +15,18 @@ func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
 	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.writeRecord(s) }}
 }
 
+// settle finds out what has come of the change of a mount that an earlier boxd had begun. What cannot be found out now
+// is before the next change.
+func (v *Supervisor) settle(ctx context.Context, s *Session) {
+	_, change := s.Mounting()
+	if change == nil {
+		return
+	}
+	if err := v.Mounts(s).Settle(ctx); err != nil {
+		v.log.Warn("a change of a mount was interrupted, and is not settled", "session", s.ID, "target", change.Target, "error", err)
+	}
+}
+
 // tidy removes what was made in directories of the host for mounts of a session whose box has ended.
 func (v *Supervisor) tidy(ctx context.Context, key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) {
 	if err := mounts.Tidy(ctx, v.boxes, key, caller, settings.Mounts, live); err != nil {

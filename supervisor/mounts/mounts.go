@@ -104,6 +104,9 @@ func (c *Changer) exclusively(ctx context.Context, do func(context.Context) erro
 	return c.Session.Exclusive(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
+		if _, err := c.settle(ctx); err != nil {
+			return err
+		}
 		return do(ctx)
 	})
 }
@@ -129,34 +132,47 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 	if found {
 		req.Op, req.IDs = isolation.MountReplace, list[i].IDs
 	}
+	change, err := c.begin(ctx, list, m)
+	if err != nil {
+		return is, false, err
+	}
 	done, err := c.Boxes.ChangeMount(ctx, req)
 	if err != nil {
-		return is, false, c.failure(&m, err)
-	}
-	is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: Attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
-	if !found {
-		list = slices.Insert(list, i, is)
-	} else {
-		is.Made = list[i].Made
-		if done.Below {
-			is.IDs = append(is.IDs, list[i].IDs...)
-		}
-		list[i] = is
-	}
-	if err := c.keep(ctx, list); err != nil {
-		if found { // the old one has gone; the next try replaces this one
+		finished, err := c.interrupted(ctx, &m, err)
+		if !finished {
 			return is, false, err
 		}
-		_, uerr := c.Boxes.ChangeMount(ctx, c.removal(&is, true))
-		return is, false, errors.Join(err, uerr, c.keep(ctx, slices.Delete(list, i, i+1)))
+		list = c.Session.Live()
+		i, _ = position(list, m.Target)
+		is = list[i]
+	} else {
+		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: Attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+		if !found {
+			list = slices.Insert(list, i, is)
+		} else {
+			is.Made = list[i].Made
+			if done.Below {
+				is.IDs = append(is.IDs, list[i].IDs...)
+			}
+			list[i] = is
+		}
+		if err := c.keep(ctx, list, nil); err != nil {
+			if found { // the old one has gone; the next try replaces this one
+				return is, false, err
+			}
+			c.Session.SetMounting(slices.Delete(list, i, i+1), change)
+			_, serr := c.settle(ctx)
+			return is, false, errors.Join(err, serr)
+		}
 	}
 	c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "mount " + m.Target})
 	return is, !found, nil
 }
 
-// keep writes down what mounts there are. A session that is ending has no record any more.
-func (c *Changer) keep(ctx context.Context, list []policy.LiveMount) error {
-	c.Session.SetLive(list)
+// keep writes down what mounts there are, and which change of them has begun. A session that is ending has no record
+// any more.
+func (c *Changer) keep(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
+	c.Session.SetMounting(slices.Clone(list), change)
 	if err := c.Session.Await(ctx); err != nil {
 		return err
 	}
@@ -199,21 +215,25 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 				return fault.Field("target", target, "one without another mount on it: "+m.Target).Of(fault.Conflict).WithHint("remove that one first")
 			}
 		}
-		m := list[i]
-		list = slices.Delete(list, i, i+1)
-		req := c.removal(&m, force)
-		if heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return m.Made != "" && isolation.Within(o.Target, m.Made) }); heir >= 0 {
-			list[heir].Made = m.Made // which is needed by that one, and goes with it
-		}
-		done, err := c.Boxes.ChangeMount(ctx, req)
-		if err != nil {
-			return c.failure(&m.Mount, err)
-		}
-		if done.Busy {
-			return InUse("mount on "+fault.Show(m.Target), done.Users)
-		}
-		if err := c.keep(ctx, list); err != nil {
+		if _, err := c.begin(ctx, list, policy.Mount{Target: target}); err != nil {
 			return err
+		}
+		m := list[i]
+		done, err := c.Boxes.ChangeMount(ctx, c.removal(&m, force))
+		switch {
+		case err != nil:
+			if finished, err := c.interrupted(ctx, &m.Mount, err); !finished {
+				return err
+			}
+		case done.Busy:
+			if err := c.keep(ctx, list, nil); err != nil {
+				return err
+			}
+			return InUse("mount on "+fault.Show(m.Target), done.Users)
+		default:
+			if err := c.keep(ctx, without(list, i), nil); err != nil {
+				return err
+			}
 		}
 		c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "umount " + target})
 		return nil

@@ -23,6 +23,21 @@ type LiveMount struct {
 	Made string   `json:"made,omitempty"` // the first of the directories that were made for the target
 }
 
+// MountChange is a change of a mount that has begun, and of which nobody has said yet what has come of it.
+type MountChange struct {
+	Mount            // what is added, or takes the place of what is on its target; without a source that is removed
+	Known   []uint64 `json:"known,omitempty"`   // the numbers of the mounts that there were before
+	Missing string   `json:"missing,omitempty"` // the first of the directories of a new target that were not there
+}
+
+// Leftovers are, after the end of a box, the mounts for which directories may have been made.
+func (c *MountChange) Leftovers(live []LiveMount) []LiveMount {
+	if c == nil {
+		return live
+	}
+	return append(slices.Clip(live), LiveMount{Mount: c.Mount, Made: c.Missing})
+}
+
 // ActiveSkill is a skill that a session has.
 type ActiveSkill struct {
 	Name   string    `json:"name"`

@@ -34,6 +34,8 @@ type Record struct {
 	OneShot bool `json:"one_shot,omitempty"`
 	// Live are the mounts it was given while it lived.
 	Live []policy.LiveMount `json:"live_mounts,omitempty"`
+	// Mounting is the change of them that has begun.
+	Mounting *policy.MountChange `json:"mounting,omitempty"`
 	// Skills are those it has, and those it was to have.
 	Skills []policy.ActiveSkill `json:"skills,omitempty"`
 }

@@ -16,11 +16,18 @@ func (s *Session) Live() []policy.LiveMount {
 	return slices.Clone(s.live)
 }
 
-// SetLive says which they are. Only who has the session exclusively may.
-func (s *Session) SetLive(list []policy.LiveMount) {
+// Mounting lists them too, and says which change of them is under way; nil: none.
+func (s *Session) Mounting() ([]policy.LiveMount, *policy.MountChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.live = list
+	return slices.Clone(s.live), s.mounting
+}
+
+// SetMounting says which they are. Only who has the session exclusively may, and the change is not changed after that.
+func (s *Session) SetMounting(list []policy.LiveMount, change *policy.MountChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live, s.mounting = list, change
 }
 
 // Skills lists the skills of the session, and those it was to have, by their names.

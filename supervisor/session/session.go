@@ -99,7 +99,8 @@ type Session struct {
 	asleep   bool // frozen because nobody has used it: the next use thaws it
 	silent   int  // signs of life in a row that its PID 1 has not given
 	reason   EndReason
-	live     []policy.LiveMount // mounts it was given, by target
+	live     []policy.LiveMount  // mounts it was given, by target
+	mounting *policy.MountChange // the change of them that is under way
 	skills   []policy.ActiveSkill
 
 	processes map[string]*slot

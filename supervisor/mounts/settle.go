@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// settlePatience bounds how long it takes to find out what has come of a change. What is not known then is found out
+// before the next.
+const settlePatience = 15 * time.Second
+
+// begin writes down which change follows, and what there is before it: whoever dies over it, the next one knows what
+// has come of it.
+func (c *Changer) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
+	now, err := c.look(ctx, m.Target)
+	if err != nil {
+		return nil, c.failure(&m, err)
+	}
+	change := &policy.MountChange{Mount: m, Known: now.IDs}
+	if _, found := position(list, m.Target); !found {
+		change.Missing = now.Made
+	}
+	if err := c.keep(ctx, list, change); err != nil {
+		c.Session.SetMounting(list, nil)
+		return nil, err
+	}
+	return change, nil
+}
+
+func (c *Changer) look(ctx context.Context, target string) (*isolation.Mounted, error) {
+	return c.Boxes.ChangeMount(ctx, c.request(isolation.MountLook, policy.Mount{Target: target}))
+}
+
+// interrupted is what follows when a change has failed, of which nobody knows whether it was done: it may be finished
+// all the same.
+func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
+	if _, answered := errors.AsType[*isolation.StepError](err); answered { // what was made is removed by then
+		list, change := c.Session.Mounting()
+		told := *change
+		told.Missing = ""
+		c.Session.SetMounting(list, &told)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
+	defer cancel()
+	if finished, serr := c.settle(ctx); finished && serr == nil {
+		return true, nil
+	}
+	return false, c.failure(m, err)
+}
+
+// Settle finds out what has come of a change that was interrupted, with whoever made it: what was added without a word
+// is removed, and what was begun else is finished. Afterwards the list is what there is.
+func (c *Changer) Settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	return c.Session.Exclusive(func() error {
+		_, err := c.settle(ctx)
+		return err
+	})
+}
+
+func (c *Changer) settle(ctx context.Context) (finished bool, err error) {
+	list, change := c.Session.Mounting()
+	if change == nil {
+		return false, nil
+	}
+	now, err := c.look(ctx, change.Target)
+	if err != nil {
+		return false, c.failure(&change.Mount, err)
+	}
+	fresh := slices.DeleteFunc(slices.Clone(now.IDs), func(id uint64) bool { return slices.Contains(change.Known, id) })
+	if len(fresh) > 1 { // one change makes one
+		return false, fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: a change was interrupted, and which mount is of it is not clear", fault.Show(c.Session.ID)).
+			WithHint("try again; if that does not help, remove the session")
+	}
+	i, found := position(list, change.Target)
+	switch {
+	case !found && change.Source != "":
+		err = c.undo(ctx, change, fresh)
+	case !found:
+	case change.Source == "" || len(fresh) == 0:
+		list, finished, err = c.finishRemoval(ctx, list, i, now.IDs)
+		finished = finished && change.Source == ""
+	default:
+		list[i], err = c.finishReplacing(ctx, change, &list[i], fresh[0], now.IDs)
+		finished = err == nil
+	}
+	if err != nil {
+		return false, c.failure(&change.Mount, err)
+	}
+	return finished, c.keep(ctx, list, nil)
+}
+
+// undo takes away what was added, wherever it is, and what was made for it.
+func (c *Changer) undo(ctx context.Context, change *policy.MountChange, fresh []uint64) error {
+	if len(fresh) == 0 && change.Missing == "" {
+		return nil
+	}
+	_, err := c.Boxes.ChangeMount(ctx, c.removal(&policy.LiveMount{Mount: change.Mount, IDs: fresh, Made: change.Missing}, true))
+	return err
+}
+
+// finishRemoval removes what is left of a mount of which something has gone. One that is whole stays.
+func (c *Changer) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, gone bool, err error) {
+	m := list[i]
+	left := slices.DeleteFunc(slices.Clone(m.IDs), func(id uint64) bool { return !slices.Contains(now, id) })
+	if len(left) == len(m.IDs) {
+		return list, false, nil
+	}
+	req := c.removal(&m, true)
+	req.IDs = left
+	if _, err := c.Boxes.ChangeMount(ctx, req); err != nil {
+		return nil, false, err
+	}
+	return without(list, i), true, nil
+}
+
+// finishReplacing takes what is left of the old mount off the new one, if that is below it, and says what is there
+// then.
+func (c *Changer) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (is policy.LiveMount, err error) {
+	is = policy.LiveMount{Mount: change.Mount, Since: time.Now(), IDs: []uint64{id}, Made: old.Made}
+	var above []uint64
+	for _, o := range old.IDs {
+		switch at := slices.Index(now, o); {
+		case at < 0:
+		case at < slices.Index(now, id):
+			above = append(above, o)
+		default:
+			is.IDs = append(is.IDs, o)
+		}
+	}
+	if len(above) > 0 {
+		req := c.removal(old, true)
+		req.IDs, req.Made = above, ""
+		if _, err := c.Boxes.ChangeMount(ctx, req); err != nil {
+			return is, err
+		}
+	}
+	there, err := c.look(ctx, change.Target)
+	if err != nil {
+		return is, err
+	}
+	if there.ID != id { // a program of the box has moved it; it has what none is attached without
+		there.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
+	}
+	is.Attrs = Attributes(there.Attrs)
+	return is, nil
+}
+
+// without is a list without one of its mounts. Another one that needs the directories that were made for that has them
+// made for itself from then on.
+func without(list []policy.LiveMount, i int) []policy.LiveMount {
+	made := list[i].Made
+	list = slices.Delete(list, i, i+1)
+	heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return made != "" && isolation.Within(o.Target, made) })
+	if heir >= 0 {
+		list[heir].Made = made // which goes with it
+	}
+	return list
+}

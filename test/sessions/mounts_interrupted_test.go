@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
+)
+
+// tableOf lists the mounts of a box below what it has of itself: the number of the lowest of each, by their paths. What
+// is on a path more than once is in over.
+func tableOf(t *testing.T, pid uint32) (at map[string]uint64, over []string) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = map[string]uint64{}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		name := f[4]
+		if !strings.HasPrefix(name, "/mnt/") && !strings.HasPrefix(name, "/workspace/") {
+			continue
+		}
+		id, err := strconv.ParseUint(f[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, twice := at[name]; twice {
+			over = append(over, name)
+		}
+		at[name] = id
+	}
+	return at, over
+}
+
+// agree holds the list of a session against what is in its box.
+func agree(t *testing.T, d *boxtest.Daemon, s *api.Session, when string) (listed map[string]api.SessionMount) {
+	t.Helper()
+	list, err := mounts.List(t.Context(), d.Client, s.ID)
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	listed = map[string]api.SessionMount{}
+	for _, m := range list {
+		if !m.Live {
+			continue
+		}
+		listed[m.Target] = m
+		name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(s.PID)), "root", m.Target, "name"))
+		if err != nil || string(name) != filepath.Base(m.Source) || !slices.Equal(m.Attributes, []string{"ro", "nosuid", "nodev"}) {
+			t.Errorf("%s: %+v is in the list, and there is %q, %v", when, m, name, err)
+		}
+	}
+	at, over := tableOf(t, s.PID)
+	if !slices.Equal(slices.Sorted(maps.Keys(at)), slices.Sorted(maps.Keys(listed))) {
+		t.Errorf("%s: in the list %v, in the box %v", when, slices.Sorted(maps.Keys(listed)), at)
+	}
+	if len(over) > 0 && !keepsReplaced() {
+		t.Errorf("%s: more than one on %q", when, over)
+	}
+	return listed
+}
+
+// keepsReplaced reports whether this kernel leaves what was replaced below (before 6.5).
+func keepsReplaced() bool {
+	var u syscall.Utsname
+	_ = syscall.Uname(&u) // does not fail
+	var release []byte
+	for _, c := range u.Release {
+		release = append(release, byte(c))
+	}
+	var major, minor int
+	_, _ = fmt.Sscanf(string(release), "%d.%d", &major, &minor)
+	return major < 6 || major == 6 && minor < 5
+}
+
+// changes makes changes of mounts until it is told to stop, and says when each begins.
+func changes(t *testing.T, d *boxtest.Daemon, source string, targets []string, random *rand.Rand, stop *atomic.Bool, begins chan<- struct{}) {
+	two := filepath.Join(filepath.Dir(source), "two")
+	for !stop.Load() {
+		target := targets[random.IntN(len(targets))]
+		req := api.MountRequest{Source: source, Target: target, Mode: "ro", Replace: random.IntN(3) > 0}
+		if random.IntN(2) == 0 {
+			req.Source = two
+		}
+		select {
+		case begins <- struct{}{}:
+		default:
+		}
+		if random.IntN(3) == 0 {
+			_ = mounts.Remove(t.Context(), d.Client, "s", target, true)
+			continue
+		}
+		_, _, _ = mounts.Add(t.Context(), d.Client, "s", &req) // what has come of it is looked at afterwards
+	}
+}
+
+// boxd or its keeper is killed while mounts are added, replaced and removed, at any moment and as soon as the box has
+// changed. Afterwards there is what is listed, all of it can be removed, and nothing else is in the way.
+func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's
+	d := boxtest.Start(t, boxtest.Lasting, lends)
+	source := lent(t, d, "one", "two")
+	s := create(t, d, api.SessionRequest{ID: "s"})
+	targets := []string{"/mnt/a", "/mnt/deep/b", "/workspace/in/c"}
+	const rounds = 24
+	for round := range rounds {
+		keeper, killsKeeper, atChange := d.Keeper(), round%2 == 0, round%4 < 2
+		var (
+			stop   atomic.Bool
+			begins = make(chan struct{})
+			work   sync.WaitGroup
+			own    = rand.New(rand.NewPCG(seed, uint64(round)+1)) //nolint:gosec // a test's
+		)
+		work.Go(func() { changes(t, d, source, targets, own, &stop, begins) })
+		for range 1 + random.IntN(4) {
+			<-begins
+		}
+		if atChange {
+			before, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", s.PID))
+			for now := before; string(now) == string(before); {
+				now, _ = os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", s.PID))
+			}
+		} else {
+			for range random.IntN(1 << 14) {
+				runtime.Gosched()
+			}
+		}
+		when := fmt.Sprintf("round %d, boxd killed", round)
+		if killsKeeper {
+			when = fmt.Sprintf("round %d, keeper killed", round)
+			if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			stop.Store(true)
+			work.Wait()
+		} else {
+			stop.Store(true)
+			d.Kill()
+			work.Wait()
+			d.Restart()
+			agree(t, d, &s, when) // before any other change
+		}
+		boxtest.Eventually(t, "mounts are changed again", func() bool {
+			_, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: "/mnt/again", Mode: "ro"})
+			return err == nil
+		})
+		listed := agree(t, d, &s, when)
+		for _, target := range append(targets, "/mnt/again") {
+			if _, found := listed[target]; !found {
+				mount(t, d, "s", api.MountRequest{Source: source, Target: target})
+			}
+			unmount(t, d, "s", target)
+		}
+		if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+			t.Errorf("%s: left is %q", when, got)
+		}
+		agree(t, d, &s, when)
+		if t.Failed() {
+			t.Fatalf("seed %d; boxd:\n%s", seed, d.Log())
+		}
+	}
+}
+
+// putBelow puts a directory into a box below what is mounted on its target, as a keeper does first that replaces it; or
+// on top of that, as a keeper does on a kernel that cannot.
+func putBelow(t *testing.T, pid uint32, source, target string) {
+	t.Helper()
+	const beneath = 0x200 // MOVE_MOUNT_BENEATH
+	put := func() error {
+		tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(tree)
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return err
+		}
+		ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(ns)
+		if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(ns, unix.CLONE_NEWNS)); err != nil {
+			return err
+		}
+		err = unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH|beneath)
+		if errors.Is(err, unix.EINVAL) {
+			err = unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+		}
+		return err
+	}
+	done := make(chan error)
+	go func() { // waited for below
+		runtime.LockOSThread() // and never unlocked: the thread ends with it
+		done <- put()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recordOf is the file with the only record of a session.
+func recordOf(t *testing.T, d *boxtest.Daemon) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(d.Dir, "state", "sessions", "*.json"))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%q, %v", list, err)
+	}
+	return list[0]
+}
+
+// What boxd has done before it was killed, and not written down, is known from what it has written before that.
+func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
+	t.Parallel()
+	type record = map[string]json.RawMessage
+	read := func(t *testing.T, d *boxtest.Daemon) (r record) {
+		t.Helper()
+		text, err := os.ReadFile(recordOf(t, d))
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	const target = "/workspace/in/deep"
+	for name, tc := range map[string]struct {
+		has    bool   // a mount is there before
+		change string // as recorded
+		make   func(t *testing.T, d *boxtest.Daemon, s *api.Session, two string)
+		left   string // of what there is in the end
+	}{
+		"added": {change: `{"source":%q,"target":%q,"mode":"ro","known":%s,"missing":"/workspace/in"}`, make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, two string) {
+			mount(t, d, "s", api.MountRequest{Source: two, Target: target})
+		}},
+		"not added": {change: `{"source":%q,"target":%q,"mode":"ro","known":%s,"missing":"/workspace/in"}`, make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, _ string) {
+			succeeds(t, d, "s", sh("mkdir -p "+target))
+		}},
+		"replaced": {has: true, change: `{"source":%q,"target":%q,"mode":"ro","known":%s}`, left: "two", make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, two string) {
+			if _, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: target, Mode: "ro", Replace: true}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"half replaced": {has: true, change: `{"source":%q,"target":%q,"mode":"ro","known":%s}`, left: "two", make: func(t *testing.T, _ *boxtest.Daemon, s *api.Session, two string) {
+			putBelow(t, s.PID, two, target)
+			if _, over := tableOf(t, s.PID); !slices.Equal(over, []string{target}) {
+				t.Fatalf("more than one on %q", over)
+			}
+		}},
+		"not replaced": {has: true, change: `{"source":%q,"target":%q,"mode":"ro","known":%s}`, left: "one", make: func(*testing.T, *boxtest.Daemon, *api.Session, string) {}},
+		"removed": {has: true, change: `{"source":"","target":%[2]q,"mode":"","known":%[3]s}`, make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, _ string) {
+			unmount(t, d, "s", target)
+		}},
+		"not removed": {has: true, change: `{"source":"","target":%[2]q,"mode":"","known":%[3]s}`, left: "one", make: func(*testing.T, *boxtest.Daemon, *api.Session, string) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boxtest.Start(t, boxtest.Lasting, lends)
+			one := lent(t, d, "one", "two")
+			two := filepath.Join(filepath.Dir(one), "two")
+			s := create(t, d, api.SessionRequest{ID: "s"})
+			mount(t, d, "s", api.MountRequest{Source: one, Target: "/mnt/other"})
+			if tc.has {
+				mount(t, d, "s", api.MountRequest{Source: one, Target: target})
+			}
+			before, _ := tableOf(t, s.PID)
+			known, err := json.Marshal(slices.Collect(maps.Values(before)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := read(t, d)
+			tc.make(t, d, &s, two)
+			d.Kill()
+			r["mounting"] = json.RawMessage(fmt.Sprintf(tc.change, two, target, known))
+			text, err := json.Marshal(r)
+			if err == nil {
+				err = os.WriteFile(recordOf(t, d), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Restart()
+			listed := agree(t, d, &s, name)
+			if m, found := listed[target]; found != (tc.left != "") || found && filepath.Base(m.Source) != tc.left {
+				t.Errorf("there is %+v", listed)
+			}
+			if _, still := read(t, d)["mounting"]; still {
+				t.Error("the change is in the record still")
+			}
+			if tc.left == "" {
+				if got := succeeds(t, d, "s", sh("ls -A /workspace")); got != "" {
+					t.Errorf("left is %q", got)
+				}
+				mount(t, d, "s", api.MountRequest{Source: one, Target: target})
+			}
+			unmount(t, d, "s", target)
+			unmount(t, d, "s", "/mnt/other")
+			if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+				t.Errorf("left is %q", got)
+			}
+		})
+	}
+}

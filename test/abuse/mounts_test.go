@@ -60,53 +60,81 @@ func sh(t *testing.T, d *boxtest.Daemon, id, line string) string {
 	return r.Stdout
 }
 
+// renamer moves what is above a target to names that it never gives up again, at intervals of all lengths, and puts links
+// to all that matters into its place. What nothing is mounted in right after that it calls bare.
+const renamer = `
+	use strict;
+	my @links = ("/etc", "/proc/sys", "/proc/1/root", "..");
+	my $long = "x y\n" x 40;
+	for (my $i = 0; !-e "stop"; $i++) {
+		mkdir "a"; mkdir "a/b"; mkdir "a/b/t";
+		for (my $spin = 2 ** rand 14; $spin > 0; $spin--) {}
+		my ($from, $t) = $i % 2 ? ("a", "b/t") : ("a/b", "t");
+		if (rename $from, "moved $long$i") {
+			symlink $links[rand @links], $from;
+			rename "moved $long$i", "bare$i" unless -e "moved $long$i/$t/name";
+			unlink $from;
+		}
+		my $old = $i - 100;
+		for my $dir ("moved $long$old", "bare$old") { rmdir "$dir/b/t"; rmdir "$dir/b"; rmdir "$dir/t"; rmdir $dir; }
+		if ($i == 3) { open my $f, ">", "goes"; }
+	}
+	open my $f, ">", "stopped";`
+
 // A program renames the directories of a target, and puts links to all that matters in their places, while mounts
 // are made there and taken away (T20, T23). Each is where it was asked for, or refused; the files of the box's own
 // system stay what they are, and in the end nothing is left, in the box or on the host.
 func TestARenamerCatchesNoMount(t *testing.T) {
 	t.Parallel()
+	boxtest.RequireProgram(t, "perl")
 	d := boxtest.Start(t, lends)
 	source := lent(t, d, "one", 0)
 	work := lent(t, d, "work", 1000)
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}}); err != nil {
+	s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
+	if err != nil {
 		t.Fatal(err)
 	}
 	box, host := tables(t, d, "s")
-	hash := "sha256sum /etc/passwd /etc/group /proc/sys/kernel/ostype; ls -la /etc /proc/self/ns | grep -v total | sed 's/[0-9:]* *self//' | sort | sha256sum | head -c0"
+	hash := `{ find /etc -type f -exec sha256sum {} + | sort; find /etc /proc/sys/kernel -printf '%p %l %m %U\n' | sort; readlink /proc/1/root; cat /proc/sys/kernel/ostype; } 2>&1 | sha256sum`
 	system := sh(t, d, "s", hash)
-	script := `i=0
-		while ! [ -e stop ]; do
-			mkdir -p a/b 2>/dev/null
-			mv a c 2>/dev/null
-			ln -s /etc a 2>/dev/null || ln -s /proc/sys a
-			rm -f a; mv c a 2>/dev/null
-			mv a/b a/x 2>/dev/null; ln -s /proc/1 a/b 2>/dev/null; rm -f a/b; mv a/x a/b 2>/dev/null
-			i=$((i+1)); [ $i = 3 ] && touch /workspace/goes
-		done; touch /workspace/stopped`
-	if _, _, err := d.StartProcess(t.Context(), "s", "renamer", &api.ProcessRequest{Argv: []string{"sh", "-c", script}}); err != nil {
+	if _, _, err := d.StartProcess(t.Context(), "s", "renamer", &api.ProcessRequest{Argv: []string{"perl", "-e", renamer}}); err != nil {
 		t.Fatal(err)
 	}
 	exists := func(name string) func() bool {
 		return func() bool { _, err := os.Lstat(filepath.Join(work, name)); return err == nil }
 	}
 	boxtest.Eventually(t, "the renamer renames", exists("goes"))
-	made, refused := 0, 0
-	for range 300 {
+	const enough, most = 20, 5000
+	made, moved, refused := 0, 0, 0
+	for i := 0; i < 300 || i < most && min(made, moved, refused) < enough; i++ {
 		_, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: "/workspace/a/b/t", Mode: "ro"})
 		if err == nil {
 			made++
+			if at := mountedBelow(t, s.PID, "/workspace/"); len(at) != 1 || strings.HasPrefix(at[0], "/workspace/bare") {
+				t.Errorf("it is on %q: it never was where it was asked for", at)
+			}
 			// It may be moved about, and is found all the same.
 			if err := mounts.Remove(t.Context(), d.Client, "s", "/workspace/a/b/t", true); err != nil {
 				t.Fatalf("not removed: %v", err)
 			}
 			continue
 		}
-		refused++
-		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 400 && e.Status != 409 || e.Status == 400 && e.Field != "target" {
+		switch e, ok := errors.AsType[*client.Error](err); {
+		case ok && e.Status == 409 && strings.Contains(e.Detail, "was moved by a program"):
+			moved++
+		case ok && (e.Status == 409 || e.Status == 400 && e.Field == "target"):
+			refused++
+		default:
 			t.Fatalf("%v", err)
 		}
+		if at := mountedBelow(t, s.PID, "/workspace/"); len(at) > 0 {
+			t.Errorf("it was refused (%v), and is on %q", err, at)
+		}
 	}
-	t.Logf("%d made, %d refused", made, refused)
+	t.Logf("%d made, %d taken away as they were not in their place, %d refused before", made, moved, refused)
+	if made == 0 || moved == 0 || refused == 0 {
+		t.Error("nothing was tried of one kind")
+	}
 	if err := os.WriteFile(filepath.Join(work, "stop"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +148,21 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(source, "name")); err != nil || string(data) != "one" {
 		t.Errorf("the directory that was mounted has %q, %v", data, err)
 	}
+}
+
+// mountedBelow lists where mounts of a box are below a directory, as the kernel writes it.
+func mountedBelow(t *testing.T, pid uint32, dir string) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(line, " "); strings.HasPrefix(f[4], dir) {
+			list = append(list, f[4])
+		}
+	}
+	return list
 }
 
 // Targets that a program has put links at are refused, live and when a box is made of a directory that another box

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs a command that tests real machines, and once more those of its tests that have failed, alone: what
-# a busy or emulated machine has not given a test in time is told from what is broken. A test that fails
+# Runs a command that tests, and once more those of its tests that have failed, alone: what a busy or
+# emulated machine has not given a test in time is told from what is broken. A test that fails
 # twice has failed. One that passes then is named as unsteady, which is a fault to look into and not
 # a reason to hold up a change. A crash, a data race and a time-out of all are failures at once.
 # Usage: again.sh COMMAND... FLAG, FLAG being -test.run or -run, to which the names are given.

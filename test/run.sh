@@ -43,7 +43,7 @@ pure() {
 	need gcc 'gcc libc6-dev' && need man man-db && need groff groff-base && need mandoc mandoc && need zsh zsh && need fish fish || return
 	local all
 	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/api -e /test/langbot -e /test/host -e /test/install -e /test/packages -e '/cmd/boxctl$') || return
-	BOXD_TEST_STRICT=1 CGO_ENABLED=1 go test -race -shuffle=on -timeout 10m $all
+	BOXD_TEST_STRICT=1 CGO_ENABLED=1 test/again.sh go test -race -shuffle=on -timeout 10m $all -run
 }
 
 # Real boxes by the real programs. boxd has the race detector; boxinit and boxkeeper are as they ship,

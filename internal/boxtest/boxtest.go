@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -239,7 +240,11 @@ func (d *Daemon) removeAll() {
 	list, err := d.Sessions(ctx, true)
 	for _, s := range list {
 		d.Owner = s.Owner
-		err = errors.Join(err, d.Delete(ctx, s.ID))
+		// Its own client may have removed it meanwhile.
+		failed := d.Delete(ctx, s.ID)
+		if e, ok := errors.AsType[*client.Error](failed); !ok || e.Status != http.StatusNotFound {
+			err = errors.Join(err, failed)
+		}
 	}
 	d.Owner = ""
 	if err != nil {

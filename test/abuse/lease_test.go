@@ -38,11 +38,15 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	cycle := func(p string) error {
-		req := shell("trap '' TERM INT HUP; while :; do read line; sleep 0.1; done")
+		req := shell("trap '' TERM INT HUP; echo deaf; while :; do read line; sleep 0.1; done")
 		req.Stdin, req.Lease, req.Stop = true, duration(lease), &api.Stop{Grace: duration(grace)}
 		if _, _, err := d.StartProcess(t.Context(), "s1", p, req); err != nil {
 			return err
 		}
+		boxtest.Eventually(t, "the server listens to nothing", func() bool {
+			s, err := d.Process(t.Context(), "s1", p, 0)
+			return err != nil || s.EndedAt != nil || s.Output[0].Bytes > 0
+		})
 		host := callerOf(t, d, 0, "attach", p)
 		out, err := host.StdoutPipe()
 		if err := errors.Join(err, host.Start()); err != nil {

@@ -49,6 +49,7 @@ const (
 const (
 	initMemory = 128 << 20
 	initPids   = 64
+	mostPids   = 1 << 22 // PID_MAX_LIMIT of the kernel, which takes no more in pids.max
 )
 
 // MaxGroups bounds the groups below a box, one for each program and those that hold them.
@@ -112,7 +113,7 @@ func (l *Limits) Cap() (memory, pids uint64) {
 		memory += initMemory
 	}
 	if pids > 0 {
-		pids += initPids
+		pids = min(pids+initPids, mostPids)
 	}
 	return memory, pids
 }

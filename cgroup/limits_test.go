@@ -41,6 +41,7 @@ func TestLimitsAreTheTextsOfTheKernel(t *testing.T) {
 			{"cgroup.max.descendants", "1024"},
 			{"cgroup.max.depth", "2"},
 		}},
+		"as many processes as there can be": {new(Limits{Pids: 1 << 22}).Box()[1:2], []Setting{{"pids.max", "4194304"}}},
 		"a box without limits": {new(Limits{}).Box(), []Setting{
 			{"memory.max", "max"},
 			{"pids.max", "max"},

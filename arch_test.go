@@ -63,8 +63,11 @@ func mayImport() map[string]string {
 		"isolation/files/verbs":  "isolation/files internal/tarball",
 		"isolation/files/search": "isolation/files isolation/files/verbs",
 		"isolation/files/serve":  "isolation/files isolation/files/verbs isolation/files/search",
-		"isolation/inside":       "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
-		"isolation/client":       "isolation isolation/output cgroup internal/fdpass",
+		// which names a box may ask for, and the resolver that it asks
+		"isolation/network/names":   "internal/fault",
+		"isolation/network/resolve": "isolation/network/names",
+		"isolation/inside":          "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
+		"isolation/client":          "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
 		"systemd":         "",
 		"systemd/journal": "internal/trace",

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package names_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+)
+
+func TestOneFormOfAName(t *testing.T) {
+	t.Parallel()
+	label := strings.Repeat("a", 63)
+	long := strings.Join([]string{label, label, label, strings.Repeat("b", 61)}, ".") // 253
+	for in, want := range map[string]string{
+		"pypi.org": "pypi.org", "PyPI.Org": "pypi.org", "pypi.org.": "pypi.org", "localhost": "localhost",
+		"a-b.example": "a-b.example", "_srv.example": "_srv.example", "4chan.org": "4chan.org", "1.2.3.4.example": "1.2.3.4.example",
+		"bücher.example": "xn--bcher-kva.example", "BÜCHER.example": "xn--bcher-kva.example", "xn--bcher-kva.example": "xn--bcher-kva.example",
+		"XN--bcher-KVA.example": "xn--bcher-kva.example", "straße.example": "xn--strae-oqa.example", "例え.テスト": "xn--r8jz45g.xn--zckzah",
+		label + ".org": label + ".org", long: long, long + ".": long, "0xg.example": "0xg.example", "a.0xg": "a.0xg",
+	} {
+		if got, err := names.Parse("f", in); err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{
+		"", ".", "..", "a..b", ".a", "a.b..", "a b", " a", "a\x00.org", "pypi.org\x00.evil.example", "a/b", "http://a.org", "a.org:443", "a@b", "-a.org", "a-.org",
+		"*", "a.*.org", "a,b", "a\n", "é\x00.org", label + "a.org", long + "a", strings.Repeat("a.", 130) + "org",
+		"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "a.0x", "1.2.3.4.", "a.1", "::1", "[::1]", "1.2.3.0x4",
+		"ｅxample.org", "example。org", "exa\u00admple.org", "pypi\u200b.org", "xn--a.example", "xn--", "xn--zz--zz.example", "\xff.org", "①.org", "ﬁ.org",
+	} {
+		got, err := names.Parse("rules[0].name", in)
+		f, ok := errors.AsType[*fault.Error](err)
+		if !ok || f.Field != "rules[0].name" || f.Allowed == "" || fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%q: %q, %v", in, got, err)
+		}
+	}
+}
+
+func TestNamesOfQuestions(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"PyPi.oRg.": "pypi.org", "a_b.c.": "a_b.c", "xn--whatever.org.": "xn--whatever.org"} {
+		if got, ok := names.FromQuery(in); !ok || string(got) != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+	for _, in := range []string{"", ".", "a", "a..", "a b.org.", "a\x00.org.", "b\xfccher.example.", "1.2.3.4.", "*.org.", "0x7f.1.", "a..b."} {
+		if got, ok := names.FromQuery(in); ok {
+			t.Errorf("%q is %q", in, got)
+		}
+	}
+}
+
+func compile(t *testing.T, specs ...names.Spec) *names.Rules {
+	t.Helper()
+	r, err := names.Compile("rules", specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestWhichNamesARuleCovers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		pattern string
+		yes, no []string
+	}{
+		{"pypi.org", []string{"pypi.org"}, []string{"www.pypi.org", "pypi.org.evil.example", "xpypi.org", "org", "ypi.org"}},
+		{"*.example.org", []string{"a.example.org", "a.b.example.org", "_x.example.org"}, []string{"example.org", "aexample.org", "example.org.evil", "org"}},
+		{"*.Bücher.example", []string{"a.xn--bcher-kva.example"}, []string{"xn--bcher-kva.example"}},
+		{"*", []string{"pypi.org", "org", "metadata.google.internal"}, []string{"dns.google", "mozilla.cloudflare-dns.com", "use-application-dns.net", "_dns.resolver.arpa", "_dns.example.org", "dns9.quad9.net"}},
+		{"*.google", []string{"about.google"}, []string{"dns.google"}},
+		{"*.dns.google", nil, []string{"a.dns.google"}},
+		{"dns.google", []string{"dns.google"}, nil},
+	} {
+		r := compile(t, names.Spec{Name: tc.pattern})
+		for _, n := range tc.yes {
+			if len(r.Match(names.Name(n))) != 1 {
+				t.Errorf("%s does not cover %s", tc.pattern, n)
+			}
+		}
+		for _, n := range tc.no {
+			if len(r.Match(names.Name(n))) != 0 {
+				t.Errorf("%s covers %s", tc.pattern, n)
+			}
+		}
+	}
+}
+
+func TestNoRulesAllowNothing(t *testing.T) {
+	t.Parallel()
+	var none *names.Rules
+	if none.Match("pypi.org") != nil || none.All() != nil || compile(t).Match("pypi.org") != nil {
+		t.Error("something is allowed by nothing")
+	}
+}
+
+func TestRulesAreReadStrictly(t *testing.T) {
+	t.Parallel()
+	r := compile(t, names.Spec{Name: "*.a.org", Ports: []string{"443", "8000-8010"}, Protocol: "tcp", Within: []string{"10.0.0.0/8", "fd00::/8"}}, names.Spec{Name: "x.a.org"}, names.Spec{Name: "*"})
+	m := r.Match("x.a.org")
+	if len(m) != 3 || m[0].Ports[1] != (names.Ports{First: 8000, Last: 8010}) || m[0].Ports[0].String() != "443" || m[0].Ports[1].String() != "8000-8010" || m[0].Protocol != names.TCP || len(m[0].Within) != 2 {
+		t.Errorf("%+v", m)
+	}
+	for i, want := range []string{"*.a.org", "x.a.org", "*"} {
+		if got := r.All()[i].Pattern(); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	for field, specs := range map[string][]names.Spec{
+		"rules[1].name":     {{Name: "a.org"}, {Name: "a*.org"}},
+		"rules[0].name":     {{Name: "*.*.org"}},
+		"rules[0].protocol": {{Name: "a.org", Protocol: "icmp"}},
+		"rules[0].ports":    {{Name: "a.org", Ports: []string{"443", "0"}}},
+		"rules[0].within":   {{Name: "a.org", Within: []string{"10.0.0.1/8"}}},
+		"rules":             make([]names.Spec, names.MaxRules+1),
+	} {
+		_, err := names.Compile("rules", specs)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field || f.Allowed == "" {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for _, name := range []string{"*.", "*..", "**", "*a.org", "a.*", "*.1.2.3.4", "*.org.*", ""} {
+		if _, err := names.Compile("rules", []names.Spec{{Name: name}}); err == nil {
+			t.Errorf("%q is a name", name)
+		}
+	}
+	for _, p := range []string{"", "-", "0", "65536", "+1", "01", "1-", "-1", "2-1", "1-2-3", "http", "1 ", "1,2", "0-1"} {
+		if _, err := names.Compile("rules", []names.Spec{{Name: "a.org", Ports: []string{p}}}); err == nil {
+			t.Errorf("%q are ports", p)
+		}
+	}
+	for _, p := range []string{"", "10.0.0.1", "10.0.0.0/33", "::ffff:10.0.0.0/104", "010.0.0.0/8", "10/8", "fe80::%eth0/64"} {
+		if _, err := names.Compile("rules", []names.Spec{{Name: "a.org", Within: []string{p}}}); err == nil {
+			t.Errorf("%q is a network", p)
+		}
+	}
+}
+
+func TestWhichAddressesArePublic(t *testing.T) {
+	t.Parallel()
+	for _, a := range []string{"1.1.1.1", "8.8.8.8", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::1", "64:ff9b::8.8.8.8", "223.255.255.255"} {
+		if !names.Public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is not public", a)
+		}
+	}
+	for _, a := range []string{
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.255.255.255", "169.254.169.254", "172.16.0.1", "172.31.255.255",
+		"192.168.0.1", "198.18.0.1", "192.0.2.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "168.63.129.16", "192.0.0.192",
+		"::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1", "::ffff:8.8.8.8", "::ffff:127.0.0.1", "::127.0.0.1", "::8.8.8.8",
+		"2002:7f00:1::", "2002:0808:0808::1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b:1::8.8.8.8", "2001:0:1::", "2001:db8::1", "100::1", "4000::1",
+	} {
+		if names.Public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is public", a)
+		}
+	}
+	if names.Public(netip.Addr{}) {
+		t.Error("no address is public")
+	}
+}
+
+func TestWhichAddressesARulePermits(t *testing.T) {
+	t.Parallel()
+	any, some := names.Rule{}, names.Rule{Within: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")}}
+	for a, want := range map[string][2]bool{
+		"1.1.1.1": {true, false}, "10.1.2.3": {false, true}, "10.2.0.1": {false, false}, "::ffff:10.1.2.3": {false, false}, "fd00:1::1": {false, true}, "fd00:2::1": {false, false},
+	} {
+		addr := netip.MustParseAddr(a)
+		if any.Permits(addr) != want[0] || some.Permits(addr) != want[1] {
+			t.Errorf("%s: %t, %t", a, any.Permits(addr), some.Permits(addr))
+		}
+	}
+}
+
+// FuzzParse holds that whatever was accepted is in the form that is compared, that it is found in a question, and that
+// reading it again changes nothing.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"pypi.org", "Bücher.example.", "xn--bcher-kva.example", "127.0.0.1", "a\x00b", "*.a", "例え.テスト", "ｅ.org", "0x7f.1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := names.Parse("f", text)
+		if err != nil {
+			return
+		}
+		again, err := names.Parse("f", string(n))
+		if err != nil || again != n {
+			t.Fatalf("%q became %q, and that %q, %v", text, n, again, err)
+		}
+		if q, ok := names.FromQuery(string(n) + "."); !ok || q != n {
+			t.Fatalf("%q is not found as %q", n, q)
+		}
+		if len(n) > 253 || strings.ContainsAny(string(n), "\x00 *:/") || strings.ToLower(string(n)) != string(n) {
+			t.Fatalf("%q", n)
+		}
+		if _, err := netip.ParseAddr(string(n)); err == nil {
+			t.Fatalf("%q is an address", n)
+		}
+	})
+}
+
+// FuzzCompile holds that a pattern is what its rule says it is.
+func FuzzCompile(f *testing.F) {
+	f.Add("*.a.org", "443-444", "10.0.0.0/8")
+	f.Fuzz(func(t *testing.T, name, ports, within string) {
+		r, err := names.Compile("f", []names.Spec{{Name: name, Ports: []string{ports}, Within: []string{within}}})
+		if err != nil {
+			return
+		}
+		rule := r.All()[0]
+		again, err := names.Compile("f", []names.Spec{{Name: rule.Pattern(), Ports: []string{rule.Ports[0].String()}, Within: []string{rule.Within[0].String()}}})
+		if err != nil || again.All()[0].Pattern() != rule.Pattern() || again.All()[0].Ports[0] != rule.Ports[0] || again.All()[0].Within[0] != rule.Within[0] {
+			t.Fatalf("%+v, %v", rule, err)
+		}
+	})
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/network/names"
+)
+
+// Reason is why something was refused.
+type Reason string
+
+// The reasons. They may be extended, never renamed.
+const (
+	NotAllowed Reason = "name"    // no rule covers the name
+	NotPublic  Reason = "address" // the name leads to addresses that its rules do not permit
+)
+
+// Denial is an answer that a box did not get.
+type Denial struct {
+	Reason    Reason
+	Asked     string       // the name; in quotes if it is none that a host can have
+	Addresses []netip.Addr // that were left out, at most eight of them
+	Setting   string       // the rule that would allow it; "" where none would
+}
+
+const maxShown = 8
+
+func notAllowed(name names.Name, asked string) Denial {
+	if name == "" {
+		return Denial{Reason: NotAllowed, Asked: strconv.QuoteToASCII(asked)}
+	}
+	return Denial{Reason: NotAllowed, Asked: string(name), Setting: fmt.Sprintf("{ name = %q }", name)}
+}
+
+func leadsAstray(name names.Name, to []netip.Addr) Denial {
+	d := Denial{Reason: NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
+	var within []string
+	for _, ip := range d.Addresses {
+		if !ip.Is4In6() {
+			within = append(within, strconv.Quote(netip.PrefixFrom(ip, ip.BitLen()).String()))
+		}
+	}
+	if len(within) > 0 {
+		d.Setting = fmt.Sprintf("{ name = %q, within = [%s] }", name, strings.Join(within, ", "))
+	}
+	return d
+}
+
+// tally knows what was told a short time ago.
+type tally struct {
+	mu   sync.Mutex
+	told map[string]time.Time
+}
+
+const (
+	maxTold  = 256
+	tellOnce = time.Minute
+)
+
+// isNew says that a text was not told in the last minute. When too many others were it says nothing: who asks for
+// hundreds of names that are not allowed is known by then.
+func (t *tally) isNew(text string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at, ok := t.told[text]; ok && now.Sub(at) < tellOnce {
+		return false
+	}
+	if len(t.told) >= maxTold {
+		for k, at := range t.told {
+			if now.Sub(at) >= tellOnce {
+				delete(t.told, k)
+			}
+		}
+		if len(t.told) >= maxTold {
+			return false
+		}
+	}
+	if t.told == nil {
+		t.told = map[string]time.Time{}
+	}
+	t.told[text] = now
+	return true
+}
+
+// pace is how fast a box may ask: tokens that come back with time.
+type pace struct {
+	mu   sync.Mutex
+	left float64
+	at   time.Time
+}
+
+func (p *pace) take(rate int, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	burst := float64(10 * rate)
+	if p.at.IsZero() {
+		p.left = burst
+	} else {
+		p.left = min(burst, p.left+now.Sub(p.at).Seconds()*float64(rate))
+	}
+	p.at = now
+	if p.left < 1 {
+		return false
+	}
+	p.left--
+	return true
+}

@@ -66,6 +66,8 @@ func mayImport() map[string]string {
 		// which names a box may ask for, and the resolver that it asks
 		"isolation/network/names":   "internal/fault",
 		"isolation/network/resolve": "isolation/network/names",
+		"isolation/network/talk":    "isolation/network/names",
+		"isolation/network/counter": "isolation/network/names isolation/network/resolve isolation/network/talk internal/fdpass",
 		"isolation/inside":          "isolation isolation/hunt isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
 		"isolation/client":          "isolation isolation/output cgroup internal/fdpass",
 		// the service manager
@@ -100,6 +102,7 @@ func mayImport() map[string]string {
 		"supervisor/records":    "access supervisor/policy isolation isolation/output internal/durable internal/fdpass",
 		"supervisor/gate":       "internal/durable internal/fault",
 		"supervisor/session":    "supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault",
+		"supervisor/resolving":  "isolation/network/names isolation/network/talk internal/fault internal/fdpass",
 		"supervisor/mounts":     "access supervisor/driver supervisor/events supervisor/policy supervisor/session isolation isolation/client internal/fault",
 		"supervisor/activation": "supervisor/driver supervisor/events supervisor/mounts supervisor/policy supervisor/session supervisor/skills isolation isolation/client isolation/skillpath internal/fault",
 		"supervisor":            "supervisor/activation supervisor/skills supervisor/mounts supervisor/turns supervisor/quota supervisor/ledger supervisor/events access supervisor/admission supervisor/ended supervisor/gate supervisor/pool supervisor/session supervisor/driver supervisor/command supervisor/doctor supervisor/failure supervisor/process supervisor/policy supervisor/records supervisor/result supervisor/machine cgroup cgroup/usage isolation isolation/client internal/fault internal/quantity",
@@ -152,6 +155,7 @@ func mayImport() map[string]string {
 		"cmd/boxinit":        "isolation/inside",
 		"cmd/boxfiles":       "isolation/files/serve",
 		"cmd/boxkeeper":      "isolation isolation/keeper cgroup/tree",
+		"cmd/boxnames":       "isolation/network/counter isolation/network/resolve internal/fdpass",
 		"cmd/boxd/config":    "access/rules relay/actionrpc/setup supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity supervisor/skills",
 		"cmd/boxd":           "access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills",
 		"cmd/boxctl/ctl":     "relay/client",
@@ -191,6 +195,8 @@ func mustNotLink() map[string][]string {
 		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client"},
 		// The privileged half parses one binary protocol and nothing else.
 		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", "net", module + "/isolation/files/serve", module + "/internal/tarball", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
+		// It speaks with strangers, and has nothing to do anything with.
+		"cmd/boxnames": {"net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client", module + "/relay"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
@@ -211,7 +217,7 @@ func prescribed() map[string][]string {
 
 // sizes of the programs, static and stripped, in bytes. Of boxctl 2.2 MB are the library of MCP.
 func maxSize() map[string]int64 {
-	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxctl": 11 << 20, "boxd": 20 << 20}
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnames": 5 << 20, "boxctl": 11 << 20, "boxd": 20 << 20}
 }
 
 type goPackage struct {

@@ -25,20 +25,10 @@ func special() []netip.Prefix {
 }
 
 // Public says that an address is one of the public internet: no loopback, private, shared, link-local, multicast or
-// documentation address, nor one that has such an IPv4 address in it. What has an IPv4 address in it is not public,
-// but for the prefix by which networks without IPv4 reach it (NAT64), where the inner one decides.
+// documentation address, and none that has an IPv4 address in it.
 func Public(a netip.Addr) bool {
-	if !a.IsValid() || a.Zone() != "" {
+	if !a.IsValid() || a.Zone() != "" || a.Is6() && !netip.MustParsePrefix("2000::/3").Contains(a) {
 		return false
-	}
-	if a.Is6() {
-		if netip.MustParsePrefix("64:ff9b::/96").Contains(a) {
-			b := a.As16()
-			return Public(netip.AddrFrom4([4]byte(b[12:])))
-		}
-		if !netip.MustParsePrefix("2000::/3").Contains(a) {
-			return false
-		}
 	}
 	return !slices.ContainsFunc(special(), func(p netip.Prefix) bool { return p.Contains(a) })
 }

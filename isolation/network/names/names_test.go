@@ -4,7 +4,9 @@ package names_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,10 +104,18 @@ func TestNoRulesAllowNothing(t *testing.T) {
 
 func TestRulesAreReadStrictly(t *testing.T) {
 	t.Parallel()
-	r := compile(t, names.Spec{Name: "*.a.org", Ports: []string{"443", "8000-8010"}, Protocol: "tcp", Within: []string{"10.0.0.0/8", "fd00::/8"}}, names.Spec{Name: "x.a.org"}, names.Spec{Name: "*"})
+	r := compile(t, names.Spec{Name: "*.a.org", Ports: []string{"443", "8000-8003"}, Protocol: "any"}, names.Spec{Name: "x.a.org"}, names.Spec{Name: "*", Protocol: "udp", Ports: []string{"443"}})
 	m := r.Match("x.a.org")
-	if len(m) != 3 || m[0].Ports[1] != (names.Ports{First: 8000, Last: 8010}) || m[0].Ports[0].String() != "443" || m[0].Ports[1].String() != "8000-8010" || m[0].Protocol != names.TCP || len(m[0].Within) != 2 {
+	if len(m) != 3 || m[0].Ports[1] != (names.Ports{First: 8000, Last: 8003}) || m[0].Ports[0].String() != "443" || m[0].Ports[1].String() != "8000-8003" || m[0].Protocol != names.Both || m[1].Protocol != names.TCP {
 		t.Errorf("%+v", m)
+	}
+	var opens []string
+	for _, o := range names.Openings(m) {
+		opens = append(opens, fmt.Sprint(o.Protocol, o.Port))
+	}
+	slices.Sort(opens)
+	if got, want := strings.Join(opens, " "), "tcp443 tcp80 tcp8000 tcp8001 tcp8002 tcp8003 udp443 udp8000 udp8001 udp8002 udp8003"; got != want {
+		t.Errorf("%s, not %s", got, want)
 	}
 	for i, want := range []string{"*.a.org", "x.a.org", "*"} {
 		if got := r.All()[i].Pattern(); got != want {
@@ -117,7 +127,6 @@ func TestRulesAreReadStrictly(t *testing.T) {
 		"rules[0].name":     {{Name: "*.*.org"}},
 		"rules[0].protocol": {{Name: "a.org", Protocol: "icmp"}},
 		"rules[0].ports":    {{Name: "a.org", Ports: []string{"443", "0"}}},
-		"rules[0].within":   {{Name: "a.org", Within: []string{"10.0.0.1/8"}}},
 		"rules":             make([]names.Spec, names.MaxRules+1),
 	} {
 		_, err := names.Compile("rules", specs)
@@ -130,21 +139,16 @@ func TestRulesAreReadStrictly(t *testing.T) {
 			t.Errorf("%q is a name", name)
 		}
 	}
-	for _, p := range []string{"", "-", "0", "65536", "+1", "01", "1-", "-1", "2-1", "1-2-3", "http", "1 ", "1,2", "0-1"} {
+	for _, p := range []string{"", "-", "0", "65536", "+1", "01", "1-", "-1", "2-1", "1-2-3", "http", "1 ", "1,2", "0-1", "53", "853", "50-60", "8000-8016", "1-65535"} {
 		if _, err := names.Compile("rules", []names.Spec{{Name: "a.org", Ports: []string{p}}}); err == nil {
 			t.Errorf("%q are ports", p)
-		}
-	}
-	for _, p := range []string{"", "10.0.0.1", "10.0.0.0/33", "::ffff:10.0.0.0/104", "010.0.0.0/8", "10/8", "fe80::%eth0/64"} {
-		if _, err := names.Compile("rules", []names.Spec{{Name: "a.org", Within: []string{p}}}); err == nil {
-			t.Errorf("%q is a network", p)
 		}
 	}
 }
 
 func TestWhichAddressesArePublic(t *testing.T) {
 	t.Parallel()
-	for _, a := range []string{"1.1.1.1", "8.8.8.8", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::1", "64:ff9b::8.8.8.8", "223.255.255.255"} {
+	for _, a := range []string{"1.1.1.1", "8.8.8.8", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::1", "223.255.255.255"} {
 		if !names.Public(netip.MustParseAddr(a)) {
 			t.Errorf("%s is not public", a)
 		}
@@ -153,7 +157,7 @@ func TestWhichAddressesArePublic(t *testing.T) {
 		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.255.255.255", "169.254.169.254", "172.16.0.1", "172.31.255.255",
 		"192.168.0.1", "198.18.0.1", "192.0.2.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "168.63.129.16", "192.0.0.192",
 		"::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1", "::ffff:8.8.8.8", "::ffff:127.0.0.1", "::127.0.0.1", "::8.8.8.8",
-		"2002:7f00:1::", "2002:0808:0808::1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b:1::8.8.8.8", "2001:0:1::", "2001:db8::1", "100::1", "4000::1",
+		"2002:7f00:1::", "2002:0808:0808::1", "64:ff9b::127.0.0.1", "64:ff9b::8.8.8.8", "64:ff9b::169.254.169.254", "64:ff9b:1::8.8.8.8", "2001:0:1::", "2001:db8::1", "100::1", "4000::1",
 	} {
 		if names.Public(netip.MustParseAddr(a)) {
 			t.Errorf("%s is public", a)
@@ -164,16 +168,21 @@ func TestWhichAddressesArePublic(t *testing.T) {
 	}
 }
 
-func TestWhichAddressesARulePermits(t *testing.T) {
+func TestWhichAddressesRulesPermit(t *testing.T) {
 	t.Parallel()
-	any, some := names.Rule{}, names.Rule{Within: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")}}
+	var none *names.Rules
+	any := compile(t)
+	some := none.Reaching([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")})
 	for a, want := range map[string][2]bool{
-		"1.1.1.1": {true, false}, "10.1.2.3": {false, true}, "10.2.0.1": {false, false}, "::ffff:10.1.2.3": {false, false}, "fd00:1::1": {false, true}, "fd00:2::1": {false, false},
+		"1.1.1.1": {true, true}, "10.1.2.3": {false, true}, "10.2.0.1": {false, false}, "::ffff:10.1.2.3": {false, false}, "fd00:1::1": {false, true}, "fd00:2::1": {false, false},
 	} {
 		addr := netip.MustParseAddr(a)
 		if any.Permits(addr) != want[0] || some.Permits(addr) != want[1] {
 			t.Errorf("%s: %t, %t", a, any.Permits(addr), some.Permits(addr))
 		}
+	}
+	if r := compile(t, names.Spec{Name: "a.org"}).Reaching(nil); len(r.Match("a.org")) != 1 {
+		t.Error("rules are lost")
 	}
 }
 
@@ -204,18 +213,24 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzCompile holds that a pattern is what its rule says it is.
+// FuzzCompile holds that a rule can be written as what it was read from says.
 func FuzzCompile(f *testing.F) {
-	f.Add("*.a.org", "443-444", "10.0.0.0/8")
-	f.Fuzz(func(t *testing.T, name, ports, within string) {
-		r, err := names.Compile("f", []names.Spec{{Name: name, Ports: []string{ports}, Within: []string{within}}})
+	f.Add("*.a.org", "443-444", "udp")
+	f.Fuzz(func(t *testing.T, name, ports, protocol string) {
+		r, err := names.Compile("f", []names.Spec{{Name: name, Ports: []string{ports}, Protocol: protocol}})
 		if err != nil {
 			return
 		}
-		rule := r.All()[0]
-		again, err := names.Compile("f", []names.Spec{{Name: rule.Pattern(), Ports: []string{rule.Ports[0].String()}, Within: []string{rule.Within[0].String()}}})
-		if err != nil || again.All()[0].Pattern() != rule.Pattern() || again.All()[0].Ports[0] != rule.Ports[0] || again.All()[0].Within[0] != rule.Within[0] {
-			t.Fatalf("%+v, %v", rule, err)
+		spec := r.All()[0].Spec()
+		again, err := names.Compile("f", []names.Spec{spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := again.All()[0].Spec(); got.Name != spec.Name || !slices.Equal(got.Ports, spec.Ports) || got.Protocol != spec.Protocol {
+			t.Fatalf("%+v, not %+v", got, spec)
+		}
+		if n := len(names.Openings(r.All())); n < 1 || n > 32 {
+			t.Fatalf("%d ports", n)
 		}
 	})
 }

@@ -3,6 +3,7 @@
 package names
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,21 +23,22 @@ const Any = "*"
 type Spec struct {
 	// Name is a host name; with "*." in front of it all names below it, at any depth, but not the name itself; "*" is
 	// every name. The names of servers of DNS over HTTPS that are known are allowed by a rule for that very name alone.
-	Name string
-	// Ports are numbers and ranges such as "443" or "8000-8010"; none: every port but those of the DNS.
-	Ports []string
-	// Protocol is "tcp", "udp" or "", both.
-	Protocol string
-	// Within are networks. With any of them an answer's addresses count if they are in one of them, whatever it is;
-	// with none if they are addresses of the public internet.
-	Within []string
+	Name string `json:"name"`
+	// Protocol is "tcp", "udp" or "any", both; "" is tcp.
+	Protocol string `json:"protocol,omitempty"`
+	// Ports are numbers and ranges such as "443" or "8000-8003", 16 ports at most; none are 80 and 443.
+	Ports []string `json:"ports,omitempty"`
 }
 
 // Protocols of a rule.
 const (
-	TCP = "tcp"
-	UDP = "udp"
+	TCP  = "tcp"
+	UDP  = "udp"
+	Both = "any"
 )
+
+// maxPorts of one rule: each address of an answer is opened port by port.
+const maxPorts = 16
 
 // Ports are those from First to Last, both included.
 type Ports struct{ First, Last uint16 }
@@ -53,9 +55,17 @@ func (p Ports) String() string {
 type Rule struct {
 	Name     Name // "" is every name
 	Below    bool // names below it, not the name itself
-	Ports    []Ports
 	Protocol string
-	Within   []netip.Prefix
+	Ports    []Ports
+}
+
+// Spec is the rule as it could have been written.
+func (r *Rule) Spec() Spec {
+	s := Spec{Name: r.Pattern(), Protocol: r.Protocol}
+	for _, p := range r.Ports {
+		s.Ports = append(s.Ports, p.String())
+	}
+	return s
 }
 
 // Pattern is the rule's name as it is written.
@@ -80,16 +90,55 @@ func (r *Rule) Covers(n Name) bool {
 	return r.Name == "" || len(n) > len(r.Name)+1 && strings.HasSuffix(string(n), "."+string(r.Name))
 }
 
-// Permits says that an answer to a name of this rule may have the address.
-func (r *Rule) Permits(a netip.Addr) bool {
-	if len(r.Within) == 0 {
-		return Public(a)
+// Opening is a port that a rule lets a box connect to.
+type Opening struct {
+	Protocol string // TCP or UDP
+	Port     uint16
+}
+
+// Openings are those of several rules, each once.
+func Openings(rules []Rule) []Opening {
+	seen := map[Opening]bool{}
+	var out []Opening
+	for _, r := range rules {
+		for _, protocol := range []string{TCP, UDP} {
+			if r.Protocol != protocol && r.Protocol != Both {
+				continue
+			}
+			for _, p := range r.Ports {
+				for port := int(p.First); port <= int(p.Last); port++ {
+					o := Opening{protocol, uint16(port)}
+					if !seen[o] {
+						seen[o] = true
+						out = append(out, o)
+					}
+				}
+			}
+		}
 	}
-	return !a.Is4In6() && slices.ContainsFunc(r.Within, func(p netip.Prefix) bool { return p.Contains(a) })
+	return out
 }
 
 // Rules are all rules by name of a box. None of them, and a nil *Rules, allow nothing.
-type Rules struct{ list []Rule }
+type Rules struct {
+	list  []Rule
+	reach []netip.Prefix
+}
+
+// Reaching returns the same rules for a box that may connect to these networks whoever has named their addresses:
+// names may lead there although they are not public.
+func (r *Rules) Reaching(networks []netip.Prefix) *Rules {
+	out := &Rules{reach: slices.Clone(networks)}
+	if r != nil {
+		out.list = r.list
+	}
+	return out
+}
+
+// Permits says that an answer may have the address.
+func (r *Rules) Permits(a netip.Addr) bool {
+	return Public(a) || !a.Is4In6() && a.Zone() == "" && slices.ContainsFunc(r.reach, func(p netip.Prefix) bool { return p.Contains(a) })
+}
 
 // Compile reads rules. Errors name the rule's place in field and the key in it, as field[2].name.
 func Compile(field string, specs []Spec) (*Rules, error) {
@@ -133,26 +182,32 @@ func (s *Spec) compile(field string) (r Rule, err error) {
 	if r.Name, r.Below, err = pattern(field+".name", s.Name); err != nil {
 		return r, err
 	}
-	if !slices.Contains([]string{"", TCP, UDP}, s.Protocol) {
-		return r, fault.Field(field+".protocol", s.Protocol, "tcp, udp, or none for both")
+	r.Protocol = cmp.Or(s.Protocol, TCP)
+	if !slices.Contains([]string{TCP, UDP, Both}, r.Protocol) {
+		return r, fault.Field(field+".protocol", s.Protocol, "tcp, udp, any")
 	}
-	r.Protocol = s.Protocol
-	for _, text := range s.Ports {
+	list := s.Ports
+	if len(list) == 0 {
+		list = []string{"80", "443"}
+	}
+	count := 0
+	for _, text := range list {
 		p, ok := parsePorts(text)
 		if !ok {
-			return r, fault.Field(field+".ports", text, "a port from 1 to 65535, or a range such as 8000-8010")
+			return r, fault.Field(field+".ports", text, "a port from 1 to 65535, or a range such as 8000-8003")
+		}
+		if p.has(53) || p.has(853) {
+			return r, fault.Field(field+".ports", text, "ports but 53 and 853").WithHint("a box with rules by name asks one resolver, boxd's")
+		}
+		if count += int(p.Last) - int(p.First) + 1; count > maxPorts {
+			return r, fault.Field(field+".ports", strings.Join(list, ", "), fmt.Sprintf("at most %d ports", maxPorts)).WithHint("a rule by cidr may have any number")
 		}
 		r.Ports = append(r.Ports, p)
 	}
-	for _, text := range s.Within {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() || p.Addr().Is4In6() {
-			return r, fault.Field(field+".within", text, "a network such as 10.1.0.0/16 or fd00:1::/64, with no bit set behind its length")
-		}
-		r.Within = append(r.Within, p)
-	}
 	return r, nil
 }
+
+func (p Ports) has(port uint16) bool { return p.First <= port && port <= p.Last }
 
 func pattern(field, text string) (n Name, below bool, err error) {
 	if text == Any {

@@ -19,7 +19,7 @@ type Reason string
 // The reasons. They may be extended, never renamed.
 const (
 	NotAllowed Reason = "name"    // no rule covers the name
-	NotPublic  Reason = "address" // the name leads to addresses that its rules do not permit
+	NotPublic  Reason = "address" // the name leads to addresses that are not public
 )
 
 // Denial is an answer that a box did not get.
@@ -27,7 +27,7 @@ type Denial struct {
 	Reason    Reason
 	Asked     string       // the name; in quotes if it is none that a host can have
 	Addresses []netip.Addr // that were left out, at most eight of them
-	Setting   string       // the rule that would allow it; "" where none would
+	Setting   string       // the rules that would allow it; "" where none would
 }
 
 const maxShown = 8
@@ -41,15 +41,13 @@ func notAllowed(name names.Name, asked string) Denial {
 
 func leadsAstray(name names.Name, to []netip.Addr) Denial {
 	d := Denial{Reason: NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
-	var within []string
+	var rules []string
 	for _, ip := range d.Addresses {
 		if !ip.Is4In6() {
-			within = append(within, strconv.Quote(netip.PrefixFrom(ip, ip.BitLen()).String()))
+			rules = append(rules, fmt.Sprintf("{ cidr = %q }", netip.PrefixFrom(ip, ip.BitLen()).String()))
 		}
 	}
-	if len(within) > 0 {
-		d.Setting = fmt.Sprintf("{ name = %q, within = [%s] }", name, strings.Join(within, ", "))
-	}
+	d.Setting = strings.Join(rules, ", ")
 	return d
 }
 

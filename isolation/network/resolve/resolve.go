@@ -24,29 +24,23 @@ import (
 
 // Config is what holds for all boxes. Zero values are replaced by defaults.
 type Config struct {
-	Upstreams []netip.AddrPort // recursive resolvers, in the order they are asked
-	Attempt   time.Duration    // for one question to one of them; default 1.5 s
-	Total     time.Duration    // for all of a query; default 4.5 s, less than programs wait
-	MinTTL    time.Duration    // no pin is shorter, whatever the answer says; default 30 s
-	MaxTTL    time.Duration    // nor longer; default 1 h
-	Grace     time.Duration    // for how long a pin outlives what the box was told; default 10 s
-	InFlight  int              // queries of all boxes at a time; default 512
-	PerBox    int              // queries of one box at a time; default 32
-	Rate      int              // queries of one box per second, ten times as many at once; default 50
-	Idle      time.Duration    // for how long a connection of a box may be silent; default 10 s
+	Upstreams func() []netip.AddrPort // recursive resolvers, in the order they are asked; default: none
+	Attempt   time.Duration           // for one question to one of them; default 1.5 s
+	Total     time.Duration           // for all of a query; default 4.5 s, less than programs wait
+	MinTTL    time.Duration           // no pin is shorter, whatever the answer says; default 30 s
+	MaxTTL    time.Duration           // nor longer; default 30 min
+	Grace     time.Duration           // for how long a pin outlives what the box was told; default 10 s
+	InFlight  int                     // queries of all boxes at a time; default 512
+	PerBox    int                     // queries of one box at a time; default 32
+	Rate      int                     // queries of one box per second, ten times as many at once; default 50
+	Idle      time.Duration           // for how long a connection of a box may be silent; default 10 s
 }
 
 // Pin is what a box is about to be told.
 type Pin struct {
 	Name      names.Name // as it was asked; names that it led to are not named
 	TTL       time.Duration
-	Addresses []Address
-}
-
-// Address is one that a box may reach, by the rules that permit it. There is at least one.
-type Address struct {
-	IP    netip.Addr
-	Rules []names.Rule
+	Addresses []netip.Addr // public ones, at least one
 }
 
 // Box is whom questions come from.
@@ -82,9 +76,12 @@ func New(cfg Config) *Resolver {
 	duration(&cfg.Attempt, 1500*time.Millisecond)
 	duration(&cfg.Total, 4500*time.Millisecond)
 	duration(&cfg.MinTTL, 30*time.Second)
-	duration(&cfg.MaxTTL, time.Hour)
+	duration(&cfg.MaxTTL, 30*time.Minute)
 	duration(&cfg.Grace, 10*time.Second)
 	duration(&cfg.Idle, 10*time.Second)
+	if cfg.Upstreams == nil {
+		cfg.Upstreams = func() []netip.AddrPort { return nil }
+	}
 	number(&cfg.InFlight, 512)
 	number(&cfg.PerBox, 32)
 	number(&cfg.Rate, 50)
@@ -103,7 +100,7 @@ type server struct {
 }
 
 // maxAddresses of one answer. More of them are left out: no program needs them.
-const maxAddresses = 32
+const maxAddresses = 16
 
 // answer is what a query comes to; nil for what is no query.
 func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte {
@@ -120,11 +117,8 @@ func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte 
 // resolve fills in code, addresses and TTL of a question that is well formed.
 func (s *server) resolve(ctx context.Context, q *query) {
 	name, ok := names.FromQuery(q.q.Name.String())
-	var rules []names.Rule
-	if ok {
-		rules = s.box.Rules().Match(name)
-	}
-	if len(rules) == 0 {
+	rules := s.box.Rules()
+	if !ok || len(rules.Match(name)) == 0 {
 		q.code = dnsmessage.RCodeNameError
 		if !strings.HasSuffix(string(name), ".arpa") { // whose address it is: asked by habit, and nothing to allow
 			s.refuse(notAllowed(name, q.q.Name.String()))
@@ -152,13 +146,14 @@ func (s *server) resolve(ctx context.Context, q *query) {
 		if slices.Contains(found.addresses[:i], ip) {
 			continue
 		}
-		by := slices.DeleteFunc(slices.Clone(rules), func(r names.Rule) bool { return !r.Permits(ip) })
 		switch {
-		case len(by) == 0:
+		case !rules.Permits(ip):
 			refused = append(refused, ip)
-		case len(pin.Addresses) < maxAddresses:
-			pin.Addresses = append(pin.Addresses, Address{ip, by})
+		case len(q.addresses) < maxAddresses:
 			q.addresses = append(q.addresses, ip)
+			if names.Public(ip) { // a rule by cidr leads to the others
+				pin.Addresses = append(pin.Addresses, ip)
+			}
 		}
 	}
 	if len(refused) > 0 {

@@ -48,7 +48,7 @@ type found struct {
 func (r *Resolver) ask(ctx context.Context, name names.Name, kind dnsmessage.Type) (*found, error) {
 	last := errNoAnswer
 	for range rounds {
-		for _, at := range r.cfg.Upstreams {
+		for _, at := range r.cfg.Upstreams() {
 			if ctx.Err() != nil {
 				return nil, errors.Join(last, ctx.Err())
 			}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command boxnames resolves the names that boxes may ask for. It has no privilege: its sockets in the boxes' networks
+// come from boxd, and what a box may connect to boxd decides.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/network/counter"
+	"github.com/boxd-dev/boxd/isolation/network/resolve"
+)
+
+// first is the descriptor by which boxd is reached: a connection, or the socket of a unit that it connects to.
+const first = 3
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], log.New(os.Stderr, "boxnames: ", 0)); err != nil {
+		fmt.Fprintf(os.Stderr, "boxnames: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// run takes addresses of resolvers; without any those of resolv.conf(5) are asked, as it is at the moment.
+func run(ctx context.Context, args []string, l *log.Logger) error {
+	upstreams := func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }
+	if len(args) > 0 {
+		list, err := parseUpstreams(args)
+		if err != nil {
+			return err
+		}
+		upstreams = func() []netip.AddrPort { return list }
+	}
+	resolver := resolve.New(resolve.Config{Upstreams: upstreams})
+	listens, err := unix.GetsockoptInt(first, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil {
+		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", first, err)
+	}
+	if listens == 0 {
+		conn, err := fdpass.FromFD(first, fdpass.MaxInline)
+		if err == nil {
+			counter.Serve(ctx, conn, resolver, l)
+		}
+		return err
+	}
+	return accept(ctx, resolver, l)
+}
+
+// accept serves whoever the socket of the unit lets connect: root.
+func accept(ctx context.Context, resolver *resolve.Resolver, l *log.Logger) error {
+	listener, err := fdpass.NewListener(first)
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer context.AfterFunc(ctx, listener.Close)()
+	for {
+		fd, err := listener.Accept()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		conn, err := fdpass.FromFD(fd, fdpass.MaxInline)
+		if err != nil {
+			return err
+		}
+		all.Go(func() { counter.Serve(ctx, conn, resolver, l) })
+	}
+}
+
+// dns is the port of name servers.
+const dns = 53
+
+func parseUpstreams(args []string) (list []netip.AddrPort, err error) {
+	for _, arg := range args {
+		at, err := netip.ParseAddrPort(arg)
+		if err != nil {
+			a, aerr := netip.ParseAddr(arg)
+			if aerr != nil {
+				return nil, errors.New("an argument is " + strconv.Quote(arg) + ": allowed is the address of a resolver, with a port or without")
+			}
+			at = netip.AddrPortFrom(a, dns)
+		}
+		list = append(list, at)
+	}
+	return list, nil
+}
+
+// maxResolvConf is how much of the file is read, in bytes; a longer one has no resolvers.
+const maxResolvConf = 64 << 10
+
+// readResolvConf lists the name servers of a resolv.conf(5), at most three as everywhere.
+func readResolvConf(path string) (list []netip.AddrPort) {
+	data, err := os.ReadFile(path)
+	if err != nil || len(data) > maxResolvConf {
+		return nil
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[1]); err == nil && len(list) < 3 {
+			list = append(list, netip.AddrPortFrom(a, dns))
+		}
+	}
+	return list
+}

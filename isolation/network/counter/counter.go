@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package counter is where boxd hands in the boxes whose names are to be resolved: the program's end of the
+// conversation.
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+)
+
+// MaxBoxes is how many there are at a time.
+const MaxBoxes = 4096
+
+// patience is how long a boxd that does not listen is waited for.
+const patience = 10 * time.Second
+
+// Counter serves one boxd.
+type Counter struct {
+	conn     *fdpass.Conn
+	resolver *resolve.Resolver
+	log      *log.Logger
+
+	mu    sync.Mutex
+	boxes map[string]*box
+	pins  map[uint64]chan<- error
+	last  uint64 // number of a pin
+	all   sync.WaitGroup
+}
+
+type box struct {
+	rules atomic.Pointer[names.Rules]
+	end   context.CancelFunc
+	done  chan struct{}
+}
+
+// Serve answers boxd until the connection or ctx ends, and then closes it and all that came by it.
+func Serve(ctx context.Context, conn *fdpass.Conn, resolver *resolve.Resolver, l *log.Logger) {
+	conn.Patience = patience
+	c := &Counter{conn: conn, resolver: resolver, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}}
+	ctx, cancel := context.WithCancel(ctx)
+	defer c.all.Wait()
+	defer conn.Close()
+	defer cancel()
+	for {
+		body, files, err := conn.RecvContext(ctx, false)
+		if errors.Is(err, fdpass.ErrNoRoom) {
+			l.Print(err)
+			err = nil
+		}
+		if err != nil {
+			fdpass.CloseAll(files)
+			return
+		}
+		if err := c.handle(ctx, body, files); err != nil {
+			l.Printf("request refused: %v", err)
+		}
+	}
+}
+
+// handle does what one message asks for. The files are its own.
+func (c *Counter) handle(ctx context.Context, body []byte, files []int) error {
+	m, err := talk.Decode[talk.Request](body)
+	if err != nil || m.Add == nil {
+		fdpass.CloseAll(files)
+	}
+	switch {
+	case err != nil:
+		return err
+	case m.Add != nil:
+		if err := c.add(ctx, m.Add, files); err != nil {
+			c.report(&talk.Report{Ended: &talk.Ended{Key: m.Add.Key, Error: err.Error()}})
+			return err
+		}
+	case m.Change != nil:
+		return c.change(m.Change)
+	case m.Remove != "":
+		c.remove(m.Remove)
+	case m.Pinned != nil:
+		c.pinned(m.Pinned)
+	}
+	return nil
+}
+
+func (c *Counter) add(ctx context.Context, b *talk.Box, files []int) error {
+	packets, streams, err := sockets(files)
+	if err != nil {
+		return err
+	}
+	rules, err := b.Compile()
+	c.remove(b.Key)
+	c.mu.Lock()
+	if err == nil && len(c.boxes) >= MaxBoxes {
+		err = fmt.Errorf("more than %d boxes", MaxBoxes)
+	}
+	if err != nil {
+		c.mu.Unlock()
+		return errors.Join(err, packets.Close(), streams.Close())
+	}
+	ctx, end := context.WithCancel(ctx)
+	own := &box{end: end, done: make(chan struct{})}
+	own.rules.Store(rules)
+	c.boxes[b.Key] = own
+	c.mu.Unlock()
+	c.all.Go(func() {
+		defer close(own.done)
+		defer end()
+		if err := c.resolver.Serve(ctx, c.questioner(b, own), packets, streams); err != nil {
+			c.report(&talk.Report{Ended: &talk.Ended{Key: b.Key, Error: err.Error()}})
+		}
+	})
+	return nil
+}
+
+// sockets makes of two descriptors what they should be. It takes them over.
+func sockets(files []int) (net.PacketConn, net.Listener, error) {
+	if len(files) != 2 {
+		fdpass.CloseAll(files)
+		return nil, nil, fmt.Errorf("%d sockets, not two", len(files))
+	}
+	udp, tcp := os.NewFile(uintptr(files[0]), "udp"), os.NewFile(uintptr(files[1]), "tcp")
+	defer udp.Close()
+	defer tcp.Close()
+	packets, err := net.FilePacketConn(udp)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socket for packets: %w", err)
+	}
+	streams, err := net.FileListener(tcp)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("socket for connections: %w", err), packets.Close())
+	}
+	return packets, streams, nil
+}
+
+func (c *Counter) questioner(b *talk.Box, own *box) *resolve.Box {
+	return &resolve.Box{
+		Rules: own.rules.Load, V6: b.V6,
+		Pin: func(ctx context.Context, p resolve.Pin) error { return c.pin(ctx, b.Key, p) },
+		Denied: func(d resolve.Denial) {
+			c.report(&talk.Report{Denied: &talk.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Setting: d.Setting}})
+		},
+	}
+}
+
+func (c *Counter) change(b *talk.Box) error {
+	rules, err := b.Compile()
+	if err != nil {
+		rules = nil // nothing, rather than what is not meant any more
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own := c.boxes[b.Key]; own != nil {
+		own.rules.Store(rules)
+	}
+	return err
+}
+
+// remove ends the service of a box, and waits for that: its sockets are closed then.
+func (c *Counter) remove(key string) {
+	c.mu.Lock()
+	own := c.boxes[key]
+	delete(c.boxes, key)
+	c.mu.Unlock()
+	if own != nil {
+		own.end()
+		<-own.done
+	}
+}
+
+// pin asks boxd and waits for its answer.
+func (c *Counter) pin(ctx context.Context, key string, p resolve.Pin) error {
+	answer := make(chan error, 1)
+	c.mu.Lock()
+	c.last++
+	id := c.last
+	c.pins[id] = answer
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.pins, id)
+		c.mu.Unlock()
+	}()
+	c.report(&talk.Report{Pin: &talk.Pin{ID: id, Key: key, Name: p.Name, Seconds: int64(p.TTL / time.Second), Addresses: p.Addresses}})
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Counter) pinned(p *talk.Pinned) {
+	c.mu.Lock()
+	answer := c.pins[p.ID]
+	delete(c.pins, p.ID)
+	c.mu.Unlock()
+	if answer == nil {
+		return // its time is over
+	}
+	var err error
+	if p.Error != "" {
+		err = errors.New(p.Error)
+	}
+	answer <- err
+}
+
+// report tells boxd. One that does not listen is gone soon, and this with it.
+func (c *Counter) report(r *talk.Report) {
+	body, err := talk.Encode(r)
+	if err == nil {
+		err = c.conn.Send(body)
+	}
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		c.log.Printf("report: %v", err)
+	}
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package talk is what boxd and the program that resolves names say to each other, over a SEQPACKET socket. boxd hands
+// in each box with two sockets that are in the box's network, and is asked for every pin. One end trusts the other with
+// no more than that: boxd holds each pin against the rules it has itself.
+package talk
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+
+	"github.com/boxd-dev/boxd/isolation/network/names"
+)
+
+// The conversation:
+//
+//	boxd                               boxnames
+//	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on
+//	Change{box} ─────────────────────►  by these rules from now on
+//	Remove{key} ─────────────────────►  closes its sockets
+//	         ◄──────────────────────── Pin{id, key, name, addresses}
+//	Pinned{id, error} ───────────────►  the box is told the addresses, or that it failed
+//	         ◄──────────────────────── Denied{key, …}
+//	         ◄──────────────────────── Ended{key, error}: a socket of that box has failed
+//
+// When the connection ends the program closes all sockets that came by it.
+
+// Request is a message from boxd; one of its fields is set.
+type Request struct {
+	Add    *Box    `json:"add,omitempty"`
+	Change *Box    `json:"change,omitempty"`
+	Remove string  `json:"remove,omitempty"`
+	Pinned *Pinned `json:"pinned,omitempty"`
+}
+
+// Box is one whose questions are answered.
+type Box struct {
+	Key   string         `json:"key"`
+	V6    bool           `json:"v6,omitempty"` // it has addresses of IPv6; of no meaning in a Change
+	Rules []names.Spec   `json:"rules"`
+	Reach []netip.Prefix `json:"reach,omitempty"` // networks it may connect to by rules of their own
+}
+
+// Compile reads the rules.
+func (b *Box) Compile() (*names.Rules, error) {
+	r, err := names.Compile("rules", b.Rules)
+	if err != nil {
+		return nil, err
+	}
+	return r.Reaching(b.Reach), nil
+}
+
+// Pinned is the answer to a Pin.
+type Pinned struct {
+	ID    uint64 `json:"id"`
+	Error string `json:"error,omitempty"` // "": it is done
+}
+
+// Report is a message from the program; one of its fields is set.
+type Report struct {
+	Pin    *Pin    `json:"pin,omitempty"`
+	Denied *Denied `json:"denied,omitempty"`
+	Ended  *Ended  `json:"ended,omitempty"`
+}
+
+// Pin asks that a box may connect to addresses, as its rules for the name say.
+type Pin struct {
+	ID        uint64       `json:"id"`
+	Key       string       `json:"key"`
+	Name      names.Name   `json:"name"`
+	Seconds   int64        `json:"seconds"`
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// Denied is a name that a box did not get, or addresses.
+type Denied struct {
+	Key       string       `json:"key"`
+	Reason    string       `json:"reason"` // as the resolver has it
+	Asked     string       `json:"asked"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Setting   string       `json:"setting,omitempty"`
+}
+
+// Ended is a box whose questions are not answered any more.
+type Ended struct {
+	Key   string `json:"key"`
+	Error string `json:"error"`
+}
+
+// Encode returns the bytes of a message.
+func Encode[M Request | Report](m *M) ([]byte, error) { return json.Marshal(m) }
+
+// Decode reads a message that has nothing but what is known here.
+func Decode[M Request | Report](b []byte) (*M, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	m := new(M)
+	if err := d.Decode(m); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one message")
+	}
+	return m, nil
+}

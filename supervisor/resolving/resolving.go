@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resolving has the names of boxes resolved by a program of its own, which has no privilege: it hands in each
+// box with sockets of the box's network, and holds every address that the program wants reachable against the rules.
+package resolving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+)
+
+// Config is what a Desk works with.
+type Config struct {
+	// Connect connects to the program, and starts it where that is boxd's to do.
+	Connect func(context.Context) (*fdpass.Conn, error)
+	// Sockets opens the two sockets that a box asks at: for packets and for connections. They are the caller's.
+	Sockets func(ctx context.Context, key string) ([]int, error)
+	// Pin lets a box connect to addresses, at the ports, for a time.
+	Pin func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error
+	// Denied is told what a box was refused. It must not block.
+	Denied func(*talk.Denied)
+	Log    *slog.Logger
+}
+
+// Box is what the program is told of a box.
+type Box struct {
+	V6    bool
+	Rules *names.Rules
+	Reach []netip.Prefix // networks that it may connect to by rules of their own
+}
+
+// Desk is boxd's end of the conversation with the program.
+type Desk struct {
+	cfg   Config
+	life  func() context.Context // ends with Close
+	stop  context.CancelFunc
+	begin func() // connects, the first time
+	all   sync.WaitGroup
+	pins  chan struct{} // those that are made
+
+	handing sync.Mutex // held while a box is handed in: its sockets can be open once
+
+	mu    sync.Mutex // guards the fields below
+	conn  *fdpass.Conn
+	ready chan struct{} // closed when there is a connection
+	boxes map[string]*entry
+}
+
+type entry struct {
+	Box
+	at *fdpass.Conn // by which it was handed in; nil: by none
+}
+
+// Times of the Desk, and bounds.
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 5 * time.Second
+	patience   = 20 * time.Second // for the program to be there
+	pinMost    = 5 * time.Second
+	longestPin = time.Hour
+	maxAtOnce  = 16 // pins that are made at a time
+	maxPinned  = 32 // addresses of one pin
+)
+
+// Open returns a Desk that connects when the first box is handed in.
+func Open(cfg Config) *Desk {
+	life, stop := context.WithCancel(context.Background())
+	first := make(chan struct{})
+	d := &Desk{
+		cfg: cfg, life: func() context.Context { return life }, stop: stop, begin: sync.OnceFunc(func() { close(first) }),
+		pins: make(chan struct{}, maxAtOnce), ready: make(chan struct{}), boxes: map[string]*entry{},
+	}
+	d.all.Go(func() {
+		select {
+		case <-first:
+			d.keep(life)
+		case <-life.Done():
+		}
+	})
+	return d
+}
+
+// Close ends the conversation. No name of any box is resolved any more.
+func (d *Desk) Close() {
+	d.stop()
+	d.all.Wait()
+}
+
+// keep talks to one program after the other until ctx ends.
+func (d *Desk) keep(ctx context.Context) {
+	for pause := retryFirst; ctx.Err() == nil; {
+		conn, err := d.cfg.Connect(ctx)
+		if err == nil {
+			pause = retryFirst
+			d.converse(ctx, conn)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		d.cfg.Log.Warn("names of boxes are not resolved; the program for it is looked for", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, retryMost)
+	}
+}
+
+// converse hands in all boxes, and does what the program asks for until it is gone.
+func (d *Desk) converse(ctx context.Context, conn *fdpass.Conn) {
+	conn.Patience = pinMost
+	defer conn.Close()
+	d.mu.Lock()
+	d.conn = conn
+	keys := slices.Sorted(maps.Keys(d.boxes))
+	close(d.ready)
+	d.mu.Unlock()
+	for _, key := range keys {
+		d.all.Go(func() { d.handAgain(ctx, key) })
+	}
+	for {
+		body, files, err := conn.RecvContext(ctx, true)
+		fdpass.CloseAll(files) // there are none to be had
+		var m *talk.Report
+		if err == nil {
+			m, err = talk.Decode[talk.Report](body)
+		}
+		if err != nil {
+			break
+		}
+		d.hear(ctx, conn, m)
+	}
+	d.mu.Lock()
+	d.conn, d.ready = nil, make(chan struct{})
+	d.mu.Unlock()
+}
+
+func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
+	switch {
+	case m.Pin != nil:
+		select {
+		case d.pins <- struct{}{}:
+			d.all.Go(func() {
+				defer func() { <-d.pins }()
+				d.pin(ctx, conn, m.Pin)
+			})
+		case <-ctx.Done():
+		}
+	case m.Denied != nil:
+		d.cfg.Denied(m.Denied)
+	case m.Ended != nil:
+		d.cfg.Log.Warn("names of a box are not resolved", "box", m.Ended.Key, "error", m.Ended.Error)
+		d.mu.Lock()
+		e := d.boxes[m.Ended.Key]
+		if e != nil {
+			e.at = nil
+		}
+		d.mu.Unlock()
+		if e != nil {
+			d.all.Go(func() { d.handAgain(ctx, m.Ended.Key) })
+		}
+	}
+}
+
+// handAgain hands in a box whose sockets may be open in a program that is just ending.
+func (d *Desk) handAgain(ctx context.Context, key string) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		err := d.hand(ctx, key)
+		if err == nil || errors.Is(err, errNone) {
+			return
+		}
+		d.cfg.Log.Warn("names of a box are not resolved", "box", key, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// errNone says that there is no program at the moment, or no such box any more.
+var errNone = errors.New("the program that resolves names is not there")
+
+// hand gives the program a box with two sockets, if it does not have it.
+func (d *Desk) hand(ctx context.Context, key string) error {
+	d.handing.Lock()
+	defer d.handing.Unlock()
+	d.mu.Lock()
+	e, conn := d.boxes[key], d.conn
+	var body []byte
+	err := errNone
+	if e != nil && conn != nil {
+		if e.at == conn {
+			d.mu.Unlock()
+			return nil
+		}
+		body, err = talk.Encode(&talk.Request{Add: e.message(key)})
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	files, err := d.cfg.Sockets(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer fdpass.CloseAll(files)
+	if err := conn.Send(body, files...); err != nil {
+		return fmt.Errorf("%w: %w", errNone, err)
+	}
+	d.mu.Lock()
+	e.at = conn
+	d.mu.Unlock()
+	return nil
+}
+
+func (b *Box) message(key string) *talk.Box {
+	m := &talk.Box{Key: key, V6: b.V6, Reach: b.Reach, Rules: []names.Spec{}}
+	for _, r := range b.Rules.All() {
+		m.Rules = append(m.Rules, r.Spec())
+	}
+	return m
+}
+
+// Add has the names of a box resolved from now on, also by the next programs. It waits until the program has it.
+func (d *Desk) Add(ctx context.Context, key string, box Box) error {
+	d.begin()
+	d.mu.Lock()
+	d.boxes[key] = &entry{Box: box}
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		d.mu.Lock()
+		ready := d.ready
+		d.mu.Unlock()
+		var err error
+		select {
+		case <-ready:
+			err = d.hand(ctx, key)
+		case <-ctx.Done():
+			err = errors.Join(errNone, ctx.Err())
+		case <-d.life().Done():
+			err = errors.Join(errNone, context.Canceled)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, errNone) || ctx.Err() != nil || d.life().Err() != nil:
+			d.Remove(key)
+			return fault.Errorf(fault.Unavailable, "names of the box: %w", err).WithHint("boxnames resolves them: the log of boxd says what it lacks")
+		}
+	}
+}
+
+// Change gives a box other rules. Whatever it was told before it may reach for as long as it was told.
+func (d *Desk) Change(key string, rules *names.Rules, reach []netip.Prefix) {
+	d.mu.Lock()
+	e := d.boxes[key]
+	if e == nil {
+		d.mu.Unlock()
+		return
+	}
+	e.Rules, e.Reach = rules, reach
+	body, err := talk.Encode(&talk.Request{Change: e.message(key)})
+	at := e.at
+	d.mu.Unlock()
+	if err == nil && at != nil {
+		_ = at.Send(body) // a program that does not get it is gone, and the next one begins with it
+	}
+}
+
+// Remove has the names of a box resolved no more.
+func (d *Desk) Remove(key string) {
+	d.mu.Lock()
+	e := d.boxes[key]
+	delete(d.boxes, key)
+	d.mu.Unlock()
+	if e == nil || e.at == nil {
+		return
+	}
+	if body, err := talk.Encode(&talk.Request{Remove: key}); err == nil {
+		_ = e.at.Send(body)
+	}
+}
+
+// pin makes addresses reachable that a rule's name has led to, and says so.
+func (d *Desk) pin(ctx context.Context, conn *fdpass.Conn, p *talk.Pin) {
+	ctx, cancel := context.WithTimeout(ctx, pinMost)
+	defer cancel()
+	done := &talk.Pinned{ID: p.ID}
+	at, err := d.check(p)
+	if err == nil {
+		err = d.cfg.Pin(ctx, p.Key, p.Addresses, at, time.Duration(p.Seconds)*time.Second)
+	}
+	if err != nil {
+		d.cfg.Log.Warn("addresses of a name are not reachable", "box", p.Key, "name", p.Name, "error", err)
+		done.Error = err.Error()
+	}
+	if body, err := talk.Encode(&talk.Request{Pinned: done}); err == nil {
+		_ = conn.Send(body)
+	}
+}
+
+// check holds a pin against the rules of the box: the program may be wrong, and has spoken with strangers.
+func (d *Desk) check(p *talk.Pin) ([]names.Opening, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.boxes[p.Key]
+	if e == nil {
+		return nil, errors.New("there is no such box")
+	}
+	name, ok := names.FromQuery(string(p.Name) + ".")
+	if !ok {
+		return nil, errors.New("no name")
+	}
+	at := names.Openings(e.Rules.Match(name))
+	switch {
+	case len(at) == 0:
+		return nil, fmt.Errorf("no rule allows %q", p.Name)
+	case len(p.Addresses) == 0 || len(p.Addresses) > maxPinned || p.Seconds < 1 || p.Seconds > int64(longestPin/time.Second):
+		return nil, errors.New("no pin")
+	case slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !names.Public(a) }):
+		return nil, errors.New("an address is not public")
+	}
+	return at, nil
+}

@@ -4,6 +4,7 @@ package isolation
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,7 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
 		{Req: 15, Mount: &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
 		{Req: 16, Mount: &ChangeMount{Key: spec.Key, Op: MountLook, Mount: Mount{Target: "/mnt/b"}}},
+		{Req: 17, Space: &Space{Key: spec.Key, Quota: Quota{1 << 40, 16}, Remove: true}},
 	}
 }
 
@@ -256,8 +258,8 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		differ string
 	}{
 		{*want, ""},
-		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, "it speaks version 9, not 8"},
-		{Greeting{Version: 3}, "it speaks version 3, not 8"},
+		{Greeting{Version: KeeperVersion + 1, Other: "whatever it says"}, fmt.Sprintf("it speaks version %d, not %d", KeeperVersion+1, KeeperVersion)},
+		{Greeting{Version: 3}, fmt.Sprintf("it speaks version 3, not %d", KeeperVersion)},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{Greeting{Version: KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},

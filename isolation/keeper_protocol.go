@@ -29,6 +29,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Done{req}              or Failed
 //	ChangeMount{req, key, mount} ──────►  add, replace or remove a mount of a living box
 //	            ◄──────────────────────── Mounted{req, …}        or Failed
+//	Space{req, key, quota, remove} ────►  make a workspace that boxes can be lent, or remove it
+//	            ◄──────────────────────── Done{req}              or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -40,7 +42,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 8
+const KeeperVersion = 9
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -71,6 +73,7 @@ const (
 	msgReclaim
 	msgChangeMount
 	msgMounted
+	msgSpace
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -91,6 +94,7 @@ type KeeperRequest struct {
 
 	Reclaim *Reclaim
 	Mount   *ChangeMount
+	Space   *Space
 }
 
 // Reclaim asks that memory be taken back from a living box.
@@ -216,6 +220,11 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u32(m.Req)
 		e.changeMount(m.Mount)
 		return e.b
+	case m.Space != nil:
+		e := message(msgSpace)
+		e.u32(m.Req)
+		e.space(m.Space)
+		return e.b
 	}
 	for _, f := range []struct {
 		set  bool
@@ -273,6 +282,8 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.Reclaim = d.u32(), &Reclaim{Key: d.str()}
 	case msgChangeMount:
 		m.Req, m.Mount = d.u32(), d.changeMount()
+	case msgSpace:
+		m.Req, m.Space = d.u32(), d.space()
 	default:
 		d.bad = true
 	}

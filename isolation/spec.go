@@ -63,6 +63,7 @@ type Spec struct {
 	Limits      cgroup.Limits // of all programs together
 	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
+	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
 	Mounts      []Mount
 }
 
@@ -86,25 +87,6 @@ type Rlimit struct {
 	Resource uint32
 	Soft     uint64
 	Hard     uint64
-}
-
-// RlimitName is what a resource is called in errors.
-func RlimitName(resource uint32) string {
-	switch resource {
-	case unix.RLIMIT_CORE:
-		return "core"
-	case unix.RLIMIT_DATA:
-		return "data"
-	case unix.RLIMIT_MEMLOCK:
-		return "memlock"
-	case unix.RLIMIT_NOFILE:
-		return "nofile"
-	case unix.RLIMIT_NPROC:
-		return "nproc"
-	case unix.RLIMIT_STACK:
-		return "stack"
-	}
-	return ""
 }
 
 // Mount puts a host directory into the box.
@@ -142,6 +124,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork:
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
+	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
+		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
 	case len(s.Mounts) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:

@@ -25,6 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/seeing"
 	"github.com/boxd-dev/boxd/relay/sessions"
 	"github.com/boxd-dev/boxd/relay/skills"
+	"github.com/boxd-dev/boxd/relay/spaces"
 	"github.com/boxd-dev/boxd/relay/trail"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -91,6 +92,10 @@ func routes() []route.Route {
 		line("GET /v1/skills/{skill}/file", access.Viewer, "owner path", skills.ReadFile),
 		line("PUT /v1/skills/{skill}/file", access.User, "owner", skills.WriteFile),
 		line("DELETE /v1/skills/{skill}/file", access.User, "owner path if_match", skills.RemoveFile),
+		line("GET /v1/workspaces", access.Viewer, "owner", spaces.List),
+		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
+		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
+		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),
@@ -165,6 +170,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Process
 		case "{skill}":
 			id = &p.Skill
+		case "{workspace}":
+			id = &p.Workspace
 		case "{principal}":
 			id = &p.Principal
 		case asked[i]:

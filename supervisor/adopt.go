@@ -117,6 +117,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 				continue
 			}
 			v.Skills.Again(key, r.Skills)
+			v.Spaces.Again(key, r.ID, r.Owner.Name, r.Settings.Workspace)
 		}
 		sessions[box] = key
 	}
@@ -178,6 +179,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 		return fmt.Errorf("record of session %s: %w", key, err)
 	}
 	v.Skills.Release(key)
+	v.Spaces.Release(key)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/spaces"
 )
 
 // want is what a request for a session has come to.
@@ -49,8 +50,10 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if err = req.Fits(v.machine, &w.settings); err != nil {
 		return w, err
 	}
-	w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings)
-	return w, err
+	if w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings); err != nil {
+		return w, err
+	}
+	return w, v.Spaces.Suit(who.Name, &w.settings, w.enforced)
 }
 
 // roomLocked refuses a session that would be one too many, whoever asks: an *admission.Full, but for a boxd that
@@ -102,7 +105,7 @@ func (v *Supervisor) May(s *Session, tool string) error {
 // reading is what a session has at the moment.
 func (v *Supervisor) reading(s *Session) ledger.Reading {
 	r := ledger.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
-	if d := v.Work(s); d != nil {
+	if d := v.Work(s); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
 		r.Disk = quantity.Size(d.Used)
 	}
 	if u := s.Usage(); u != nil {
@@ -127,7 +130,17 @@ func (v *Supervisor) readings() map[string]ledger.Reading {
 		default: // it is not counted yet
 		}
 	}
-	return list
+	return v.Spaces.Readings(list)
+}
+
+// CreateSpace makes a workspace that sessions of a principal can be lent.
+func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w spaces.Wish) (spaces.Info, error) {
+	held := v.cfg.Load().BoundsOf(who)
+	host, err := v.lookAtHost(ctx)
+	if err != nil {
+		return spaces.Info{}, err
+	}
+	return v.Spaces.Create(ctx, who.Name, &held, host, w)
 }
 
 // Usage is what a principal, or everybody, has used on the last days that there are.

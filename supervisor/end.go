@@ -62,6 +62,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	live, mounting := s.Mounting()
 	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, mounting.Leftovers(live))
 	_ = s.Exclusive(func() error { v.Skills.Release(s.Key); return nil })
+	v.Spaces.Release(s.Key)
 	s.DropProcesses()
 	<-forgotten
 	v.ledger.Stop(s.Key, last)

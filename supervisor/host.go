@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/usage"
-	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/room"
 )
 
 // lookAtHost asks the keeper what can be enforced here, now.
@@ -70,47 +68,5 @@ func (v *Supervisor) hostRoom() error {
 	return err
 }
 
-// room reports whether the host has as much left as the operator wants kept, and is not busier than new
-// sessions may find it; dir is where workspaces are.
-func (v *Supervisor) room(dir string) error {
-	keep := v.cfg.Load().Host
-	free, err := machine.FreeDisk(dir)
-	if err == nil && dir != v.state { // the store has room only as long as the disk below it has
-		var below quantity.Size
-		if below, err = machine.FreeDisk(v.state); below < free {
-			free = below
-		}
-	}
-	if err == nil && free < keep.KeepFreeDisk {
-		err = shortOf(admission.Disk, free, keep.KeepFreeDisk)
-	}
-	if err != nil {
-		return err
-	}
-	free, err = machine.FreeMemory()
-	if err == nil && free < keep.KeepFreeMemory {
-		err = shortOf(admission.Memory, free, keep.KeepFreeMemory)
-	}
-	if err != nil || keep.PressureCPU+keep.PressureMemory+keep.PressureIO == 0 {
-		return err
-	}
-	p, err := machine.LookPressure()
-	if err != nil {
-		return err
-	}
-	for _, of := range []struct {
-		name       string
-		is, bounds float64
-	}{{"cpu", p.CPU, keep.PressureCPU}, {"memory", p.Memory, keep.PressureMemory}, {"io", p.IO, keep.PressureIO}} {
-		if of.bounds > 0 && of.is > of.bounds {
-			return &admission.Full{Reason: admission.Pressure, Err: fault.Errorf(fault.Unavailable, "for %g %% of the last ten seconds some task of the host waited for %s, and sessions start up to %g (host.pressure_%s)", of.is, of.name, of.bounds, of.name).
-				WithHint("try again when the host is less busy")}
-		}
-	}
-	return nil
-}
-
-func shortOf(what admission.Reason, free, keep quantity.Size) error {
-	return &admission.Full{Reason: what, Err: fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
-		WithHint("remove sessions, or make room on the host")}
-}
+// room is what room.Left says of the host; dir is where workspaces are.
+func (v *Supervisor) room(dir string) error { return room.Left(&v.cfg.Load().Host, v.state, dir) }

@@ -25,7 +25,12 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	defer cancel()
 	begin := time.Now()
 	v.Skills.Begin(s) // before its record
-	box, warm, err := v.box(ctx, s)
+	var box *client.Box
+	var warm bool
+	err := v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, s.Current().Workspace)
+	if err == nil {
+		box, warm, err = v.box(ctx, s)
+	}
 	if err == nil {
 		if err = v.bequeath(s, box, s.Environment(), nil); err == nil {
 			err = v.Skills.Mount(ctx, s)
@@ -40,6 +45,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		box, err = nil, failure.Start(s.ID, &s.Settings, err)
 		v.removeRecord(s)
 		v.Skills.Release(s.Key)
+		v.Spaces.Release(s.Key)
 		v.forget(s)
 	}
 	if move := s.Launched(box, err); err != nil || move != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/skills"
+	"github.com/boxd-dev/boxd/supervisor/spaces"
 	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
@@ -49,6 +50,7 @@ type Parts struct {
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
 	Skills      *activation.Desk              // where sessions get skills
+	Spaces      *spaces.Store                 // the workspaces that have a name
 	cfg         atomic.Pointer[policy.Config] // what it points to does not change
 	boxes       *driver.Driver
 	state       string
@@ -133,6 +135,9 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		v.machine, err = machine.Look()
 	}
 	if err == nil {
+		v.Spaces, err = spaces.Open(ctx, v.state, host.Workspaces, spaces.Parts{Boxes: v.boxes, Ledger: used, Log: v.log, Config: v.cfg.Load})
+	}
+	if err == nil {
 		err = v.takeOver(ctx, host.Workspaces)
 	}
 	if err != nil {
@@ -177,6 +182,7 @@ func (v *Supervisor) Close() {
 	v.stop()
 	v.work.Wait()
 	v.records.Close()
+	v.Spaces.Close()
 	if err := v.ledger.Close(); err != nil {
 		v.log.Error("usage not written", "error", err)
 	}

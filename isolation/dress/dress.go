@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // Name gives the box of a process, its PID 1, a hostname. alive reports whether that process still is the
@@ -36,8 +36,8 @@ func Name(pid int, alive func() bool, hostname string) error {
 	if err := setHostname(uts, hostname); err != nil {
 		return fmt.Errorf("hostname: %w", err)
 	}
-	for _, f := range isolation.NameFiles(hostname) {
-		if err := rewrite(root, isolation.NameDir[1:]+"/"+f.Name, f.Text); err != nil {
+	for _, f := range names.Files(hostname) {
+		if err := rewrite(root, names.Dir[1:]+"/"+f.Name, f.Text); err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}

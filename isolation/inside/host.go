@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // setRlimits sets the limits every program inherits, or what the host allows if that is less.
@@ -17,11 +17,11 @@ func (b *box) setRlimits() (string, error) {
 	for _, r := range b.setup.Rlimits {
 		var host syscall.Rlimit
 		if err := syscall.Getrlimit(int(r.Resource), &host); err != nil {
-			return isolation.RlimitName(r.Resource), err
+			return names.Rlimit(r.Resource), err
 		}
 		lim := syscall.Rlimit{Cur: min(r.Soft, host.Max), Max: min(r.Hard, host.Max)}
 		if err := syscall.Setrlimit(int(r.Resource), &lim); err != nil {
-			return isolation.RlimitName(r.Resource), err
+			return names.Rlimit(r.Resource), err
 		}
 	}
 	return "", nil
@@ -49,11 +49,11 @@ func (b *box) raiseLoopback() (string, error) {
 // writeFiles writes the files of /etc that differ from box to box. The image has links to them.
 // Their directory is root's, so a program cannot change what the next one reads.
 func (b *box) writeFiles() (string, error) {
-	if err := unix.Mkdir(isolation.NameDir, 0o755); err != nil {
-		return isolation.NameDir, err
+	if err := unix.Mkdir(names.Dir, 0o755); err != nil {
+		return names.Dir, err
 	}
-	for _, f := range isolation.NameFiles(b.setup.Hostname) {
-		fd, err := unix.Open(isolation.NameDir+"/"+f.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	for _, f := range names.Files(b.setup.Hostname) {
+		fd, err := unix.Open(names.Dir+"/"+f.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return f.Name, err
 		}

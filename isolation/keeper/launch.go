@@ -246,7 +246,7 @@ func (l *launching) enterGroup() (string, error) {
 // makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
 // left must have been removed or it would be seen by this one.
 func (l *launching) makeWorkspace() (string, error) {
-	if !l.spec.ManagedWork {
+	if !l.spec.ManagedWork || l.spec.Space != "" {
 		return "", nil
 	}
 	if err := l.k.work.Make(l.spec.Key, l.spec.Work); err != nil {
@@ -265,7 +265,7 @@ func (l *launching) makeWorkspace() (string, error) {
 // the files in it: parents before children.
 func (l *launching) mapMounts() (string, error) {
 	if l.spec.ManagedWork {
-		dir, err := l.k.work.OpenPath(l.spec.Key)
+		dir, err := l.k.work.OpenFor(l.spec)
 		if err != nil {
 			return isolation.Workspace, err
 		}

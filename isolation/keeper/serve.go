@@ -204,6 +204,10 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		if reply.Mounted, err = k.changeMount(req.Mount); err != nil {
 			reply.Failed = stepError(isolation.StepMount, req.Mount.Mount.Target, err)
 		}
+	case req.Space != nil:
+		if err := k.work.ChangeSpace(req.Space); err != nil {
+			reply.Failed = stepError(isolation.StepWorkspace, req.Space.Key, err)
+		}
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)

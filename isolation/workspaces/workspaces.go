@@ -21,16 +21,23 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// Dir is the directory of the managed workspaces of one keeper. It is safe for concurrent use.
+// Dir is the directory of the managed workspaces of one keeper, those of boxes. It is safe for concurrent use.
 type Dir struct {
-	root  *os.Root
-	kind  string      // what keeps quotas
-	store *disk.Store // nil: they are in the state directory itself
+	*Place
+	Spaces *Place      // those that boxes are lent, beside it
+	kind   string      // what keeps quotas
+	store  *disk.Store // nil: they are in the state directory itself
 
 	mu     sync.Mutex   // guards the fields below
 	quotas *disk.Quotas // nil: none can be had
 	why    error        // why there are none
-	ids    map[string]uint32
+}
+
+// Place is a directory of workspaces.
+type Place struct {
+	dir  *Dir // which it is of
+	root *os.Root
+	ids  map[string]uint32 // guarded by dir.mu
 }
 
 // storePatience bounds the making of the store, which is the making of a filesystem.
@@ -40,9 +47,8 @@ const storePatience = 5 * time.Minute
 // quotas that is there; otherwise it is in a filesystem of our own, if it may have a size and the host can
 // mount it.
 func Open(state string, storeSize uint64) (*Dir, error) {
-	w := &Dir{ids: map[string]uint32{}, kind: isolation.QuotaProject}
-	var err error
-	if w.root, err = openWork(state); err != nil {
+	w := &Dir{kind: isolation.QuotaProject}
+	if err := w.open(state); err != nil {
 		return nil, err
 	}
 	if w.quotas, w.why = disk.Open(w.root); w.why == nil {
@@ -57,6 +63,21 @@ func Open(state string, storeSize uint64) (*Dir, error) {
 	return w, nil
 }
 
+// open opens the two places in a directory.
+func (w *Dir) open(dir string) error {
+	own, err := openWork(dir, "workspaces")
+	if err != nil {
+		return err
+	}
+	lent, err := openWork(dir, isolation.SpacesDir)
+	if err != nil {
+		own.Close()
+		return err
+	}
+	w.Place, w.Spaces = &Place{w, own, map[string]uint32{}}, &Place{w, lent, map[string]uint32{}}
+	return nil
+}
+
 func (w *Dir) openStore(state string, size uint64) error {
 	dir, err := os.OpenRoot(state)
 	if err != nil {
@@ -69,19 +90,25 @@ func (w *Dir) openStore(state string, size uint64) error {
 	if err != nil {
 		return err
 	}
-	root, err := openWork(store.Root().Name())
-	if err == nil {
-		w.quotas, err = disk.Open(root)
-		if err != nil {
-			root.Close()
+	own, lent := w.Place, w.Spaces
+	if err = w.open(store.Root().Name()); err == nil {
+		if w.quotas, err = disk.Open(w.root); err != nil {
+			w.closePlaces()
+			w.Place, w.Spaces = own, lent
 		}
 	}
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
-	w.root.Close()
-	w.root, w.store, w.kind, w.why = root, store, isolation.QuotaStore, nil
+	own.root.Close()
+	lent.root.Close()
+	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
 	return nil
+}
+
+func (w *Dir) closePlaces() {
+	w.root.Close()
+	w.Spaces.root.Close()
 }
 
 // Close lets go of the workspaces; what they hold stays. While boxes live that use them, the store stays
@@ -90,7 +117,7 @@ func (w *Dir) Close(inUse bool, l *log.Logger) {
 	if w.quotas != nil {
 		w.quotas.Close()
 	}
-	w.root.Close()
+	w.closePlaces()
 	switch {
 	case w.store == nil:
 		return
@@ -132,10 +159,10 @@ func (w *Dir) kept() (*disk.Quotas, error) {
 	return w.quotas, w.why
 }
 
-// openWork opens the directory of the managed workspaces. It is root's and closed to all others:
+// openWork opens a directory of managed workspaces. It is root's and closed to all others:
 // what boxes make in there, setuid bits included, is out of reach for users of the host.
-func openWork(state string) (*os.Root, error) {
-	dir := filepath.Join(state, "workspaces")
+func openWork(state, name string) (*os.Root, error) {
+	dir := filepath.Join(state, name)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
@@ -154,26 +181,26 @@ func openWork(state string) (*os.Root, error) {
 }
 
 // Make makes an empty directory that belongs to the box user's id and may hold so much.
-func (w *Dir) Make(key string, quota isolation.Quota) error {
-	if err := w.root.Mkdir(key, 0o700); err != nil {
+func (p *Place) Make(key string, quota isolation.Quota) error {
+	if err := p.root.Mkdir(key, 0o700); err != nil {
 		return err
 	}
-	err := w.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
+	err := p.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
 	if err == nil && quota != (isolation.Quota{}) {
-		err = w.limit(key, quota)
+		err = p.limit(key, quota)
 	}
 	if err != nil {
-		_ = w.root.Remove(key)
+		_ = p.root.Remove(key)
 	}
 	return err
 }
 
-func (w *Dir) limit(key string, quota isolation.Quota) error {
-	quotas, why := w.kept()
+func (p *Place) limit(key string, quota isolation.Quota) error {
+	quotas, why := p.dir.kept()
 	if quotas == nil {
 		return why
 	}
-	dir, err := w.root.Open(key)
+	dir, err := p.root.Open(key)
 	if err != nil {
 		return err
 	}
@@ -182,19 +209,19 @@ func (w *Dir) limit(key string, quota isolation.Quota) error {
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ids[key] = id
+	p.dir.mu.Lock()
+	defer p.dir.mu.Unlock()
+	p.ids[key] = id
 	return nil
 }
 
 // SetQuota changes what a living workspace may hold, and returns what undoes it. ESRCH: it has no quota.
-func (w *Dir) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
-	id, ok := w.idOf(key)
+func (p *Place) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
+	id, ok := p.idOf(key)
 	if !ok {
 		return nil, unix.ESRCH
 	}
-	quotas, _ := w.kept()
+	quotas, _ := p.dir.kept()
 	before, err := quotas.Usage(id)
 	if err != nil {
 		return nil, err
@@ -204,8 +231,8 @@ func (w *Dir) SetQuota(key string, quota isolation.Quota) (undo func() error, er
 }
 
 // OpenPath opens a workspace for what needs no right to read it (O_PATH).
-func (w *Dir) OpenPath(key string) (int, error) {
-	dir, err := w.root.Open(".")
+func (p *Place) OpenPath(key string) (int, error) {
+	dir, err := p.root.Open(".")
 	if err != nil {
 		return -1, err
 	}
@@ -215,18 +242,18 @@ func (w *Dir) OpenPath(key string) (int, error) {
 
 // Remove deletes a workspace and its quota. The box is dead, so nothing changes below while it does;
 // links are removed, never followed.
-func (w *Dir) Remove(key string) error {
-	id, limited := w.idOf(key)
-	if err := w.root.RemoveAll(key); err != nil {
+func (p *Place) Remove(key string) error {
+	id, limited := p.idOf(key)
+	if err := p.root.RemoveAll(key); err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
 	}
 	if !limited {
 		return nil
 	}
-	w.mu.Lock()
-	delete(w.ids, key)
-	quotas := w.quotas
-	w.mu.Unlock()
+	p.dir.mu.Lock()
+	delete(p.ids, key)
+	quotas := p.dir.quotas
+	p.dir.mu.Unlock()
 	// On xfs what has been deleted is counted for a while yet; its quota is swept later.
 	if err := quotas.Remove(id); errors.As(err, new(*disk.UsedError)) {
 		return quotas.Sweep()
@@ -237,19 +264,46 @@ func (w *Dir) Remove(key string) error {
 }
 
 // idOf finds the project of a workspace, also of an earlier keeper's.
-func (w *Dir) idOf(key string) (uint32, bool) {
-	w.mu.Lock()
-	id, ok := w.ids[key]
-	quotas := w.quotas
-	w.mu.Unlock()
+func (p *Place) idOf(key string) (uint32, bool) {
+	p.dir.mu.Lock()
+	id, ok := p.ids[key]
+	quotas := p.dir.quotas
+	p.dir.mu.Unlock()
 	if ok || quotas == nil {
 		return id, ok
 	}
-	dir, err := w.root.Open(key)
+	dir, err := p.root.Open(key)
 	if err != nil {
 		return 0, false
 	}
 	defer dir.Close()
 	id, err = quotas.ID(int(dir.Fd()))
 	return id, err == nil
+}
+
+// OpenFor opens the workspace of a box: its own, or the one it is lent.
+func (w *Dir) OpenFor(spec *isolation.Spec) (int, error) {
+	if spec.Space != "" {
+		return w.Spaces.OpenPath(spec.Space)
+	}
+	return w.OpenPath(spec.Key)
+}
+
+// ChangeSpace makes a workspace that boxes can be lent, or removes it. One that is there is not made again, as who asks
+// may not have heard of it, but for its quota; one that is not there is removed already. That no box has it is for who
+// asks to know.
+func (w *Dir) ChangeSpace(s *isolation.Space) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.Remove {
+		return w.Spaces.Remove(s.Key)
+	}
+	err := w.Spaces.Make(s.Key, s.Quota)
+	if errors.Is(err, fs.ErrExist) && s.Quota != (isolation.Quota{}) {
+		_, err = w.Spaces.SetQuota(s.Key, s.Quota)
+	} else if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return err
 }

@@ -29,7 +29,7 @@ func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
 			if err := tc.there(dir); err != nil {
 				t.Fatal(err)
 			}
-			root, err := openWork(state)
+			root, err := openWork(state, "workspaces")
 			if (err == nil) != tc.ok {
 				t.Fatalf("%v", err)
 			}

@@ -41,6 +41,7 @@ type SessionRequest struct {
 	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
 	TTL             *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
+	Workspace       string             `json:"workspace,omitempty"` // name of one that is lent to it; "": one of its own
 	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
 	Skills          []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
@@ -94,6 +95,7 @@ type Session struct {
 	WorkspaceInodes int               `json:"workspace_inodes"`
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
+	WorkspaceName   string            `json:"workspace_name,omitempty"` // of the one that is lent to it
 	Mounts          []Mount           `json:"mounts"`
 	Skills          []SessionSkill    `json:"skills,omitempty"`
 	Env             []string          `json:"env"` // names only

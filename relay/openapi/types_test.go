@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.FileMove{}, api.FileRemove{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.WorkspaceRequest{}}
 }
 
 func answers() []any {
@@ -38,6 +38,8 @@ func answers() []any {
 		api.ArchiveDone{},
 		api.MountList{},
 		api.SkillList{},
+		api.Workspace{},
+		api.WorkspaceList{},
 		api.SkillIndex{},
 		api.SkillEntries{},
 		api.SkillFile{},

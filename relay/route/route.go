@@ -41,7 +41,7 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process, Principal, Skill string }
+type Path struct{ Session, Process, Principal, Skill, Workspace string }
 
 // Common is what all calls have.
 type Common struct {

@@ -28,7 +28,7 @@ func Session(i supervisor.Info) api.Session {
 		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
 		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
 		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,
-		Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
+		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
 		Clamped: Clamped(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
 	if i.Silent >= supervisor.Unhealthy && i.State == supervisor.StateReady {

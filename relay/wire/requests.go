@@ -24,7 +24,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
 		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
 		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
-		Skills: r.Skills, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
+		Workspace: r.Workspace, Skills: r.Skills, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, m := range r.Mounts {
 		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})

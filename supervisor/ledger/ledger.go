@@ -40,6 +40,7 @@ type Reading struct {
 	Memory, Disk quantity.Size
 	CPU          time.Duration // since its start, if Counted
 	Counted      bool          // by control groups; else its executions tell what they have used when they end
+	Space        bool          // it is no session, but a workspace that sessions are lent: only what it holds counts
 }
 
 // Clock tells time. Wall decides which day it is, and may jump; Since only grows, with the time the host
@@ -259,7 +260,9 @@ func (l *Ledger) countLocked(m *meter, r Reading) {
 	now := l.clock.Since()
 	since := max(now-m.at, 0)
 	for _, u := range []*Use{l.ofLocked(m.principal), &l.total} {
-		u.Sessions += since
+		if !m.last.Space {
+			u.Sessions += since
+		}
 		u.Memory += float64(m.last.Memory) * since.Hours()
 		u.Disk += float64(m.last.Disk) * since.Hours()
 		if r.Counted && r.CPU > m.last.CPU {

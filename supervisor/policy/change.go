@@ -117,11 +117,14 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, ReadOnlyRoot: &s.ReadOnlyRoot, CPUs: &s.CPUs, Memory: &s.Memory,
 		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
-		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, WorkspaceInodes: &s.WorkspaceInodes, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
-		Mounts: s.Mounts, Labels: s.Labels,
+		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
+		Workspace: s.Workspace, Mounts: s.Mounts, Labels: s.Labels,
 	}
-	if s.ManagedWork() { // that of another workspace is a word of the profile's
-		req.WorkspaceQuota = &s.WorkspaceQuota
+	if s.Workspace == "" {
+		req.WorkspaceInodes = &s.WorkspaceInodes
+		if s.ManagedWork() { // that of another workspace is a word of the profile's
+			req.WorkspaceQuota = &s.WorkspaceQuota
+		}
 	}
 	if s.Profile == "" {
 		return nil, fault.Field("profile", "", "the name of one")

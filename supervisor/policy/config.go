@@ -49,7 +49,8 @@ type HostReserve struct {
 // SessionLimits bounds sessions.
 type SessionLimits struct {
 	Max            int               `toml:"max"`
-	MaxPerOwner    int               `toml:"max_per_owner"` // of everybody but root
+	MaxPerOwner    int               `toml:"max_per_owner"`  // of everybody but root
+	MaxWorkspaces  int               `toml:"max_workspaces"` // with a name, of anybody
 	DefaultProfile string            `toml:"default_profile"`
 	Evict          bool              `toml:"evict"`     // the least recently used idle one makes room for another of its owner
 	Ping           quantity.Duration `toml:"ping"`      // how often PID 1 of each is asked for a sign of life; 0: never
@@ -184,7 +185,7 @@ func DefaultConfig() Config {
 		Enabled:  true,
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
-		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, DefaultProfile: "default", Ping: seconds(30), Unhealthy: UnhealthyEnd},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", Ping: seconds(30), Unhealthy: UnhealthyEnd},
 		Queue:    defaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,

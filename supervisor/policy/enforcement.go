@@ -138,9 +138,9 @@ func whyNot(name string, host Host) string {
 	return "the boxes' control groups have no controller " + name
 }
 
-// Work is the quota of a session's workspace, if one is kept.
+// Work is the quota of a session's own workspace, if one is kept.
 func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
-	if m := by[LimitWorkspace]; m != MechanismProject && m != MechanismStore {
+	if m := by[LimitWorkspace]; s.Workspace != "" || m != MechanismProject && m != MechanismStore {
 		return isolation.Quota{}
 	}
 	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}

@@ -49,6 +49,9 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 	if c.Queue.Length < 0 || c.Queue.Length > 100_000 {
 		bad("queue.length", c.Queue.Length, "0 to 100000")
 	}
+	if n := c.Sessions.MaxWorkspaces; n < 0 || n > mostSpaces {
+		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", mostSpaces))
+	}
 	if c.Queue.Wait < 0 || c.Queue.Wait > quantity.Duration(time.Hour) {
 		bad("queue.wait", c.Queue.Wait, "0s to 1h")
 	}

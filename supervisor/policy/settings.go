@@ -45,6 +45,7 @@ type Request struct {
 	WorkspaceInodes *int
 	TTL             *quantity.Duration
 	MaxLifetime     *quantity.Duration
+	Workspace       string // that is lent to it by name; "": one of its own
 	Mounts          []Mount
 	Skills          []string // their names
 	Env             map[string]string
@@ -83,6 +84,7 @@ type Settings struct {
 	WorkspaceInodes int               `json:"workspace_inodes"`
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
+	Workspace       string            `json:"workspace,omitempty"` // that is lent to it by name, with the quota of that
 	Mounts          []Mount           `json:"mounts,omitempty"`
 	Skills          []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -137,6 +139,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		WorkspaceInodes: pick(&m, "workspace_inodes", p.WorkspaceInodes, req.WorkspaceInodes),
 		TTL:             pick(&m, "ttl", p.TTL, req.TTL),
 		MaxLifetime:     pick(&m, "max_lifetime", p.MaxLifetime, req.MaxLifetime),
+		Workspace:       req.Workspace,
 		Labels:          req.Labels,
 		EnvNames:        slices.Sorted(maps.Keys(req.Env)),
 	}
@@ -163,15 +166,6 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		return s, nil, err
 	}
 	return s, &p, s.supported()
-}
-
-// quotaFor refuses a quota of a workspace that is the host's.
-func (s *Settings) quotaFor(req *Request) error {
-	if s.ManagedWork() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
-		return nil
-	}
-	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
-		WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
 }
 
 // ManagedWork reports whether /workspace is boxd's own directory and not one of the host.
@@ -387,6 +381,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("workspace_inodes", req.WorkspaceInodes != nil, s.WorkspaceInodes == asked.WorkspaceInodes)
 	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
 	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
+	check("workspace", req.Workspace != "", s.Workspace == asked.Workspace)
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
 	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))

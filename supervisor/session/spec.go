@@ -20,6 +20,9 @@ func (s *Session) Spec() *isolation.Spec {
 		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
 	}
 	spec.Work = policy.Work(&s.Settings, s.enforced)
+	if s.Settings.Workspace != "" {
+		spec.Space = policy.SpaceKey(s.Owner.Name, s.Settings.Workspace)
+	}
 	for _, m := range s.Settings.Mounts {
 		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 		if m.Target == isolation.Workspace {

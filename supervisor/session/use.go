@@ -38,9 +38,13 @@ func (s *Session) Work(dir string) *isolation.Disk {
 	if policy.Work(&policy.Settings{WorkspaceQuota: 1}, s.enforced).Bytes == 0 {
 		return nil
 	}
+	at := filepath.Join(dir, s.BoxKey())
+	if name := s.Current().Workspace; name != "" {
+		at = filepath.Join(filepath.Dir(dir), isolation.SpacesDir, policy.SpaceKey(s.Owner.Name, name))
+	}
 	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
 	var fs unix.Statfs_t
-	if unix.Statfs(filepath.Join(dir, s.BoxKey()), &fs) != nil {
+	if unix.Statfs(at, &fs) != nil {
 		return nil // it is ending
 	}
 	return new(isolation.DiskOf(&fs))

@@ -36,14 +36,16 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.files()
 	c.mounts()
 	c.skills()
+	c.spaces()
 	c.oneShots()
 	c.processes()
 	c.logs()
 	c.streams()
 	c.stdio()
-	small := begin(t, seen, "[skills]\nmax = 1\n[sessions]\nmax = 2\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
+	small := begin(t, seen, "[skills]\nmax = 1\n[sessions]\nmax = 2\nmax_workspaces = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()
 	small.fewSkills()
+	small.fewSpaces()
 	begin(t, seen, bounded).policies()
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
 	without := []string{

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spaces has the commands of boxctl about workspaces that have a name.
+package spaces
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/client/spaces"
+)
+
+// commands have what boxctl has.
+type commands struct{ *ctl.App }
+
+func (s commands) client() spaces.Client { return spaces.Client{Client: s.Client()} }
+
+// Command is that with all others below it.
+func Command(app *ctl.App) *cobra.Command {
+	s := commands{app}
+	cmd := &cobra.Command{
+		Use:   "workspaces",
+		Short: "Keep workspaces that outlive boxes",
+		Long: `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
+--workspace NAME. That stays when the box ends, and several boxes can have it at a time.`,
+		Args: ctl.Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(s.list(), s.show(), s.create(), s.remove())
+	return cmd
+}
+
+func (s commands) list() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List workspaces, and who uses them", Args: ctl.Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := s.client()
+			defer c.Close()
+			list, err := c.List(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if s.JSON {
+				return s.PrintJSON(api.WorkspaceList{Workspaces: list})
+			}
+			return s.print(list)
+		},
+	}
+}
+
+func (s commands) print(list []api.Workspace) error {
+	w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tUSED\tQUOTA\tKEPT BY\tIN USE BY")
+	for i := range list {
+		k := &list[i]
+		used, quota, by := "-", "none", "-"
+		if k.Usage != nil {
+			used = fmt.Sprintf("%d MiB", k.Usage.Used/quantity.MiB)
+		}
+		if k.Quota > 0 {
+			quota, by = k.Quota.String(), k.Enforcement
+		}
+		users := "-"
+		if len(k.Sessions) > 0 {
+			users = show.Printable(strings.Join(k.Sessions, ","))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", show.Printable(k.Name), used, quota, by, users)
+	}
+	return w.Flush()
+}
+
+func (s commands) show() *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect NAME", Short: "Describe a workspace as JSON", Args: ctl.Usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := s.client()
+			defer c.Close()
+			k, err := c.Get(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return s.PrintJSON(k)
+		},
+	}
+}
+
+func (s commands) create() *cobra.Command {
+	var quota string
+	var inodes int
+	cmd := &cobra.Command{
+		Use: "create [flags] NAME", Short: "Make a workspace", Args: ctl.Usage(cobra.ExactArgs(1)),
+		Long: `create makes an empty workspace. Its quota is its own, and counts for all boxes together that have it; without --quota it
+is that of boxes of the default profile.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := api.WorkspaceRequest{Name: args[0]}
+			if cmd.Flags().Changed("quota") {
+				size, err := quantity.ParseSize(quota)
+				if err != nil {
+					return &ctl.UsageError{Err: fmt.Errorf("--quota %q: %w", quota, err)}
+				}
+				req.Quota = &size
+			}
+			if cmd.Flags().Changed("inodes") {
+				req.Inodes = &inodes
+			}
+			c := s.client()
+			defer c.Close()
+			k, err := c.Create(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			if k.Enforcement == "none" {
+				fmt.Fprintf(s.Stderr, "boxctl: nothing keeps the quota of %v on this host: boxctl doctor says why\n", k.Quota)
+			}
+			if s.JSON {
+				return s.PrintJSON(k)
+			}
+			fmt.Fprintln(s.Stdout, show.Printable(k.Name))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` that it may hold; 0 is no quota")
+	cmd.Flags().IntVar(&inodes, "inodes", 0, "`NUMBER` of files and directories that it may hold")
+	return cmd
+}
+
+func (s commands) remove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME...", Short: "Remove workspaces that no box has, with all that is in them", Args: ctl.Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := s.client()
+			defer c.Close()
+			var errs []error
+			for _, name := range args {
+				if err := c.Remove(cmd.Context(), name); err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", show.Printable(name), err))
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import "strconv"
+
+// SpacesDir holds, beside the workspaces of boxes, those that boxes are lent and that outlive them.
+const SpacesDir = "spaces"
+
+// Space asks for a workspace that several boxes may be lent, or for the end of one, which no box must have.
+type Space struct {
+	Key    string
+	Quota  Quota // zero: none
+	Remove bool
+}
+
+// Validate checks what can be checked without the host.
+func (s *Space) Validate() error {
+	if !validKey(s.Key) || (s.Quota.Bytes == 0) != (s.Quota.Inodes == 0) {
+		return &Refusal{"workspace", s.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9, with bytes and inodes together"}
+	}
+	return nil
+}
+
+func (e *encoder) space(s *Space) {
+	e.str(s.Key)
+	e.u64(s.Quota.Bytes)
+	e.u64(s.Quota.Inodes)
+	e.bool(s.Remove)
+}
+
+func (d *decoder) space() *Space {
+	return &Space{Key: d.str(), Quota: Quota{d.u64(), d.u64()}, Remove: d.bool()}
+}

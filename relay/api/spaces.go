@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// WorkspaceRequest asks for a workspace with a name: the body of POST /v1/workspaces.
+type WorkspaceRequest struct {
+	Name   string         `json:"name"`
+	Quota  *quantity.Size `json:"quota,omitempty"`  // 0: none; left out: that of sessions of the default profile
+	Inodes *int           `json:"inodes,omitempty"` // files and directories, the same
+}
+
+// Workspace is one with a name. Enforcement is what keeps its quota: "project-quota", "store" or "none"; "" if it has
+// none. Usage is left out where nothing counts it.
+type Workspace struct {
+	Name        string        `json:"name"`
+	Owner       string        `json:"owner"`
+	CreatedAt   time.Time     `json:"created_at"`
+	Quota       quantity.Size `json:"quota"`
+	Inodes      int           `json:"inodes"`
+	Enforcement string        `json:"enforcement,omitempty"`
+	Usage       *Quota        `json:"usage,omitempty"`
+	Sessions    []string      `json:"sessions"` // ids of those it is lent to
+}
+
+// WorkspaceList is the answer to GET /v1/workspaces.
+type WorkspaceList struct {
+	Workspaces []Workspace `json:"workspaces"`
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spaces is the part of boxd's client about workspaces that have a name.
+package spaces
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// Client asks a boxd about workspaces: those of the caller, or of the owner that the client names.
+type Client struct{ *client.Client }
+
+func (c Client) path(name string) string {
+	p := "/v1/workspaces"
+	if name != "" {
+		p += "/" + strings.ReplaceAll(url.PathEscape(name), ".", "%2E")
+	}
+	if c.Owner != "" {
+		p += "?" + url.Values{"owner": {c.Owner}}.Encode()
+	}
+	return p
+}
+
+// List lists all, by name.
+func (c Client) List(ctx context.Context) ([]api.Workspace, error) {
+	var list api.WorkspaceList
+	_, err := c.Ask(ctx, http.MethodGet, c.path(""), nil, &list)
+	return list.Workspaces, err
+}
+
+// Create makes a workspace.
+func (c Client) Create(ctx context.Context, req *api.WorkspaceRequest) (w api.Workspace, err error) {
+	_, err = c.Ask(ctx, http.MethodPost, c.path(""), req, &w)
+	return w, err
+}
+
+// Get describes a workspace, with the sessions that have it.
+func (c Client) Get(ctx context.Context, name string) (w api.Workspace, err error) {
+	if name == "" {
+		return w, client.ErrNoID
+	}
+	_, err = c.Ask(ctx, http.MethodGet, c.path(name), nil, &w)
+	return w, err
+}
+
+// Remove removes a workspace that no session has, with all that is in it.
+func (c Client) Remove(ctx context.Context, name string) error {
+	if name == "" {
+		return client.ErrNoID
+	}
+	_, err := c.Ask(ctx, http.MethodDelete, c.path(name), nil, nil)
+	return err
+}

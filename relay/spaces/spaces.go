@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spaces has the routes about workspaces that have a name.
+package spaces
+
+import (
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/spaces"
+)
+
+// List lists those of the caller.
+func List(c *route.Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	list := api.WorkspaceList{Workspaces: []api.Workspace{}}
+	for _, i := range c.Sup.Spaces.List(who.Name) {
+		list.Workspaces = append(list.Workspaces, wire(&i))
+	}
+	return list, nil
+}
+
+// Create makes one.
+func Create(c *route.Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceRequest
+	if err := c.DecodeBody(&in, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.CreateSpace(c.Context(), who, spaces.Wish{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
+	if err != nil {
+		return nil, err
+	}
+	return route.Created{Body: wire(&i)}, nil
+}
+
+// Get describes one.
+func Get(c *route.Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.Spaces.Get(who.Name, c.Path.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	return wire(&i), nil
+}
+
+// Delete removes one that no session has.
+func Delete(c *route.Call) (any, error) {
+	who, err := c.Owner()
+	if err == nil {
+		err = c.Sup.Spaces.Remove(c.Context(), who.Name, c.Path.Workspace)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return route.NoContent{}, nil
+}
+
+func wire(i *spaces.Info) api.Workspace {
+	w := api.Workspace{
+		Name: i.Name, Owner: i.Owner, CreatedAt: i.Created.UTC(), Quota: i.Quota, Inodes: i.Inodes, Enforcement: string(i.KeptBy), Sessions: append([]string{}, i.Sessions...),
+	}
+	if u := i.Used; u != nil {
+		w.Usage = &api.Quota{Kind: "workspace", Used: quantity.Size(u.Used), Limit: quantity.Size(u.Limit), Files: u.Files, FilesLimit: u.FilesLimit, Hit: supervisor.IsFull(*u)}
+	}
+	return w
+}

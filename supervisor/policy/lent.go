@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// maxSpaceName bounds the name of a workspace, in bytes.
+const maxSpaceName = 64
+
+// mostSpaces is the most that sessions.max_workspaces can be.
+const mostSpaces = 10_000
+
+// ValidSpaceName refuses what cannot be the name of a workspace.
+func ValidSpaceName(field, name string) error {
+	const chars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+	if name == "" || len(name) > maxSpaceName || strings.Trim(name, chars) != "" || strings.ContainsAny(name[:1], ".-") {
+		return fault.Field(field, name, fmt.Sprintf("1 to %d of a-z, A-Z, 0-9, ., _ and -, the first a letter, a digit or _", maxSpaceName))
+	}
+	return nil
+}
+
+// SpaceKey names a workspace on the host. No session has that key, as no principal has a NUL in its name.
+func SpaceKey(owner, name string) string { return Key("workspace\x00"+owner, name) }
+
+// quotaFor refuses a quota of a workspace that is the host's, or that has its own.
+func (s *Settings) quotaFor(req *Request) error {
+	if s.Workspace != "" {
+		return s.lent(req)
+	}
+	if s.ManagedWork() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
+		return nil
+	}
+	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
+		WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
+}
+
+// lent refuses what does not go with a workspace that is lent by name.
+func (s *Settings) lent(req *Request) error {
+	if err := ValidSpaceName("workspace", s.Workspace); err != nil {
+		return err
+	}
+	for field, given := range map[string]bool{"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil} {
+		if given {
+			return fault.Field(field, fault.Word("given"), "nothing: workspace "+fault.Show(s.Workspace)+" has its own").
+				WithHint("its quota is told when it is made, and all sessions share it")
+		}
+	}
+	if !s.ManagedWork() {
+		return fault.Field("workspace", s.Workspace, "nothing beside a mount on "+isolation.Workspace).WithHint("leave one of them out")
+	}
+	return nil
+}
+
+// SpaceQuota is what a workspace may hold that a principal makes: what is asked for, or what its sessions usually
+// have, as far as the policy goes. A nil is not asked for; 0 bytes are no quota.
+func (c *Config) SpaceQuota(held *Held, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
+	p := c.Profiles[c.Sessions.DefaultProfile]
+	size, files := p.WorkspaceQuota, p.WorkspaceInodes
+	if asked != nil {
+		size = *asked
+	}
+	if inodes != nil {
+		files = *inodes
+	}
+	switch {
+	case size != 0 && (size < minQuota || size > maxSize):
+		return 0, 0, fault.Field("quota", size, fmt.Sprintf("0, or %v to %v", minQuota, maxSize))
+	case size != 0 && (files < minInodes || files > maxInodes):
+		return 0, 0, fault.Field("inodes", files, fmt.Sprintf("%d to %d", minInodes, maxInodes))
+	}
+	t := cutter{held: held}
+	size = ceiling(&t, "workspace_quota", size, held.Ceilings.WorkspaceQuota, asked != nil, true)
+	files = ceiling(&t, "workspace_inodes", cmp.Or(files, minInodes), held.Ceilings.WorkspaceInodes, inodes != nil, false)
+	if size == 0 {
+		files = 0
+	}
+	return size, files, t.err
+}
+
+// KeptWork says what keeps the quota of a workspace here, or that nothing does and the operator has not let it go.
+func (c *Config) KeptWork(host Host) (Mechanism, error) {
+	switch {
+	case host.Quota != "":
+		return Mechanism(host.Quota), nil
+	case slices.Contains(c.Limits.BestEffort, LimitWorkspace):
+		return MechanismNone, nil
+	}
+	return "", unenforced(LimitWorkspace, host)
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spaces
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/ledger"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Suit gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
+// that.
+func (s *Store) Suit(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
+	if settings.Workspace == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.findLocked("workspace", owner, settings.Workspace)
+	if err != nil {
+		return err
+	}
+	switch {
+	case sp.lost:
+		return fault.Errorf(fault.Unavailable, "the files of workspace %s are not there", fault.Show(sp.Name)).WithHint("the operator finds in the log of boxd where they should be")
+	case sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace):
+		return fault.Errorf(fault.Unsupported, "workspace %s was made without a quota that the kernel keeps, and the operator does not let that go any more", fault.Show(sp.Name)).
+			WithHint("make another workspace, and copy what is in this one")
+	}
+	settings.WorkspaceQuota, settings.WorkspaceInodes = sp.Quota, sp.Inodes
+	delete(by, policy.LimitWorkspace)
+	if sp.Quota > 0 {
+		by[policy.LimitWorkspace] = sp.KeptBy
+	}
+	return nil
+}
+
+// Hold lends a session the workspace it asks for, until Release. It must be called before its box is started.
+func (s *Store) Hold(key, id, owner, name string) error {
+	if name == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.findLocked("workspace", owner, name)
+	if err == nil {
+		sp.users[key] = id
+	}
+	return err
+}
+
+// Again lends a session of an earlier boxd what it had.
+func (s *Store) Again(key, id, owner, name string) {
+	if err := s.Hold(key, id, owner, name); err != nil {
+		s.Log.Error("a session has a workspace that is not there any more", "session", id, "workspace", name, "owner", owner)
+	}
+}
+
+// Release takes back what a session has, whose box has ended or has never been.
+func (s *Store) Release(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sp := range s.all {
+		delete(sp.users, key)
+	}
+}
+
+// reading is what the ledger counts of a workspace.
+func (s *Store) reading(key string, sp *space) ledger.Reading {
+	r := ledger.Reading{Space: true}
+	if d := s.disk(key, &sp.Record); d != nil {
+		r.Disk = quantity.Size(d.Used)
+	}
+	return r
+}
+
+// Readings adds what all workspaces hold to what sessions have.
+func (s *Store) Readings(list map[string]ledger.Reading) map[string]ledger.Reading {
+	s.mu.Lock()
+	all := maps.Clone(s.all)
+	s.mu.Unlock()
+	for key, sp := range all {
+		list[key] = s.reading(key, sp)
+	}
+	return list
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spaces keeps the workspaces that have a name: they are a principal's, are lent to as many of its sessions as
+// want them, and outlive those. What is made in them the kernel counts against a quota of their own.
+package spaces
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/ledger"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Record is a workspace as it is on disk. A later boxd may write more into it.
+type Record struct {
+	Name    string           `json:"name"`
+	Owner   string           `json:"owner"` // the name of the principal
+	Created time.Time        `json:"created"`
+	Quota   quantity.Size    `json:"quota"` // 0: none
+	Inodes  int              `json:"inodes"`
+	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // the quota, as it was found when it was made
+	State   string           `json:"state,omitempty"`   // "": it is there
+}
+
+// States of a record that boxd may die in: what has been begun is undone, or done, by the next.
+const (
+	making   = "making"
+	removing = "removing"
+)
+
+// Info is a workspace, and who has it.
+type Info struct {
+	Record
+	Used     *isolation.Disk // nil: nobody counts it
+	Sessions []string        // their ids
+}
+
+// space is one of all.
+type space struct {
+	Record
+	users map[string]string // ids of sessions by their keys
+	busy  bool              // it is being made or removed
+	lost  bool              // it has a record and no files
+}
+
+// Parts are what a Store works with. It owns none of them.
+type Parts struct {
+	Boxes  *driver.Driver
+	Ledger *ledger.Ledger
+	Log    *slog.Logger
+	Config func() *policy.Config
+}
+
+// Store knows all of them. It is safe for concurrent use.
+type Store struct {
+	Parts
+	dir   *os.Root
+	place string // of their files
+
+	mu  sync.Mutex // guards the fields below
+	all map[string]*space
+}
+
+const suffix = ".json"
+
+// patience bounds one change. What has begun is not left half done because its caller has gone.
+const patience = 10 * time.Minute
+
+// Open reads what there is, and finishes what an earlier boxd has begun; workspaces is where those of sessions are. Who
+// has which is told by Again, before anything is asked.
+func Open(ctx context.Context, state, workspaces string, parts Parts) (*Store, error) {
+	at := filepath.Join(state, "named-workspaces")
+	if err := os.Mkdir(at, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	dir, err := os.OpenRoot(at)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	s := &Store{Parts: parts, dir: dir, place: filepath.Join(filepath.Dir(workspaces), isolation.SpacesDir), all: map[string]*space{}}
+	if err := s.load(ctx); err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close lets go of the records.
+func (s *Store) Close() {
+	if s != nil { // it could not be opened
+		s.dir.Close()
+	}
+}
+
+func (s *Store) load(ctx context.Context) error {
+	names, err := durable.Names(s.dir)
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	there := map[string]bool{}
+	entries, err := os.ReadDir(s.place)
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	for _, e := range entries {
+		there[e.Name()] = true
+	}
+	for _, name := range names {
+		sp, err := s.read(name)
+		if err != nil {
+			return err
+		}
+		key := strings.TrimSuffix(name, suffix)
+		sp.lost = !there[key]
+		if sp.State == "" && sp.lost {
+			s.Log.Error("a workspace has a record and no files: it cannot be lent; remove it, or bring them back", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
+		}
+		s.all[key] = sp
+		delete(there, key)
+		if sp.State != "" {
+			if err := s.drop(ctx, key); err != nil {
+				s.Log.Error("a workspace is not removed yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+			}
+			continue
+		}
+		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
+	}
+	for name := range there { // who has removed the record knows why
+		s.Log.Error("files of a workspace that has no record are left alone", "path", filepath.Join(s.place, name))
+	}
+	return nil
+}
+
+func (s *Store) read(name string) (*space, error) {
+	sp := &space{users: map[string]string{}}
+	if err := durable.ReadJSON(s.dir, name, &sp.Record); err != nil {
+		return nil, fmt.Errorf("workspaces: %s: %w", filepath.Join(s.dir.Name(), name), err)
+	}
+	if policy.ValidSpaceName("name", sp.Name) != nil || policy.SpaceKey(sp.Owner, sp.Name)+suffix != name {
+		return nil, fmt.Errorf("workspaces: %s: not the record of that workspace", filepath.Join(s.dir.Name(), name))
+	}
+	return sp, nil
+}
+
+func (s *Store) write(key string, r *Record) error {
+	return durable.SyncJSON(s.dir, key+suffix, r)
+}
+
+// drop removes the files of a workspace that nobody has, and then its record.
+func (s *Store) drop(ctx context.Context, key string) error {
+	if err := s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Remove: true}); err != nil {
+		return err
+	}
+	if err := s.dir.Remove(key + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, key)
+	return nil
+}
+
+// Wish is a workspace that is to be made; a nil field takes what sessions usually have.
+type Wish struct {
+	Name   string
+	Quota  *quantity.Size
+	Inodes *int
+}
+
+// Create makes a workspace of a principal, which has most at most; host is what this host can keep.
+func (s *Store) Create(ctx context.Context, owner string, held *policy.Held, host policy.Host, w Wish) (Info, error) {
+	if err := policy.ValidSpaceName("name", w.Name); err != nil {
+		return Info{}, err
+	}
+	cfg := s.Config()
+	r := Record{Name: w.Name, Owner: owner, Created: time.Now(), State: making}
+	var err error
+	if r.Quota, r.Inodes, err = cfg.SpaceQuota(held, w.Quota, w.Inodes); err != nil {
+		return Info{}, err
+	}
+	if r.Quota > 0 {
+		if r.KeptBy, err = cfg.KeptWork(host); err != nil {
+			return Info{}, err
+		}
+	}
+	key := policy.SpaceKey(owner, w.Name)
+	sp := &space{Record: r, users: map[string]string{}, busy: true}
+	if err := s.enter(key, sp, cfg.Sessions.MaxWorkspaces); err != nil {
+		return Info{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err = s.make(ctx, key, r); err != nil {
+		err = errors.Join(err, s.drop(ctx, key))
+		s.mu.Lock()
+		sp.busy = false // if it could not be dropped, it can be removed
+		s.mu.Unlock()
+		return Info{}, fmt.Errorf("workspace %q: %w", w.Name, err)
+	}
+	s.mu.Lock()
+	sp.busy, sp.State = false, ""
+	info := s.infoLocked(sp)
+	s.mu.Unlock()
+	reading := s.reading(key, sp)
+	s.Ledger.Resume(owner, key, reading)
+	return s.used(info), nil
+}
+
+// enter takes a name.
+func (s *Store) enter(key string, sp *space, most int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[key] != nil {
+		f := fault.Errorf(fault.Conflict, "you have a workspace %s", fault.Show(sp.Name)).WithHint("use it, remove it, or take another name")
+		f.Field, f.Value = "name", sp.Name
+		return f
+	}
+	n := 0
+	for _, o := range s.all {
+		if o.Owner == sp.Owner {
+			n++
+		}
+	}
+	if n >= most {
+		return fault.Errorf(fault.Exhausted, "you have %d workspaces, the limit is %d (sessions.max_workspaces)", n, most).WithHint("remove one with boxctl workspaces rm").
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_workspaces", Used: strconv.Itoa(n), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_workspaces"})
+	}
+	s.all[key] = sp
+	return nil
+}
+
+func (s *Store) make(ctx context.Context, key string, r Record) error {
+	err := s.write(key, &r)
+	if err == nil {
+		err = s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Quota: quotaOf(&r)})
+	}
+	if err == nil {
+		r.State = ""
+		err = s.write(key, &r)
+	}
+	return err
+}
+
+// quotaOf is what the kernel is asked to keep.
+func quotaOf(r *Record) isolation.Quota {
+	if r.KeptBy == "" || r.KeptBy == policy.MechanismNone {
+		return isolation.Quota{}
+	}
+	return isolation.Quota{Bytes: uint64(r.Quota), Inodes: uint64(r.Inodes)}
+}
+
+// NotFound is the answer about a workspace that there is not, or that is another's.
+func NotFound(field, name string) error {
+	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls shows those you have, boxctl workspaces create makes one")
+	f.Field, f.Value = field, name
+	return f
+}
+
+// findLocked finds one that is there.
+func (s *Store) findLocked(field, owner, name string) (*space, error) {
+	sp := s.all[policy.SpaceKey(owner, name)]
+	if sp == nil || sp.State != "" {
+		return nil, NotFound(field, name)
+	}
+	return sp, nil
+}
+
+// Get describes a workspace.
+func (s *Store) Get(owner, name string) (Info, error) {
+	s.mu.Lock()
+	sp, err := s.findLocked("name", owner, name)
+	if err != nil {
+		s.mu.Unlock()
+		return Info{}, err
+	}
+	info := s.infoLocked(sp)
+	s.mu.Unlock()
+	return s.used(info), nil
+}
+
+// List describes those of a principal, by name.
+func (s *Store) List(owner string) []Info {
+	s.mu.Lock()
+	list := []Info{}
+	for _, sp := range s.all {
+		if sp.Owner == owner && sp.State == "" {
+			list = append(list, s.infoLocked(sp))
+		}
+	}
+	s.mu.Unlock()
+	for i := range list {
+		list[i] = s.used(list[i])
+	}
+	slices.SortFunc(list, func(a, b Info) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+func (s *Store) infoLocked(sp *space) Info {
+	return Info{Record: sp.Record, Sessions: slices.Sorted(maps.Values(sp.users))}
+}
+
+// used adds how full it is, which the disk is asked for.
+func (s *Store) used(i Info) Info {
+	i.Used = s.disk(policy.SpaceKey(i.Owner, i.Name), &i.Record)
+	return i
+}
+
+// disk is how full a workspace is, nil if nobody counts it.
+func (s *Store) disk(key string, r *Record) *isolation.Disk {
+	if quotaOf(r) == (isolation.Quota{}) {
+		return nil
+	}
+	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
+	var at unix.Statfs_t
+	if unix.Statfs(filepath.Join(s.place, key), &at) != nil {
+		return nil
+	}
+	return new(isolation.DiskOf(&at))
+}
+
+// Remove removes a workspace that no session has, with all that is in it.
+func (s *Store) Remove(ctx context.Context, owner, name string) error {
+	key := policy.SpaceKey(owner, name)
+	s.mu.Lock()
+	sp := s.all[key]
+	err := error(nil)
+	switch {
+	case sp == nil || sp.busy:
+		err = NotFound("name", name)
+	case len(sp.users) > 0:
+		f := fault.Errorf(fault.Conflict, "workspace %s is in use by %s", fault.Show(name), users(sp)).WithHint("end those sessions first")
+		f.Field, f.Value = "name", name
+		err = f
+	default:
+		sp.busy, sp.State = true, removing // nobody is lent it from here on
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	r := sp.Record
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err = s.write(key, &r); err == nil {
+		err = s.drop(ctx, key)
+	}
+	if err != nil {
+		s.mu.Lock()
+		sp.busy = false // it can be tried again; the next boxd does
+		s.mu.Unlock()
+		return fmt.Errorf("remove workspace %q: %w", name, err)
+	}
+	s.Ledger.Stop(key, ledger.Reading{Space: true})
+	return nil
+}
+
+// users names some of the sessions that have a workspace.
+func users(sp *space) string {
+	const most = 5
+	ids := slices.Sorted(maps.Values(sp.users))
+	text := make([]string, 0, most)
+	for _, id := range ids[:min(len(ids), most)] {
+		text = append(text, fault.Show(id))
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-most)
+	}
+	return "session " + strings.Join(text, ", ")
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// spaces asks for workspaces with a name.
+func (c *contract) spaces() {
+	const all, one = "/v1/workspaces", "/v1/workspaces/{workspace}"
+	var w api.Workspace
+	c.reads(c.gets(201, ask{route: "POST " + all, body: `{"name":"project","quota":"8MiB","inodes":1000}`}), &w)
+	if w.Name != "project" || w.Owner != "uid:0" || w.Quota != 8<<20 || w.Inodes != 1000 || len(w.Sessions) != 0 {
+		c.t.Errorf("%+v", w)
+	}
+	c.refused(409, "name", ask{route: "POST " + all, body: `{"name":"project"}`})
+	c.refused(400, "name", ask{route: "POST " + all, body: `{"name":"../project"}`})
+	c.refused(400, "quota", ask{route: "POST " + all, body: `{"name":"other","quota":"1KiB"}`})
+	c.refused(400, "inodes", ask{route: "POST " + all, body: `{"name":"other","inodes":1}`})
+	c.refused(400, "colour", ask{route: "POST " + all, body: `{"name":"other","colour":"red"}`, odd: true})
+	var s api.Session
+	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"lent","workspace":"project"}`}), &s)
+	if s.WorkspaceName != "project" || s.WorkspaceQuota != 8<<20 {
+		c.t.Errorf("%+v", s)
+	}
+	c.refused(404, "workspace", ask{route: "POST /v1/sessions", body: `{"id":"other","workspace":"none"}`})
+	c.refused(409, "name", ask{route: "DELETE " + one, p: "project"})
+	c.reads(c.gets(200, ask{route: "GET " + one, p: "project"}), &w)
+	if !slices.Equal(w.Sessions, []string{"lent"}) {
+		c.t.Errorf("%+v", w)
+	}
+	c.refused(404, "name", ask{route: "GET " + one, p: "project", uid: otherUID})
+	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
+	var list api.WorkspaceList
+	c.reads(c.gets(200, ask{route: "GET " + all}), &list)
+	if len(list.Workspaces) != 1 {
+		c.t.Errorf("%+v", list)
+	}
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "lent"})
+	c.gets(204, ask{route: "DELETE " + one, p: "project"})
+	c.refused(404, "name", ask{route: "DELETE " + one, p: "project"})
+}
+
+// fewSpaces asks for more than there may be.
+func (c *contract) fewSpaces() {
+	c.refused(429, "", ask{route: "POST /v1/workspaces", body: `{"name":"project"}`})
+}

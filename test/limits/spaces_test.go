@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/spaces"
+)
+
+// The quota of a workspace with a name is that of all sessions together that have it: what one fills it with the other
+// has not, and is told. It holds on through the ends of sessions, keeper and boxd.
+func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
+	d := start(t, boxtest.Lasting)
+	c := spaces.Client{Client: d.Client}
+	w, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB), Inodes: new(100)})
+	if err != nil || w.Enforcement == "none" || w.Enforcement == "" || w.Usage == nil || w.Usage.Limit != 8*quantity.MiB || w.Usage.FilesLimit != 100 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if s := create(t, d, api.SessionRequest{ID: id, Workspace: "small"}); s.Enforcement["workspace"] != w.Enforcement || s.WorkspaceQuota != 8*quantity.MiB {
+			t.Errorf("%+v", s)
+		}
+	}
+	full := func(id, line string) {
+		t.Helper()
+		if r := in(t, d, id, sh(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 || !r.Quota[0].Hit {
+			t.Errorf("%s", show(r))
+		}
+	}
+	full("a", "head -c 20000000 /dev/zero > big")
+	full("b", "head -c 100000 /dev/zero > other")
+	for _, id := range []string{"a", "b"} {
+		if s, err := d.Session(t.Context(), id); err != nil || s.Workspace == nil || !s.Workspace.Hit || s.Workspace.Limit != 8*quantity.MiB {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+	if now, err := c.Get(t.Context(), "small"); err != nil || now.Usage == nil || !now.Usage.Hit || now.Usage.Used > 8*quantity.MiB {
+		t.Errorf("%+v, %v", now, err)
+	}
+	succeeds(t, d, "b", sh("rm big other; head -c 6000000 /dev/zero > big")) // what one frees the other has
+	killKeeper(t, d)
+	full("a", "head -c 6000000 /dev/zero > more")
+	if err := d.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	d.Restart()
+	full("b", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")
+	if err := d.Delete(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	create(t, d, api.SessionRequest{ID: "c", Workspace: "small"})
+	full("c", "rm -f f*; head -c 6000000 /dev/zero > more")
+	if err := d.Delete(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Remove(t.Context(), "small"); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = c.Create(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
+		t.Errorf("%+v, %v", w, err)
+	}
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/spaces"
+)
+
+func spacesOf(d *boxtest.Daemon) spaces.Client { return spaces.Client{Client: d.Client} }
+
+// space makes a workspace with a name.
+func space(t *testing.T, d *boxtest.Daemon, name string) {
+	t.Helper()
+	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// statusOf is the status of the answer which an error is, 0 if it is none.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Status
+	}
+	return 0
+}
+
+// usersOf are the sessions that have a workspace.
+func usersOf(t *testing.T, d *boxtest.Daemon, name string) []string {
+	t.Helper()
+	w, err := spacesOf(d).Get(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Sessions
+}
+
+// Two sessions have one workspace at a time: what one makes the other reads, changes and removes as its own. It stays
+// when they end, for the next.
+func TestSessionsShareAWorkspace(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	space(t, d, "project")
+	a := create(t, d, api.SessionRequest{ID: "a", Workspace: "project"})
+	if b := create(t, d, api.SessionRequest{ID: "b", Workspace: "project"}); a.WorkspaceName != "project" || a.IDBase == b.IDBase {
+		t.Fatalf("%+v, %+v", a, b)
+	}
+	create(t, d, api.SessionRequest{ID: "own"})
+	for _, step := range []struct{ session, script, want string }{
+		{"a", "umask 077; echo from-a > a; mkdir dir; ln -s a link; id -u", "1000\n"},
+		{"b", "stat -c '%u %g %a' a dir; cat link; echo and-b >> a; mv a dir/b; chmod 644 dir/b", "1000 1000 600\n1000 1000 700\nfrom-a\n"},
+		{"a", "cat dir/b; rm -r dir link; echo last > kept; find . | wc -l", "from-a\nand-b\n2\n"},
+		{"own", "ls -A | wc -l", "0\n"},
+	} {
+		if r := in(t, d, step.session, api.ExecRequest{Argv: []string{"sh", "-c", step.script}}); r.Stdout != step.want || r.ExitCode == nil || *r.ExitCode != 0 {
+			t.Fatalf("%s: %+v", step.script, r)
+		}
+	}
+	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"a", "b"}) {
+		t.Errorf("%v", list)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := spacesOf(d).Remove(t.Context(), "project"); statusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
+			t.Errorf("%v", err)
+		}
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := usersOf(t, d, "project"); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+	create(t, d, api.SessionRequest{ID: "a", Workspace: "project"})
+	if r := in(t, d, "a", api.ExecRequest{Argv: []string{"cat", "kept"}}); r.Stdout != "last\n" {
+		t.Errorf("%+v", r)
+	}
+	if err := d.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := spacesOf(d).Remove(t.Context(), "project"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := spacesOf(d).Get(t.Context(), "project"); statusOf(err) != 404 {
+		t.Errorf("%v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(d.State, "*", "*", "kept")); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	space(t, d, "project") // and the name is free
+}
+
+// A workspace outlives boxd and keeper, with those who have it.
+func TestAWorkspaceOutlivesBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	space(t, d, "project")
+	space(t, d, "other")
+	create(t, d, api.SessionRequest{ID: "lives", Workspace: "project"})
+	in(t, d, "lives", api.ExecRequest{Argv: []string{"sh", "-c", "echo text > file"}})
+	d.Kill()
+	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	if r := in(t, d, "lives", api.ExecRequest{Argv: []string{"cat", "file"}}); r.Stdout != "text\n" {
+		t.Errorf("%+v", r)
+	}
+	if err := spacesOf(d).Remove(t.Context(), "project"); statusOf(err) != 409 {
+		t.Errorf("%v", err)
+	}
+	if err := spacesOf(d).Remove(t.Context(), "other"); err != nil {
+		t.Error(err)
+	}
+	create(t, d, api.SessionRequest{ID: "joins", Workspace: "project"})
+	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
+		t.Errorf("%v", list)
+	}
+	d.Kill() // and this time the keeper lives on
+	d.Restart()
+	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
+		t.Errorf("%v", list)
+	}
+	for _, id := range []string{"joins", "lives"} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := spacesOf(d).Remove(t.Context(), "project"); err != nil {
+		t.Error(err)
+	}
+	if list, err := spacesOf(d).List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// Whoever wins, a workspace that is removed while sessions start has no session, and one that a session has is there.
+func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for round := range 8 {
+		name := fmt.Sprintf("w%d", round)
+		space(t, d, name)
+		var work sync.WaitGroup
+		started, removed := make([]error, 2), error(nil)
+		for i := range started {
+			work.Go(func() {
+				_, _, started[i] = d.Create(t.Context(), &api.SessionRequest{ID: fmt.Sprintf("%s-%d", name, i), Workspace: name})
+			})
+		}
+		work.Go(func() { removed = spacesOf(d).Remove(t.Context(), name) })
+		work.Wait()
+		for i, err := range started {
+			id := fmt.Sprintf("%s-%d", name, i)
+			switch {
+			case err != nil && statusOf(err) != 404:
+				t.Errorf("%v", err)
+			case err != nil && removed != nil && statusOf(removed) != 409:
+				t.Errorf("%v, %v", err, removed)
+			case err == nil && removed == nil:
+				t.Errorf("%s has been removed, and %s has it", name, id)
+			case err == nil:
+				if r := in(t, d, id, api.ExecRequest{Argv: []string{"touch", "file"}}); r.ExitCode == nil || *r.ExitCode != 0 {
+					t.Errorf("%+v", r)
+				}
+			}
+			if err == nil {
+				if err := d.Delete(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// Nobody learns of another's workspace, uses it or removes it: the answer is the one about a workspace there is not.
+func TestWorkspacesOfOthersAreNotThere(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	space(t, d, "mine")
+	about := func(name string) []string {
+		return []string{
+			request("GET", "/v1/workspaces/"+name, ""), request("DELETE", "/v1/workspaces/"+name, ""),
+			request("POST", "/v1/sessions", `{"id":"s","workspace":"`+name+`"}`), request("POST", "/v1/exec", `{"session":{"workspace":"`+name+`"},"exec":{"argv":["true"]}}`),
+		}
+	}
+	foreign, missing := asOther(t, d, about("mine")...), asOther(t, d, about("none")...)
+	for i := range foreign {
+		own := strings.ReplaceAll(string(foreign[i].Body), "mine", "none")
+		if foreign[i].Code != 404 || missing[i].Code != 404 || requestIDs.ReplaceAllString(own, "") != requestIDs.ReplaceAllString(string(missing[i].Body), "") {
+			t.Errorf("%d %s\n%d %s", foreign[i].Code, foreign[i].Body, missing[i].Code, missing[i].Body)
+		}
+	}
+	for i, a := range asOther(t, d, request("GET", "/v1/workspaces?owner=uid%3A0", ""), request("DELETE", "/v1/workspaces/mine?owner=uid%3A0", "")) {
+		if a.Code != 403 {
+			t.Errorf("%d: %d %s", i, a.Code, a.Body)
+		}
+	}
+	both := asOther(t, d, request("POST", "/v1/workspaces", `{"name":"mine"}`), request("POST", "/v1/sessions", `{"id":"s","workspace":"mine"}`),
+		request("POST", "/v1/sessions/s/exec", `{"argv":["sh","-c","ls -A; touch theirs"]}`), request("DELETE", "/v1/sessions/s", ""), request("DELETE", "/v1/workspaces/mine", ""))
+	for i, want := range []int{201, 201, 200, 204, 204} {
+		if both[i].Code != want || strings.Contains(string(both[i].Body), "secret") {
+			t.Errorf("%d: %d %s", i, both[i].Code, both[i].Body)
+		}
+	}
+	create(t, d, api.SessionRequest{ID: "s", Workspace: "mine"})
+	if got := succeeds(t, d, "s", sh("ls -A | wc -l")); got != "0\n" {
+		t.Errorf("%s", got)
+	}
+}
+
+// requestIDs are what differs between two answers that are one.
+var requestIDs = regexp.MustCompile(`"(request_id|instance|request)":"[^"]*"`)
+
+func TestWorkspacesAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[sessions]\nmax_workspaces = 2\n")
+	for _, name := range []string{"", ".", "..", ".x", "-x", "a/b", "../x", "a\x00", "a\n", "é", "a b", strings.Repeat("x", 65)} {
+		_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name})
+		refused(t, err, 400, "name")
+		if name != "" {
+			_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: name})
+			refused(t, err, 400, "workspace")
+		}
+	}
+	space(t, d, "a")
+	space(t, d, strings.Repeat("x", 64))
+	_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third"})
+	if e := refused(t, err, 429, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_workspaces" {
+		t.Errorf("%+v", e)
+	}
+	small := quantity.Size(quantity.KiB)
+	_, err = spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
+	refused(t, err, 400, "quota")
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", WorkspaceInodes: new(1000)})
+	refused(t, err, 400, "workspace_inodes")
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Mounts: []api.Mount{{Source: "/srv", Target: "/workspace", Mode: "ro"}}})
+	refused(t, err, 400, "workspace")
+	create(t, d, api.SessionRequest{ID: "s", Workspace: "a"})
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: strings.Repeat("x", 64)})
+	if statusOf(err) != 409 {
+		t.Errorf("%v", err)
+	}
+	size := quantity.Size(quantity.GiB)
+	_, err = d.Change(t.Context(), "s", &api.SessionChange{WorkspaceQuota: &size})
+	refused(t, err, 400, "workspace_quota")
+}

@@ -172,6 +172,8 @@ type ExecRequest struct {
 	Env      map[string]string  `json:"env,omitempty" max:"256"`
 	Cwd      string             `json:"cwd,omitempty"` // made if missing; default /workspace
 	Timeout  *quantity.Duration `json:"timeout,omitempty"`
+	// OutputVersion makes /workspace/output/VERSION if it is missing, and $OUTPUT_DIR that.
+	OutputVersion string `json:"output_version,omitempty"`
 	// CPUs, Memory and Pids are limits of this execution alone, within those of its session.
 	CPUs   *float64       `json:"cpus,omitempty"`
 	Memory *quantity.Size `json:"memory,omitempty"`

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/changes"
+	"github.com/boxd-dev/boxd/supervisor/outputs"
 )
 
 // Exec runs a program in a session, and waits for it unless it has an id and is detached.
@@ -42,12 +43,15 @@ func Exec(c *route.Call) (any, error) {
 	case req.Detach:
 		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
 	}
-	return execute(c, s, exec, asked, req.Encoding)
+	return execute(c, s, &req, exec, asked)
 }
 
 // executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
 // go: it goes on.
 func executeProcess(c *route.Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest, asked *changes.Asked) (any, error) {
+	if err := outputs.Prepare(c.Context(), s, r.OutputVersion); err != nil {
+		return nil, err
+	}
 	w, err := changes.Begin(c.Context(), s, asked)
 	if err != nil {
 		return nil, err
@@ -92,7 +96,7 @@ func OneShot(c *route.Call) (any, error) {
 		return nil, err
 	}
 	defer c.End(s, supervisor.EndOneShot)
-	return execute(c, s, exec, asked, req.Exec.Encoding)
+	return execute(c, s, &req.Exec, exec, asked)
 }
 
 // oneShotRequest is the request of an execution that ends with its session.
@@ -124,16 +128,19 @@ func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRe
 	return s, err
 }
 
-func execute(c *route.Call, s *supervisor.Session, req *supervisor.ExecRequest, asked *changes.Asked, encoding string) (any, error) {
+func execute(c *route.Call, s *supervisor.Session, req *api.ExecRequest, exec *supervisor.ExecRequest, asked *changes.Asked) (any, error) {
+	if err := outputs.Prepare(c.Context(), s, req.OutputVersion); err != nil {
+		return nil, err
+	}
 	w, err := changes.Begin(c.Context(), s, asked)
 	if err != nil {
 		return nil, err
 	}
-	result, err := c.Sup.Exec(c.Context(), s, req)
+	result, err := c.Sup.Exec(c.Context(), s, exec)
 	if err != nil {
 		return nil, err
 	}
-	r := wire.ExecResult(s.ID, result, encoding)
+	r := wire.ExecResult(s.ID, result, req.Encoding)
 	r.Changes = wire.Changed(w.End(c.Context()))
 	return r, nil
 }

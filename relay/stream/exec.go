@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/changes"
+	"github.com/boxd-dev/boxd/supervisor/outputs"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -52,6 +53,9 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 			return nil, err
 		}
 		defer release()
+		if err := outputs.Prepare(ctx, session, start.Exec.OutputVersion); err != nil {
+			return nil, err
+		}
 		looked, err := changes.Begin(ctx, session, asked)
 		if err != nil {
 			return nil, err

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/outputs"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -42,13 +43,16 @@ func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
 		}
 	}
+	env, err := outputs.Environment(r.OutputVersion, r.Env)
+	if err != nil {
+		return nil, err
+	}
 	req := &supervisor.ExecRequest{
-		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd,
+		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: r.Cwd,
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
 		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
 	}
 	if r.StdinEncoding == encodingBase64 {
-		var err error
 		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {
 			return nil, fault.Field("stdin", somethingElse, "base64, as stdin_encoding says")
 		}

@@ -123,7 +123,7 @@ func (w *Watch) EndProcess(ctx context.Context, p *process.Process, mine bool) *
 // have, whether or not it still is.
 func exact(before, after *session.Info) bool {
 	for _, i := range []*session.Info{before, after} {
-		if i.Running > 0 || i.Kept || slices.ContainsFunc(i.Settings.Mounts, lent) {
+		if i.Running > 0 || i.Kept || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {
 			return false
 		}
 	}

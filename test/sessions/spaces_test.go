@@ -3,8 +3,10 @@
 package sessions_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -68,6 +70,9 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 		if r := in(t, d, step.session, api.ExecRequest{Argv: []string{"sh", "-c", step.script}}); r.Stdout != step.want || r.ExitCode == nil || *r.ExitCode != 0 {
 			t.Fatalf("%s: %+v", step.script, r)
 		}
+	}
+	if r := in(t, d, "a", watched("touch kept", nil)); r.Changes == nil || r.Changes.Exact || len(r.Changes.Changed) != 1 {
+		t.Errorf("what others may have done is said to be the execution's: %s", show(r))
 	}
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"a", "b"}) {
 		t.Errorf("%v", list)
@@ -256,4 +261,73 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	size := quantity.Size(quantity.GiB)
 	_, err = d.Change(t.Context(), "s", &api.SessionChange{WorkspaceQuota: &size})
 	refused(t, err, 400, "workspace_quota")
+}
+
+// What a boxd has died over the next one undoes or finishes, by the record; files that have none stay, and a record that
+// has no files lends nothing.
+func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	for _, name := range []string{"making", "removing", "lost", "stays", "orphan"} {
+		space(t, d, name)
+		create(t, d, api.SessionRequest{ID: name, Workspace: name})
+		succeeds(t, d, name, sh("echo text > file"))
+		if err := d.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Kill()
+	keys := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(d.State, "named-workspaces", "*.json"))
+	if err != nil || len(files) != 5 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, at := range files {
+		data, err := os.ReadFile(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r map[string]any
+		if err := json.Unmarshal(data, &r); err != nil {
+			t.Fatal(err)
+		}
+		name, key := fmt.Sprint(r["name"]), strings.TrimSuffix(filepath.Base(at), ".json")
+		keys[name] = filepath.Join(d.State, "spaces", key)
+		switch name {
+		case "making", "removing":
+			r["state"] = name
+			if data, err = json.Marshal(r); err == nil {
+				err = os.WriteFile(at, data, 0o600)
+			}
+		case "lost":
+			err = os.RemoveAll(keys[name])
+		case "orphan":
+			err = os.Remove(at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Restart()
+	list, err := spacesOf(d).List(t.Context())
+	if err != nil || len(list) != 2 || list[0].Name != "lost" || list[1].Name != "stays" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for name, there := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true} {
+		if _, err := os.Stat(filepath.Join(keys[name], "file")); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
+	refused(t, err, 503, "")
+	if err := spacesOf(d).Remove(t.Context(), "lost"); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"making", "removing", "lost"} {
+		space(t, d, name)
+	}
+	create(t, d, api.SessionRequest{ID: "s", Workspace: "stays"})
+	if got := succeeds(t, d, "s", sh("cat file")); got != "text\n" {
+		t.Errorf("%s", got)
+	}
 }

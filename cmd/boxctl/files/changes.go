@@ -19,11 +19,13 @@ import (
 // ChangesFlags are the flags about what a program changes in the workspace.
 type ChangesFlags struct {
 	changes bool
+	version string // of what it makes
 	with    api.ChangesWith
 }
 
 // Add adds them to a command.
 func (f *ChangesFlags) Add(set *pflag.FlagSet) {
+	set.StringVar(&f.version, "output-version", "", "make /workspace/output/`VERSION`, and OUTPUT_DIR that, for what it makes")
 	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
 	set.StringArrayVar(&f.with.Include, "changes-include", nil, "with --changes, only what has such a name, a `GLOB`; may be repeated")
 	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
@@ -31,6 +33,7 @@ func (f *ChangesFlags) Add(set *pflag.FlagSet) {
 
 // Ask asks for what the flags say.
 func (f *ChangesFlags) Ask(req *api.ExecRequest, errs *[]error) {
+	req.OutputVersion = f.version
 	narrower := f.with.Include != nil || f.with.Exclude != nil
 	if narrower && !f.changes {
 		*errs = append(*errs, errors.New("--changes-include and --changes-exclude come with --changes"))

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package outputs gives executions a directory of their own for what they make: one for each version, below the
+// workspace. It is made inside the box as the box user, who may as well have put something else there.
+package outputs
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"path"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	does "github.com/boxd-dev/boxd/supervisor/files"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Variable is the name of the environment variable that has the directory of an execution.
+const Variable = "OUTPUT_DIR"
+
+// Dir is where a version is in a box.
+func Dir(version string) string { return path.Join(isolation.Workspace, "output", version) }
+
+// Environment adds the directory of a version to the environment of an execution, which stays as it is; "": there is no
+// version.
+func Environment(version string, env map[string]string) (map[string]string, error) {
+	if version == "" {
+		return env, nil
+	}
+	if err := policy.ValidSpaceName("output_version", version); err != nil {
+		return nil, err
+	}
+	if _, given := env[Variable]; given {
+		return nil, fault.Field("env", Variable, "left out beside output_version, which sets it")
+	}
+	with := map[string]string{Variable: Dir(version)}
+	for name, value := range env {
+		with[name] = value
+	}
+	return with, nil
+}
+
+// Prepare makes the directory of a version in a session, if it is not there. What is in one that is there stays.
+func Prepare(ctx context.Context, s *session.Session, version string) error {
+	if version == "" {
+		return nil
+	}
+	var empty bytes.Buffer
+	if err := tar.NewWriter(&empty).Close(); err != nil {
+		return err
+	}
+	_, err := does.Unpack(ctx, s, &files.Unpack{Path: []byte(Dir(version))}, &empty)
+	return err
+}

@@ -8,6 +8,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"maps"
 	"path"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -37,9 +38,7 @@ func Environment(version string, env map[string]string) (map[string]string, erro
 		return nil, fault.Field("env", Variable, "left out beside output_version, which sets it")
 	}
 	with := map[string]string{Variable: Dir(version)}
-	for name, value := range env {
-		with[name] = value
-	}
+	maps.Copy(with, env)
 	return with, nil
 }
 

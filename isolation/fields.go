@@ -54,6 +54,7 @@ func (e *encoder) spec(s *Spec) {
 	e.u64(s.Work.Inodes)
 	e.bool(s.ManagedWork)
 	e.str(s.Space)
+	e.strs(s.Lent)
 	e.u32(uint32(len(s.Mounts)))
 	for i := range s.Mounts {
 		e.mount(&s.Mounts[i])
@@ -66,7 +67,7 @@ func (d *decoder) spec() *Spec {
 	s.Rlimits = d.rlimits()
 	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
 	s.Work = Quota{d.u64(), d.u64()}
-	s.ManagedWork, s.Space = d.bool(), d.str()
+	s.ManagedWork, s.Space, s.Lent = d.bool(), d.str(), d.strs()
 	for range d.count(14) {
 		s.Mounts = append(s.Mounts, d.mount())
 	}

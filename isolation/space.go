@@ -14,6 +14,20 @@ type Space struct {
 	Remove bool
 }
 
+// MaxLent is how many spaces a box can have that it may only read.
+const MaxLent = 16
+
+func (s *Spec) validLent(seen map[string]bool) error {
+	for _, l := range s.Lent {
+		at := l[min(KeyLen, len(l)):]
+		if len(s.Lent) > MaxLent || !validKey(l[:len(l)-len(at)]) || !CleanAbsolute(at) || !UnderRoots(at) || Within(at, Workspace) || seen[at] {
+			return &Refusal{"inputs", l, "at most " + strconv.Itoa(MaxLent) + ", each with a target of its own outside " + Workspace}
+		}
+		seen[at] = true
+	}
+	return nil
+}
+
 // Validate checks what can be checked without the host.
 func (s *Space) Validate() error {
 	if !validKey(s.Key) || (s.Quota.Bytes == 0) != (s.Quota.Inodes == 0) {

@@ -64,6 +64,7 @@ type Spec struct {
 	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
 	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
+	Lent        []string      // spaces that it may only read, each its key and behind it the target
 	Mounts      []Mount
 }
 
@@ -126,7 +127,7 @@ func (s *Spec) Validate() error {
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
-	case len(s.Mounts) > MaxMounts:
+	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:
 		return &Refusal{"caller groups", strconv.Itoa(len(s.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
@@ -134,6 +135,9 @@ func (s *Spec) Validate() error {
 	seen := map[string]bool{}
 	if s.ManagedWork {
 		seen[Workspace] = true
+	}
+	if err := s.validLent(seen); err != nil {
+		return err
 	}
 	for i := range s.Mounts {
 		m := &s.Mounts[i]

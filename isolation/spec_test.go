@@ -5,6 +5,7 @@ package isolation
 import (
 	"errors"
 	"path"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -48,6 +49,26 @@ func TestValidateNamesTheFieldThatIsWrong(t *testing.T) {
 				s.Mounts = append(s.Mounts, Mount{Source: "/x", Target: r})
 			}
 		}, ""},
+		{"spaces", func(s *Spec) {
+			s.ManagedWork, s.Space, s.Work, s.Mounts = true, s.Key, Quota{}, nil
+			s.Lent = []string{s.Key + "/mnt/a", s.Key + "/data"}
+		}, ""},
+		{"a space with a quota of the box", func(s *Spec) { s.ManagedWork, s.Space, s.Work, s.Mounts = true, s.Key, Quota{1, 1}, nil }, "workspace"},
+		{"a space beside a mount", func(s *Spec) { s.ManagedWork, s.Space, s.Work = false, s.Key, Quota{} }, "workspace"},
+		{"a space that is a path", func(s *Spec) {
+			s.ManagedWork, s.Space, s.Work, s.Mounts = true, strings.Repeat("../", KeyLen/3)+"aa", Quota{}, nil
+		}, "workspace"},
+		{"an input that is a path", func(s *Spec) { s.Lent = []string{strings.Repeat("../", KeyLen/3) + "aa/mnt/x"} }, "inputs"},
+		{"an input without a target", func(s *Spec) { s.Lent = []string{s.Key} }, "inputs"},
+		{"an input that is nothing", func(s *Spec) { s.Lent = []string{""} }, "inputs"},
+		{"an input of the image", func(s *Spec) { s.Lent = []string{s.Key + "/usr/x"} }, "inputs"},
+		{"an input in the workspace", func(s *Spec) { s.Lent = []string{s.Key + "/workspace/x"} }, "inputs"},
+		{"inputs on one target", func(s *Spec) { s.Lent = []string{s.Key + "/mnt/x", s.Key + "/mnt/x"} }, "inputs"},
+		{"too many inputs", func(s *Spec) {
+			for i := range MaxLent + 1 {
+				s.Lent = append(s.Lent, s.Key+"/mnt/x"+strconv.Itoa(i))
+			}
+		}, "inputs"},
 		{"most mounts", func(s *Spec) { s.Mounts = mounts(MaxMounts) }, ""},
 		{"longest path", func(s *Spec) { s.Mounts[0].Source = strings.Repeat("/"+strings.Repeat("a", 14), MaxPath/15) }, ""},
 		{"no key", func(s *Spec) { s.Key = "" }, "key"},

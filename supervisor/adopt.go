@@ -117,7 +117,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 				continue
 			}
 			v.Skills.Again(key, r.Skills)
-			v.Spaces.Again(key, r.ID, r.Owner.Name, r.Settings.Workspace)
+			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 		sessions[box] = key
 	}

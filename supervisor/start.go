@@ -27,7 +27,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	v.Skills.Begin(s) // before its record
 	var box *client.Box
 	var warm bool
-	err := v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, s.Current().Workspace)
+	err := v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, new(s.Current()))
 	if err == nil {
 		box, warm, err = v.box(ctx, s)
 	}

@@ -69,7 +69,7 @@ func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 	for _, program := range []string{"bash", "python3", "tar"} {
 		boxtest.RequireProgram(t, program)
 	}
-	for _, name := range []string{"first-box.md", "processes-and-mcp.md", "access.md", "observing.md", "agents.md", "skills.md"} {
+	for _, name := range []string{"first-box.md", "processes-and-mcp.md", "access.md", "observing.md", "agents.md", "skills.md", "workspaces.md"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			page, err := os.ReadFile(filepath.Join("../../docs/guide", name))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
+	"github.com/boxd-dev/boxd/cmd/boxctl/spaces"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -30,7 +31,7 @@ type sessionFlags struct {
 	here, workspace         string
 	template                string
 	mounts, env, variables  []string
-	skills                  []string
+	skills, inputs          []string
 	dry                     bool
 }
 
@@ -47,6 +48,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, in this `MODE`: rw or ro")
 	f.set.Lookup("here").NoOptDefVal = "rw"
 	f.set.StringVar(&f.workspace, "workspace", "", "`NAME` of a workspace to have at /workspace, which is kept when the box ends")
+	f.set.StringArrayVar(&f.inputs, "input", nil, "`NAME[:TARGET]` of a workspace to read at TARGET, or /mnt/NAME; may be repeated")
 	f.set.StringArrayVar(&f.skills, "skill", nil, "`NAME` of a skill to have at /skills/NAME, if it is there; may be repeated")
 	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` that makes the id of variables: per_chat, per_user, global, or a text such as {chat}_{user}")
 	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` for the template; may be repeated")
@@ -55,7 +57,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
-	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Skills: f.skills}
+	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: spaces.Inputs(f.inputs), Skills: f.skills}
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image

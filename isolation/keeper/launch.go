@@ -273,6 +273,14 @@ func (l *launching) mapMounts() (string, error) {
 			FD: dir, Mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, Owner: sources.WorkOwner(),
 		})
 	}
+	for _, lent := range l.spec.Lent {
+		key, target := lent[:isolation.KeyLen], lent[isolation.KeyLen:]
+		dir, err := l.k.work.Spaces.OpenPath(key)
+		if err != nil {
+			return target, err
+		}
+		l.sources = append(l.sources, sources.Source{FD: dir, Mount: isolation.Mount{Target: target, NoSymlinks: true}, Owner: sources.WorkOwner()})
+	}
 	slices.SortStableFunc(l.sources, func(a, b sources.Source) int { return cmp.Compare(len(a.Mount.Target), len(b.Mount.Target)) })
 	for _, src := range l.sources {
 		if err := l.mapMount(src); err != nil {

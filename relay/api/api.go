@@ -42,6 +42,7 @@ type SessionRequest struct {
 	TTL             *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
 	Workspace       string             `json:"workspace,omitempty"` // name of one that is lent to it; "": one of its own
+	Inputs          []Input            `json:"inputs,omitempty" max:"16"`
 	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
 	Skills          []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
@@ -96,6 +97,7 @@ type Session struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	WorkspaceName   string            `json:"workspace_name,omitempty"` // of the one that is lent to it
+	Inputs          []Input           `json:"inputs,omitempty"`
 	Mounts          []Mount           `json:"mounts"`
 	Skills          []SessionSkill    `json:"skills,omitempty"`
 	Env             []string          `json:"env"` // names only
@@ -164,16 +166,15 @@ type ExecRequest struct {
 	// Detach answers 202 with the Process at once instead of waiting. It needs an ID.
 	Detach bool `json:"detach,omitempty"`
 	// DryRun answers with a Plan, and runs nothing.
-	DryRun   bool               `json:"dry_run,omitempty"`
-	Argv     []string           `json:"argv,omitempty" max:"16384"`
-	Command  *string            `json:"command,omitempty"`  // for the shell
-	Code     *string            `json:"code,omitempty"`     // in Language
-	Language string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
-	Env      map[string]string  `json:"env,omitempty" max:"256"`
-	Cwd      string             `json:"cwd,omitempty"` // made if missing; default /workspace
-	Timeout  *quantity.Duration `json:"timeout,omitempty"`
-	// OutputVersion makes /workspace/output/VERSION if it is missing, and $OUTPUT_DIR that.
-	OutputVersion string `json:"output_version,omitempty"`
+	DryRun        bool               `json:"dry_run,omitempty"`
+	Argv          []string           `json:"argv,omitempty" max:"16384"`
+	Command       *string            `json:"command,omitempty"`  // for the shell
+	Code          *string            `json:"code,omitempty"`     // in Language
+	Language      string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
+	Env           map[string]string  `json:"env,omitempty" max:"256"`
+	Cwd           string             `json:"cwd,omitempty"` // made if missing; default /workspace
+	Timeout       *quantity.Duration `json:"timeout,omitempty"`
+	OutputVersion string             `json:"output_version,omitempty"` // has /workspace/output/VERSION made, for $OUTPUT_DIR
 	// CPUs, Memory and Pids are limits of this execution alone, within those of its session.
 	CPUs   *float64       `json:"cpus,omitempty"`
 	Memory *quantity.Size `json:"memory,omitempty"`

@@ -32,3 +32,9 @@ type Workspace struct {
 type WorkspaceList struct {
 	Workspaces []Workspace `json:"workspaces"`
 }
+
+// Input is a workspace with a name that a session may read, and no more; no symbolic link of it is followed.
+type Input struct {
+	Workspace string `json:"workspace"`
+	Target    string `json:"target,omitempty"` // default /mnt/WORKSPACE
+}

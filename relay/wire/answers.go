@@ -37,6 +37,9 @@ func Session(i supervisor.Info) api.Session {
 	if i.Frozen && i.State == supervisor.StateReady {
 		s.State = stateFrozen
 	}
+	for _, in := range i.Settings.Inputs {
+		s.Inputs = append(s.Inputs, api.Input{Workspace: in.Workspace, Target: in.Target})
+	}
 	for _, m := range i.Settings.Mounts {
 		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}

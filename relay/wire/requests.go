@@ -27,6 +27,9 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Workspace: r.Workspace, Skills: r.Skills, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
+	for _, in := range r.Inputs {
+		req.Inputs = append(req.Inputs, policy.Input{Workspace: in.Workspace, Target: in.Target})
+	}
 	for _, m := range r.Mounts {
 		req.Mounts = append(req.Mounts, policy.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}

@@ -118,7 +118,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, ReadOnlyRoot: &s.ReadOnlyRoot, CPUs: &s.CPUs, Memory: &s.Memory,
 		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
 		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
-		Workspace: s.Workspace, Mounts: s.Mounts, Labels: s.Labels,
+		Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}
 	if s.Workspace == "" {
 		req.WorkspaceInodes = &s.WorkspaceInodes

@@ -96,3 +96,46 @@ func (c *Config) KeptWork(host Host) (Mechanism, error) {
 	}
 	return "", unenforced(LimitWorkspace, host)
 }
+
+// Input is a workspace with a name that a session may read, and no more.
+type Input struct {
+	Workspace string `json:"workspace"`
+	Target    string `json:"target"`
+}
+
+// inputs are those that are asked for, each with a target; that is not in the workspace, nor in a directory of the host,
+// where something would be left of it.
+func (s *Settings) inputs(asked []Input) ([]Input, error) {
+	if len(asked) > isolation.MaxLent || len(asked) > 0 && len(asked)+len(s.Mounts) > isolation.MaxMounts {
+		return nil, fault.Field("inputs", len(asked), fmt.Sprintf("at most %d, and with mounts %d", isolation.MaxLent, isolation.MaxMounts))
+	}
+	list := slices.Clone(asked)
+	for i := range list {
+		in, field := &list[i], fmt.Sprintf("inputs[%d].", i)
+		if err := ValidSpaceName(field+"workspace", in.Workspace); err != nil {
+			return nil, err
+		}
+		in.Target = cmp.Or(in.Target, "/mnt/"+in.Workspace)
+		own := slices.Contains([]string{isolation.Workspace, isolation.Home, "/tmp"}, in.Target)
+		if own || !isolation.CleanAbsolute(in.Target) || !isolation.UnderRoots(in.Target) || isolation.Within(in.Target, isolation.Workspace) {
+			return nil, fault.Field(field+"target", in.Target, "a path below /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app")
+		}
+		there := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
+		if there || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {
+			return nil, fault.Field(field+"target", in.Target, "a place of its own, outside mounts")
+		}
+	}
+	return list, nil
+}
+
+// Lends are the names of the workspaces that are lent to a session.
+func (s *Settings) Lends() []string {
+	var names []string
+	if s.Workspace != "" {
+		names = append(names, s.Workspace)
+	}
+	for _, in := range s.Inputs {
+		names = append(names, in.Workspace)
+	}
+	return names
+}

@@ -46,6 +46,7 @@ type Request struct {
 	TTL             *quantity.Duration
 	MaxLifetime     *quantity.Duration
 	Workspace       string // that is lent to it by name; "": one of its own
+	Inputs          []Input
 	Mounts          []Mount
 	Skills          []string // their names
 	Env             map[string]string
@@ -85,6 +86,7 @@ type Settings struct {
 	TTL             quantity.Duration `json:"ttl"`
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Workspace       string            `json:"workspace,omitempty"` // that is lent to it by name, with the quota of that
+	Inputs          []Input           `json:"inputs,omitempty"`
 	Mounts          []Mount           `json:"mounts,omitempty"`
 	Skills          []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -151,6 +153,9 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		return s, nil, err
 	}
 	if s.Skills, err = mergeSkills(name, &p, req.Skills); err != nil {
+		return s, nil, err
+	}
+	if s.Inputs, err = s.inputs(req.Inputs); err != nil {
 		return s, nil, err
 	}
 	if err := s.quotaFor(req); err != nil {
@@ -382,6 +387,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
 	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
 	check("workspace", req.Workspace != "", s.Workspace == asked.Workspace)
+	check("inputs", req.Inputs != nil, slices.Equal(s.Inputs, asked.Inputs))
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
 	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))

@@ -23,6 +23,9 @@ func (s *Session) Spec() *isolation.Spec {
 	if s.Settings.Workspace != "" {
 		spec.Space = policy.SpaceKey(s.Owner.Name, s.Settings.Workspace)
 	}
+	for _, in := range s.Settings.Inputs {
+		spec.Lent = append(spec.Lent, policy.SpaceKey(s.Owner.Name, in.Workspace)+in.Target)
+	}
 	for _, m := range s.Settings.Mounts {
 		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 		if m.Target == isolation.Workspace {

@@ -3,6 +3,7 @@
 package spaces
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -15,19 +16,24 @@ import (
 // Suit gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
 // that.
 func (s *Store) Suit(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
-	if settings.Workspace == "" {
+	if len(settings.Lends()) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, err := s.findLocked("workspace", owner, settings.Workspace)
+	for i, in := range settings.Inputs {
+		if _, err := s.lendLocked(fmt.Sprintf("inputs[%d].workspace", i), owner, in.Workspace); err != nil {
+			return err
+		}
+	}
+	if settings.Workspace == "" {
+		return nil
+	}
+	sp, err := s.lendLocked("workspace", owner, settings.Workspace)
 	if err != nil {
 		return err
 	}
-	switch {
-	case sp.lost:
-		return fault.Errorf(fault.Unavailable, "the files of workspace %s are not there", fault.Show(sp.Name)).WithHint("the operator finds in the log of boxd where they should be")
-	case sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace):
+	if sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace) {
 		return fault.Errorf(fault.Unsupported, "workspace %s was made without a quota that the kernel keeps, and the operator does not let that go any more", fault.Show(sp.Name)).
 			WithHint("make another workspace, and copy what is in this one")
 	}
@@ -39,24 +45,48 @@ func (s *Store) Suit(owner string, settings *policy.Settings, by map[string]poli
 	return nil
 }
 
-// Hold lends a session the workspace it asks for, until Release. It must be called before its box is started.
-func (s *Store) Hold(key, id, owner, name string) error {
-	if name == "" {
+// lendLocked finds one that has its files.
+func (s *Store) lendLocked(field, owner, name string) (*space, error) {
+	sp, err := s.findLocked(field, owner, name)
+	if err == nil && sp.lost {
+		err = fault.Errorf(fault.Unavailable, "the files of workspace %s are not there", fault.Show(sp.Name)).WithHint("the operator finds in the log of boxd where they should be")
+	}
+	return sp, err
+}
+
+// Hold lends a session what it asks for, until Release. It must be called before its box is started.
+func (s *Store) Hold(key, id, owner string, settings *policy.Settings) error {
+	names := settings.Lends()
+	if len(names) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, err := s.findLocked("workspace", owner, name)
-	if err == nil {
+	var all []*space
+	for _, name := range names {
+		sp, err := s.findLocked("workspace", owner, name)
+		if err != nil {
+			return err
+		}
+		all = append(all, sp)
+	}
+	for _, sp := range all {
 		sp.users[key] = id
 	}
-	return err
+	return nil
 }
 
-// Again lends a session of an earlier boxd what it had.
-func (s *Store) Again(key, id, owner, name string) {
-	if err := s.Hold(key, id, owner, name); err != nil {
-		s.Log.Error("a session has a workspace that is not there any more", "session", id, "workspace", name, "owner", owner)
+// Again lends a session of an earlier boxd what it had. What is not there any more is told, and the rest held.
+func (s *Store) Again(key, id, owner string, settings *policy.Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range settings.Lends() {
+		sp, err := s.findLocked("workspace", owner, name)
+		if err != nil {
+			s.Log.Error("a session has a workspace that is not there any more", "session", id, "workspace", name, "owner", owner)
+			continue
+		}
+		sp.users[key] = id
 	}
 }
 

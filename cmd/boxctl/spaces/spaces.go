@@ -148,3 +148,12 @@ func (s commands) remove() *cobra.Command {
 		},
 	}
 }
+
+// Inputs reads NAME[:TARGET].
+func Inputs(texts []string) (list []api.Input) {
+	for _, text := range texts {
+		name, target, _ := strings.Cut(text, ":")
+		list = append(list, api.Input{Workspace: name, Target: target})
+	}
+	return list
+}

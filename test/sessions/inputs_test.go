@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A session reads the workspaces that are its inputs, at once what others write there, and can do nothing else with them:
+// not write, not follow a link, not gain by a setuid bit. It has them until it ends, through the end of boxd.
+func TestASessionReadsItsInputs(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	space(t, d, "data")
+	space(t, d, "results")
+	create(t, d, api.SessionRequest{ID: "fills", Workspace: "data"})
+	succeeds(t, d, "fills", sh("echo text > file; mkdir dir; echo deep > dir/file; ln -s file link; ln -s dir dirlink; ln -s /etc/passwd out; cp /bin/sh sh; chmod 4755 sh; mkfifo fifo"))
+	s := create(t, d, api.SessionRequest{ID: "reads", Workspace: "results", Inputs: []api.Input{{Workspace: "data"}, {Workspace: "data", Target: "/srv/a/b"}}})
+	if !slices.Equal(s.Inputs, []api.Input{{Workspace: "data", Target: "/mnt/data"}, {Workspace: "data", Target: "/srv/a/b"}}) {
+		t.Errorf("%+v", s.Inputs)
+	}
+	if got := succeeds(t, d, "reads", sh("cat /mnt/data/file /srv/a/b/dir/file; stat -c '%u %g' /mnt/data/file; echo out > made; ls")); got != "text\ndeep\n1000 1000\nmade\n" {
+		t.Errorf("%s", got)
+	}
+	for _, at := range []string{"/mnt/data", "/srv/a/b"} {
+		fields := strings.Split(strings.TrimSpace(succeeds(t, d, "reads", sh("grep ' "+at+" ' /proc/self/mounts"))), " ")
+		options := strings.Split(fields[3], ",")
+		for _, want := range []string{"ro", "nosuid", "nodev"} {
+			if !slices.Contains(options, want) {
+				t.Errorf("%s is mounted %q", at, options)
+			}
+		}
+		for _, try := range []string{"echo x > %/file", "echo x > %/new", "rm -f %/file", "mkdir %/new", "chmod 600 %/file", "mv %/file %/other", "ln %/file made2", "cat %/link", "ls %/dirlink/", "cat %/out", "touch %/file"} {
+			if r := in(t, d, "reads", sh(strings.ReplaceAll(try, "%", at))); r.ExitCode == nil || *r.ExitCode == 0 {
+				t.Errorf("%s: %s", strings.ReplaceAll(try, "%", at), show(r))
+			}
+		}
+		if got := succeeds(t, d, "reads", sh(at+"/sh -p -c 'id -u'")); got != "1000\n" {
+			t.Errorf("%s", got)
+		}
+	}
+	succeeds(t, d, "fills", sh("test ! -e new && cat file && echo more >> file"))
+	if got := succeeds(t, d, "reads", sh("cat /mnt/data/file")); got != "text\nmore\n" {
+		t.Errorf("%s", got)
+	}
+	if err := d.Delete(t.Context(), "fills"); err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	d.Restart()
+	if list := usersOf(t, d, "data"); !slices.Equal(list, []string{"reads"}) {
+		t.Errorf("%v", list)
+	}
+	if err := spacesOf(d).Remove(t.Context(), "data"); statusOf(err) != 409 {
+		t.Errorf("%v", err)
+	}
+	if got := succeeds(t, d, "reads", sh("cat /mnt/data/dir/file")); got != "deep\n" {
+		t.Errorf("%s", got)
+	}
+	if err := d.Delete(t.Context(), "reads"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"data", "results"} {
+		if err := spacesOf(d).Remove(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestInputsAreRefusedByField(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	space(t, d, "data")
+	ask := func(in ...api.Input) error {
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: in})
+		return err
+	}
+	for _, target := range []string{"/workspace", "/workspace/x", "/tmp", "/home/box", "/usr/x", "/skills/x", "x", "/mnt/../usr", "/mnt/a/", "/proc/x", "/mnt/\x00"} {
+		refused(t, ask(api.Input{Workspace: "data", Target: target}), 400, "inputs[0].target")
+	}
+	refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "data"}), 400, "inputs[1].target")
+	refused(t, ask(api.Input{Workspace: "../data"}), 400, "inputs[0].workspace")
+	refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "none"}), 404, "inputs[1].workspace")
+	refused(t, ask(slices.Repeat([]api.Input{{Workspace: "data"}}, 17)...), 400, "inputs")
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/a/b"}}, Mounts: []api.Mount{{Source: "/srv", Target: "/mnt/a", Mode: "rw"}}})
+	refused(t, err, 400, "inputs[0].target")
+	foreign := asOther(t, d, request("POST", "/v1/sessions", `{"id":"s","inputs":[{"workspace":"data"}]}`))[0]
+	if p := foreign.problem(t); foreign.Code != 404 || p.Field != "inputs[0].workspace" {
+		t.Errorf("%d %s", foreign.Code, foreign.Body)
+	}
+	create(t, d, api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data"}}})
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/other"}}})
+	if statusOf(err) != 409 {
+		t.Errorf("%v", err)
+	}
+}

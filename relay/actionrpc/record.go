@@ -31,7 +31,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 		err = s.cfg.Audit.Admit(a.ends)
 	}
 	if err == nil {
-		data, err = a.do(ctx, c)
+		data, err = s.safely(ctx, c, a)
 	}
 	name := "langbot " + c.Action
 	status := http.StatusOK

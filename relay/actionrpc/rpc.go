@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime/debug"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -64,21 +65,27 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 // is not listened to until it does.
 func (c *conn) serve(ctx context.Context) {
 	for {
-		kind, text, err := c.ws.Read(ctx)
+		m, err := c.server.held.Read(ctx, c.ws)
 		if err != nil {
 			return
 		}
-		if kind != websocket.MessageText {
+		if m.Kind != websocket.MessageText {
+			m.Free()
 			_ = c.ws.Close(websocket.StatusNormalClosure, "") // the client may have gone
 			return
 		}
-		size := int64(len(text))
-		if c.server.held.Acquire(ctx, size) != nil {
+		if m.Count(ctx) != nil {
 			return
 		}
-		req, seq, err := envelope.Parse(text)
+		if !envelope.Sparse(m.Data) {
+			m.Free()
+			_ = c.ws.Close(websocket.StatusMessageTooBig, "too many values") // the client may have gone
+			return
+		}
+		req, seq, err := envelope.Parse(m.Data)
+		m.Data = nil // what is kept of it was copied
 		if err == nil && req == nil {
-			c.server.held.Release(size)
+			m.Free()
 			continue
 		}
 		c.owed <- struct{}{} // there is room soon: no answer is sent for longer than sendPatience
@@ -86,7 +93,7 @@ func (c *conn) serve(ctx context.Context) {
 			select {
 			case c.room <- struct{}{}:
 				c.calls.Go(func() {
-					defer c.server.held.Release(size)
+					defer m.Free()
 					answer := c.server.answer(ctx, &call{Request: req, conn: c})
 					<-c.room
 					c.send(ctx, answer)
@@ -96,7 +103,7 @@ func (c *conn) serve(ctx context.Context) {
 				err = envelope.Busy()
 			}
 		}
-		c.server.held.Release(size)
+		m.Free()
 		c.calls.Go(func() { c.send(ctx, envelope.Failure(seq, err)) })
 	}
 }
@@ -112,12 +119,34 @@ func (c *conn) send(ctx context.Context, answer []byte) {
 }
 
 // answer does what a request asks for.
-func (s *Server) answer(ctx context.Context, c *call) []byte {
+func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
+	defer func() {
+		if what := recover(); what != nil {
+			text = envelope.Failure(c.Seq, s.broken(c, what))
+		}
+	}()
 	data, err := s.do(ctx, c)
 	if err != nil {
 		return envelope.Failure(c.Seq, inWords(err))
 	}
 	return envelope.Success(c.Seq, data)
+}
+
+// broken tells the log of a defect of boxd that a request has met, as net/http does for all other requests: the rest of
+// boxd goes on.
+func (s *Server) broken(c *call, what any) error {
+	s.cfg.Log.Error("an action of LangBot met a defect of boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
+	return envelope.Errorf("RuntimeError", "boxd has met a defect of its own; its log says more")
+}
+
+// safely does what an action is for. What it breaks is its own call, which has a record all the same.
+func (s *Server) safely(ctx context.Context, c *call, a *action) (data any, err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			data, err = nil, s.broken(c, what)
+		}
+	}()
+	return a.do(ctx, c)
 }
 
 // inWords gives every error a class of the protocol.
@@ -149,12 +178,19 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	left := false
+	defer func() {
+		if !left { // it has broken: nobody is to wait for it
+			_ = entered.Leave()
+		}
+	}()
 	var data any
 	if a.sandbox && s.told.Load().Required {
 		err = s.closed()
 	} else {
 		data, err = s.recorded(watched, c, &a)
 	}
+	left = true
 	if stale := entered.Leave(); stale != nil {
 		return nil, stale
 	}

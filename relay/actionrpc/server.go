@@ -22,7 +22,6 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/net/netutil"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
@@ -31,6 +30,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
+	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
@@ -51,7 +51,7 @@ const (
 const (
 	maxConnections = 512
 	maxHeader      = 32 << 10
-	maxHeld        = 128 << 20 // bytes of requests under way
+	maxLongest     = 4 // messages of the longest kind that are read, or under way, at once; and as many of relays
 	maxWorkspace   = 256
 	headerPatience = 10 * time.Second
 	stopPatience   = 5 * time.Second
@@ -81,7 +81,8 @@ type Server struct {
 	telling sync.Mutex // held by an INIT
 	boxes   *boxes.Boxes
 	fence   *fence.Fence
-	held    *semaphore.Weighted
+	held    *intake.Room // by requests
+	relayed *intake.Room // by what is said to processes
 	uploads *uploads.Room
 	live    sync.WaitGroup // WebSockets, which http.Server does not know
 	actions map[string]action
@@ -92,7 +93,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: semaphore.NewWeighted(maxHeld), uploads: uploads.NewRoom()}
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewRoom(maxLongest), uploads: uploads.NewRoom()}
 	s.told.Store(setup.Untold())
 	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
@@ -317,7 +318,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		}
 	})
 	defer retired()
-	attach.Serve(context.WithoutCancel(ctx), ws, to, s.started, s.cfg.Log)
+	attach.Serve(context.WithoutCancel(ctx), ws, to, attach.Config{Started: s.started, Room: s.relayed, Log: s.cfg.Log})
 }
 
 // refuseRelay answers who was let in, and for whom there is nothing.

@@ -58,9 +58,13 @@ func (s *Store) commit(who string, list []*incoming) ([]Skill, error) {
 func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp, err := s.space(key, who)
+	sp := s.spaces[key]
+	if sp == nil {
+		sp = &space{key: key, group: groupOf(who), skills: map[string]*Skill{}}
+	}
+	err := s.allow(sp, list)
 	if err == nil {
-		err = s.allow(sp, list)
+		err = s.settle(sp, who)
 	}
 	if err != nil {
 		return nil, err
@@ -141,6 +145,23 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 	if total > int64(s.cfg.MaxTotal) {
 		return full("skills.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
 	}
+	if sp.group == "" {
+		return nil
+	}
+	for _, other := range s.spaces { // of the same LangBot
+		if other.group == sp.group && other != sp {
+			count += len(other.skills)
+			for _, k := range other.skills {
+				total += k.Bytes
+			}
+		}
+	}
+	if count > s.cfg.LangBotMax {
+		return full("skills.langbot_max", fmt.Sprint(s.cfg.LangBotMax), fmt.Sprint(s.cfg.LangBotMax))
+	}
+	if total > int64(s.cfg.LangBotMaxTotal) {
+		return full("skills.langbot_max_total", quantity.Size(total).String(), s.cfg.LangBotMaxTotal.String())
+	}
 	return nil
 }
 
@@ -151,27 +172,58 @@ func full(key, used, most string) error {
 	return f
 }
 
-// space finds or makes the directory of a principal. The lock is held.
-func (s *Store) space(key, who string) (*space, error) {
-	if sp := s.spaces[key]; sp != nil {
-		return sp, nil
+// settle makes the directory of a principal, if it has none. The lock is held.
+func (s *Store) settle(sp *space, who string) error {
+	key := sp.key
+	if s.spaces[key] == sp {
+		return nil
 	}
 	for _, dir := range []string{key, key + "/" + namesDir, key + "/" + treesDir} {
 		if err := s.root.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
+			return err
 		}
 	}
 	dir, err := s.root.OpenRoot(key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dir.Close()
-	if err := durable.WriteJSON(dir, ownerFile, map[string]string{"principal": who}); err != nil { // for people alone
-		return nil, err
+	if err := durable.SyncJSON(dir, ownerFile, ownerRecord{who}); err != nil {
+		return err
 	}
-	sp := &space{key: key, skills: map[string]*Skill{}}
 	s.spaces[key] = sp
-	return sp, nil
+	return nil
+}
+
+// ownerRecord says whose a directory is.
+type ownerRecord struct {
+	Principal string `json:"principal"`
+}
+
+// groupOf is the LangBot whose Workspace an owner of skills is, "" if it is none: no principal has a / in its name.
+func groupOf(who string) string {
+	group, _, is := strings.Cut(who, "/")
+	if !is {
+		return ""
+	}
+	return group
+}
+
+// dissolve removes the directory of a Workspace that has nothing any more. The lock is held.
+func (s *Store) dissolve(key string) {
+	sp := s.spaces[key]
+	if sp == nil || sp.group == "" || len(sp.skills) > 0 {
+		return
+	}
+	for at := range s.leases {
+		if strings.HasPrefix(at, key+"/") {
+			return
+		}
+	}
+	if err := s.root.RemoveAll(key); err != nil {
+		s.log.Warn("the directory of a Workspace without skills is still there", "directory", key, "error", err)
+	}
+	delete(s.spaces, key)
 }
 
 // write writes the record of a skill.

@@ -18,6 +18,9 @@ type Config struct {
 	MaxEntries int           `toml:"max_entries"`
 	Max        int           `toml:"max"`
 	MaxTotal   quantity.Size `toml:"max_total"`
+
+	LangBotMax      int           `toml:"langbot_max"`       // of all Workspaces of a LangBot together
+	LangBotMaxTotal quantity.Size `toml:"langbot_max_total"` // as above
 }
 
 // Bounds of the limits.
@@ -25,6 +28,7 @@ const (
 	mostBytes   = 4 * quantity.GiB
 	mostEntries = 100_000
 	mostSkills  = 10_000
+	mostLangBot = 1_000_000
 )
 
 // DefaultConfig is what holds where nothing is said.
@@ -32,6 +36,7 @@ func DefaultConfig() Config {
 	return Config{
 		Hosts:      []string{},
 		MaxArchive: 20 * quantity.MiB, MaxBytes: 64 * quantity.MiB, MaxFile: 16 * quantity.MiB, MaxEntries: 512, Max: 1000, MaxTotal: quantity.GiB,
+		LangBotMax: 10_000, LangBotMaxTotal: 8 * quantity.GiB,
 	}
 }
 
@@ -70,6 +75,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("skills.max_entries = %d: allowed is 1 to %d", c.MaxEntries, mostEntries)
 	case c.Max < 0 || c.Max > mostSkills:
 		return fmt.Errorf("skills.max = %d: allowed is 0 to %d", c.Max, mostSkills)
+	case c.LangBotMax < 0 || c.LangBotMax > mostLangBot:
+		return fmt.Errorf("skills.langbot_max = %d: allowed is 0 to %d", c.LangBotMax, mostLangBot)
+	case c.LangBotMaxTotal < quantity.KiB:
+		return fmt.Errorf("skills.langbot_max_total = %v: allowed is %v or more", c.LangBotMaxTotal, quantity.KiB)
 	}
 	return nil
 }

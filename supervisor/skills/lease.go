@@ -69,6 +69,8 @@ func (s *Store) release(at string) {
 	if s.leases[at]--; s.leases[at] <= 0 {
 		delete(s.leases, at)
 		s.forget(at)
+		key, _, _ := strings.Cut(at, "/")
+		s.dissolve(key)
 	}
 }
 
@@ -107,6 +109,7 @@ func (s *Store) Sweep() error {
 		for _, t := range trees {
 			s.forget(path.Join(key, treesDir, t.Name()))
 		}
+		s.dissolve(key)
 	}
 	return nil
 }

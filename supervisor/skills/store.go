@@ -61,6 +61,7 @@ type Store struct {
 // space is what one principal has.
 type space struct {
 	key    string
+	group  string // whose LangBot it is a Workspace of; "": it is none
 	skills map[string]*Skill
 }
 
@@ -156,7 +157,7 @@ func (s *Store) loadSpace(sp *space) error {
 	}
 	defer dir.Close()
 	names, err := durable.Names(dir)
-	errs := []error{err}
+	errs := []error{err, s.loadOwner(sp)}
 	for _, name := range names {
 		var r record
 		err := durable.ReadJSON(dir, name, &r)
@@ -168,6 +169,19 @@ func (s *Store) loadSpace(sp *space) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// loadOwner finds out whether a space is that of a Workspace of LangBot.
+func (s *Store) loadOwner(sp *space) error {
+	dir, err := s.root.OpenRoot(sp.key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var whose ownerRecord
+	err = durable.ReadJSON(dir, ownerFile, &whose)
+	sp.group = groupOf(whose.Principal)
+	return err
 }
 
 func (s *Store) loadSkill(sp *space, r *record, file string) error {

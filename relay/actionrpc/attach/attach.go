@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -29,8 +29,8 @@ const (
 
 // What waits for the relay before this one to end, or for a process that does not read.
 const (
-	waiting = 64 // messages
-	weight  = envelope.MaxMessage + 1
+	waiting = 64        // messages
+	weight  = 256 << 10 // bytes of short ones; a long one is alone
 )
 
 // relay is one client of one process.
@@ -39,16 +39,30 @@ type relay struct {
 	ws   *websocket.Conn
 	log  *slog.Logger
 	mu   sync.Mutex // of the use of the session
-	said chan []byte
+	room *intake.Room
+	said chan said
 	held *semaphore.Weighted // by what was said
 }
 
+// said is what a client has said.
+type said struct {
+	*intake.Message
+	size int64 // of what it holds of the relay
+}
+
+// Config is what a relay needs.
+type Config struct {
+	Started time.Time    // when this boxd has
+	Room    *intake.Room // of all relays, for what their clients say
+	Log     *slog.Logger
+}
+
 // Serve relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
-// started is when this boxd has.
-func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started time.Time, log *slog.Logger) {
+func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, cfg Config) {
 	ctx, hangUp := context.WithCancel(ctx)
-	r := &relay{Relay: to, ws: ws, log: log, said: make(chan []byte, waiting), held: semaphore.NewWeighted(weight)}
+	r := &relay{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, said: make(chan said, waiting), held: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup
+	defer r.forget()
 	defer tasks.Wait()
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	defer hangUp()
@@ -61,7 +75,7 @@ func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, started tim
 		defer hangUp()
 		r.watch(ctx)
 	})
-	from, err := to.Sit(ctx, started)
+	from, err := to.Sit(ctx, cfg.Started)
 	if err != nil {
 		return
 	}
@@ -99,20 +113,39 @@ func (r *relay) touch() {
 // listen takes what the client says. What is not text is passed over.
 func (r *relay) listen(ctx context.Context) {
 	for {
-		kind, data, err := r.ws.Read(ctx)
+		m, err := r.room.Read(ctx, r.ws)
 		if err != nil {
 			return
 		}
-		if kind != websocket.MessageText {
+		if m.Kind != websocket.MessageText {
+			m.Free()
 			continue
 		}
-		data = append(data, '\n')
-		if r.held.Acquire(ctx, int64(len(data))) != nil {
+		m.Data = append(m.Data, '\n')
+		size := int64(len(m.Data))
+		if m.Long() {
+			size = weight
+		}
+		if r.held.Acquire(ctx, size) != nil {
+			m.Free()
 			return
 		}
 		select {
-		case r.said <- data:
+		case r.said <- said{m, size}:
 		case <-ctx.Done():
+			m.Free()
+			return
+		}
+	}
+}
+
+// forget gives back the room of what nobody writes any more.
+func (r *relay) forget() {
+	for {
+		select {
+		case m := <-r.said:
+			m.Free()
+		default:
 			return
 		}
 	}
@@ -149,12 +182,13 @@ func (r *relay) watch(ctx context.Context) {
 func (r *relay) write(ctx context.Context, a *process.Attachment) {
 	for {
 		select {
-		case data := <-r.said:
+		case m := <-r.said:
 			r.touch()
-			if err := a.Write(ctx, a.Taken(), data); err != nil && ctx.Err() == nil {
+			if err := a.Write(ctx, a.Taken(), m.Data); err != nil && ctx.Err() == nil {
 				r.log.Debug("standard input not written", "error", err)
 			}
-			r.held.Release(int64(len(data)))
+			m.Free()
+			r.held.Release(m.size)
 		case <-ctx.Done():
 			return
 		}

@@ -38,6 +38,29 @@ type Context struct {
 	Generation int64 // of its placement, 1 or more
 }
 
+// MaxValues is how many values a message has at the most, names with them: reading one takes more memory than its text.
+const MaxValues = 200_000
+
+// Sparse reports whether a message has no more values than that. What is no JSON may be.
+func Sparse(text []byte) bool {
+	values := 1
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case ',', ':', '[', '{':
+			if values++; values > MaxValues {
+				return false
+			}
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return true
+}
+
 // Parse reads a message. A request of nil without an error is nothing that is answered. With an error, seq is the
 // number that the answer has.
 func Parse(text []byte) (req *Request, seq int64, err error) {

@@ -116,3 +116,24 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text string
+		ok   bool
+	}{
+		{"", true},
+		{`{"a":1}`, true},
+		{"[" + strings.Repeat("1,", envelope.MaxValues-3) + "1]", true},
+		{"[" + strings.Repeat("1,", envelope.MaxValues) + "1]", false},
+		{strings.Repeat("[", envelope.MaxValues), false},
+		{strings.Repeat(`{"a":`, envelope.MaxValues), false},
+		{`{"a":"` + strings.Repeat(`,:[{\"\\`, envelope.MaxValues) + `"}`, true},
+		{`{"a":"` + strings.Repeat(`,`, envelope.MaxValues), true}, // no JSON: nothing is made of it
+	} {
+		if ok := envelope.Sparse([]byte(tc.text)); ok != tc.ok {
+			t.Errorf("%.20s… (%d bytes): %v", tc.text, len(tc.text), ok)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intake_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
+)
+
+// outcome is what has come of reading a message.
+type outcome struct {
+	m   *intake.Message
+	err error
+}
+
+// connect returns the client's end of a connection whose messages are read into a room, one for every word in more.
+func connect(t *testing.T, room *intake.Room) (ws *websocket.Conn, read chan<- struct{}, got <-chan outcome) {
+	t.Helper()
+	more, all := make(chan struct{}, 8), make(chan outcome, 8)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer at.CloseNow() //nolint:errcheck // a closed one is fine
+		at.SetReadLimit(envelope.MaxMessage)
+		for range more {
+			m, err := room.Read(context.WithoutCancel(r.Context()), at)
+			if all <- (outcome{m, err}); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(more)
+		_ = ws.CloseNow() // a closed one is fine
+	})
+	return ws, more, all
+}
+
+func say(t *testing.T, ws *websocket.Conn, length int) {
+	t.Helper()
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", length))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
+	t.Parallel()
+	room := intake.NewRoom(1)
+	first, read, got := connect(t, room)
+	w, err := first.Writer(t.Context(), websocket.MessageText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read <- struct{}{}
+	// More than is short, and it goes on: what it may come to is counted now.
+	if _, err := io.WriteString(w, strings.Repeat("x", 4*intake.Short)); err != nil {
+		t.Fatal(err)
+	}
+	short, readShort, gotShort := connect(t, room)
+	readShort <- struct{}{}
+	say(t, short, 100)
+	if o := <-gotShort; o.err != nil || o.m.Long() || len(o.m.Data) != 100 {
+		t.Fatalf("a short one waits for nobody: %+v", o)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	one := <-got
+	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*intake.Short {
+		t.Fatalf("%+v", one)
+	}
+	// What the first one did not take is free again, but not for one of the longest: that is read when the first is done.
+	second, readSecond, gotSecond := connect(t, room)
+	readSecond <- struct{}{}
+	go say(t, second, 2*intake.Short)
+	read <- struct{}{}
+	say(t, first, 50)
+	if o := <-got; o.err != nil || len(o.m.Data) != 50 || len(gotSecond) > 0 {
+		t.Fatalf("the long one was read, and there was no room for it: %+v", o)
+	}
+	one.m.Free()
+	if o := <-gotSecond; o.err != nil || len(o.m.Data) != 2*intake.Short {
+		t.Fatalf("%+v", o)
+	}
+}
+
+func TestALengthIsReadToTheByte(t *testing.T) {
+	t.Parallel()
+	ws, read, got := connect(t, intake.NewRoom(1))
+	for _, n := range []int{0, 1, intake.Short - 1, intake.Short, intake.Short + 1, envelope.MaxMessage} {
+		read <- struct{}{}
+		go say(t, ws, n)
+		o := <-got
+		if o.err != nil || len(o.m.Data) != n || strings.Trim(string(o.m.Data), "x") != "" {
+			t.Fatalf("%d: %v", n, o.err)
+		}
+		if o.m.Long() != (n >= intake.Short) {
+			t.Errorf("%d: counted: %v", n, o.m.Long())
+		}
+		o.m.Free()
+		o.m.Free() // nothing happens
+	}
+	read <- struct{}{}
+	go func() {
+		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, envelope.MaxMessage+1))
+	}() // it is cut off
+	if o := <-got; o.err == nil {
+		t.Fatal("more than the protocol has was read")
+	}
+}
+
+func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{intake.Short / 2, 2 * intake.Short} {
+		room := intake.NewRoom(1)
+		room.Patience = 50 * time.Millisecond
+		ws, read, got := connect(t, room)
+		w, err := ws.Writer(t.Context(), websocket.MessageText)
+		if err == nil {
+			_, err = io.WriteString(w, strings.Repeat("x", length))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		read <- struct{}{}
+		if o := <-got; o.err == nil {
+			t.Fatal("it is still waited for")
+		}
+		// What it had is free again.
+		other, readOther, gotOther := connect(t, room)
+		room.Patience = time.Hour
+		readOther <- struct{}{}
+		go say(t, other, 2*intake.Short)
+		if o := <-gotOther; o.err != nil {
+			t.Fatal(o.err)
+		}
+	}
+}

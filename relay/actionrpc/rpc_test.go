@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+)
+
+func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := &Server{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	a := &action{do: func(context.Context, *call) (any, error) {
+		var none map[string]int
+		none["x"] = 1 //nolint:staticcheck // it is to break
+		return none, nil
+	}}
+	c := &call{Request: &envelope.Request{Seq: 7, Action: "box_exec"}}
+	data, err := s.safely(t.Context(), c, a)
+	if data != nil || err == nil || !strings.HasPrefix(err.Error(), "RuntimeError: ") {
+		t.Errorf("%v, %v", data, err)
+	}
+	if text := log.String(); !strings.Contains(text, "box_exec") || !strings.Contains(text, "nil map") || !strings.Contains(text, "rpc_test.go") {
+		t.Errorf("the log says: %s", text)
+	}
+	// One that has no connection breaks before its action: it has an answer all the same.
+	if text := s.answer(t.Context(), c); !bytes.Contains(text, []byte(`{"seq_id":7,"code":1,`)) {
+		t.Errorf("%s", text)
+	}
+}

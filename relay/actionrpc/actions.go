@@ -5,7 +5,6 @@ package actionrpc
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
@@ -133,19 +132,13 @@ func (s *Server) status(_ context.Context, c *call) (any, error) {
 	}, nil
 }
 
-// spec reads a BoxSpec. Skills are not mounted yet: a box goes without, but nothing is done in one that is not there.
+// spec reads a BoxSpec.
 func (s *Server) spec(c *call) (*model.Spec, error) {
 	spec, err := model.ReadSpec(c.Data)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range spec.ExtraMounts {
-		if skills.Path(m.HostPath) && (spec.Workdir+"/" == m.MountPath+"/" || strings.HasPrefix(spec.Workdir, m.MountPath+"/")) {
-			return nil, envelope.Errorf("BoxValidationError", "workdir %s is in a skill, and this version of boxd mounts none in boxes", spec.Workdir)
-		}
-	}
-	spec.ExtraMounts = slices.DeleteFunc(spec.ExtraMounts, func(m model.Mount) bool { return skills.Path(m.HostPath) })
-	return spec, nil
+	return spec, skills.Lend(spec, s.cfg.Principal, c.namespace)
 }
 
 func (s *Server) exec(ctx context.Context, c *call) (any, error) {

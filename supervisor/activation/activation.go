@@ -54,17 +54,22 @@ const patience = time.Minute
 func (d *Desk) Begin(s *session.Session) {
 	var list []policy.ActiveSkill
 	for _, name := range s.Current().Skills {
-		k, l := d.lease(s, name)
+		k, l := d.lease(s, "", name)
 		d.set(s.Key, name, l)
 		list = append(list, k)
 	}
 	s.SetSkills(list)
 }
 
-// lease holds a skill as it is now; nil: it is not there.
-func (d *Desk) lease(s *session.Session, name string) (policy.ActiveSkill, *skills.Lease) {
-	k := policy.ActiveSkill{Name: name, Since: time.Now()}
-	l, missing := d.store.Lease(s.Owner.Name, []string{name})
+// lease holds a skill as it is now; nil: it is not there. It is the session's owner's, or that of whom of names: then
+// none that boxd brings takes its place.
+func (d *Desk) lease(s *session.Session, of, name string) (policy.ActiveSkill, *skills.Lease) {
+	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: of}
+	l, missing := d.store.Lease(cmp.Or(of, s.Owner.Name), []string{name})
+	if len(missing) == 0 && of != "" && strings.HasPrefix(l.Skills[0].Tree, skillpath.BuiltIn+"/") {
+		l.Release()
+		missing = []string{name}
+	}
 	if len(missing) > 0 {
 		k.Missing = true
 		return k, nil
@@ -104,7 +109,7 @@ func (d *Desk) Mount(ctx context.Context, s *session.Session) error {
 		if errors.Is(err, errVanished) {
 			d.log.Warn("a skill is in the store and not on the disk", "skill", k.Name, "owner", s.Owner.Name)
 			d.set(s.Key, k.Name, nil)
-			*k, err = policy.ActiveSkill{Name: k.Name, Since: k.Since, Missing: true}, nil
+			*k, err = policy.ActiveSkill{Name: k.Name, Since: k.Since, Of: k.Of, Missing: true}, nil
 		}
 		if err != nil {
 			return err
@@ -168,23 +173,23 @@ func (d *Desk) exclusively(ctx context.Context, s *session.Session, do func(cont
 // whether it had none of that name. An earlier version gives way, so that nobody finds neither.
 func (d *Desk) Activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
 	err = d.exclusively(ctx, s, func(ctx context.Context) error {
-		is, isNew, err = d.activate(ctx, s, name)
+		is, isNew, err = d.activate(ctx, s, "", name)
 		return err
 	})
 	return is, isNew, err
 }
 
-func (d *Desk) activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
+func (d *Desk) activate(ctx context.Context, s *session.Session, of, name string) (is policy.ActiveSkill, isNew bool, err error) {
 	was := s.Skills()
 	i, found := position(was, name)
 	if !found && len(was) >= policy.MaxSkills {
 		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, the limit", fault.Show(s.ID), len(was)).WithHint("deactivate one")
 	}
-	is, l := d.lease(s, name)
+	is, l := d.lease(s, of, name)
 	if l == nil {
 		return is, false, skills.NotFound(name)
 	}
-	if found && was[i].Tree == is.Tree {
+	if found && was[i].Tree == is.Tree && was[i].Of == of {
 		l.Release()
 		return was[i], false, nil
 	}
@@ -215,33 +220,35 @@ func (d *Desk) activate(ctx context.Context, s *session.Session, name string) (i
 // Deactivate takes a skill from a living session. One in use is refused, with a mounts.Busy, unless force is set: what
 // is open of it then stays so, and nothing else can be opened.
 func (d *Desk) Deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
-	return d.exclusively(ctx, s, func(ctx context.Context) error {
-		list := s.Skills()
-		i, found := position(list, name)
-		if !found {
-			f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("boxctl inspect shows those that are")
-			f.Field, f.Value = "skill", name
-			return f
+	return d.exclusively(ctx, s, func(ctx context.Context) error { return d.deactivate(ctx, s, name, force) })
+}
+
+func (d *Desk) deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
+	list := s.Skills()
+	i, found := position(list, name)
+	if !found {
+		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("boxctl inspect shows those that are")
+		f.Field, f.Value = "skill", name
+		return f
+	}
+	if k := &list[i]; !k.Missing {
+		req := request(s, k)
+		req.Op, req.Force = isolation.MountRemove, force
+		done, err := d.boxes.ChangeMount(ctx, req)
+		if err != nil {
+			return failure(s, k, err)
 		}
-		if k := &list[i]; !k.Missing {
-			req := request(s, k)
-			req.Op, req.Force = isolation.MountRemove, force
-			done, err := d.boxes.ChangeMount(ctx, req)
-			if err != nil {
-				return failure(s, k, err)
-			}
-			if done.Busy {
-				return mounts.InUse("skill "+fault.Show(name), done.Users)
-			}
+		if done.Busy {
+			return mounts.InUse("skill "+fault.Show(name), done.Users)
 		}
-		s.SetSkills(slices.Delete(list, i, i+1))
-		if err := d.keep(s); err != nil {
-			return err // it is mounted again by the next boxd, which has it in the record
-		}
-		d.set(s.Key, name, nil)
-		s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
-		return nil
-	})
+	}
+	s.SetSkills(slices.Delete(list, i, i+1))
+	if err := d.keep(s); err != nil {
+		return err // it is mounted again by the next boxd, which has it in the record
+	}
+	d.set(s.Key, name, nil)
+	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
+	return nil
 }
 
 func position(list []policy.ActiveSkill, name string) (int, bool) {
@@ -263,7 +270,7 @@ func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
 	space, tree, _ := strings.Cut(k.Tree, "/"+skillpath.Trees+"/")
 	return &isolation.ChangeMount{
 		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: Target(k.Name)},
-		Skill: isolation.Skill{Owner: s.Owner.Name, BuiltIn: space == skillpath.BuiltIn, Tree: tree},
+		Skill: isolation.Skill{Owner: cmp.Or(k.Of, s.Owner.Name), BuiltIn: space == skillpath.BuiltIn, Tree: tree},
 	}
 }
 

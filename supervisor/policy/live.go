@@ -45,6 +45,8 @@ type ActiveSkill struct {
 	Digest string    `json:"digest,omitempty"` // of the version that it has
 	Tree   string    `json:"tree,omitempty"`   // of its files, below the store
 	Attrs  []string  `json:"attributes,omitempty"`
+	// Of is whose it is in the store, where that is not the session's owner but a Workspace of LangBot's.
+	Of string `json:"of,omitempty"`
 	// Missing says that it was asked for and was not there.
 	Missing bool `json:"missing,omitempty"`
 }

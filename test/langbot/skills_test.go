@@ -6,6 +6,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -288,17 +289,95 @@ func TestADirectoryOfAWorkspaceBecomesASkill(t *testing.T) {
 }
 
 // LangBot wants its skills in every box. A box goes without them, and nothing is done where one would be.
-func TestASessionGoesWithoutItsSkills(t *testing.T) {
-	t.Parallel()
-	c := start(t).dial(t)
-	c.gets("box_create_skill", `{"skill":{"name":"s"}}`, nil)
-	mounts := fmt.Sprintf(`"extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/s","mode":"rw"}]`, skillRoot(workspace)+"/s")
-	var r map[string]any
-	c.gets("box_exec", `{"session_id":"s","cmd":"echo fine; ls .skills",`+mounts+`}`, &r)
-	if r["stdout"] != "fine" {
-		t.Errorf("%v", r)
+// lent are extra mounts of skills, where LangBot wants them.
+func lent(names ...string) string {
+	var list []string
+	for _, name := range names {
+		list = append(list, fmt.Sprintf(`{"host_path":%q,"mount_path":"/workspace/.skills/%s","mode":"rw"}`, skillRoot(workspace)+"/"+name, name))
 	}
-	c.gets("box_exec", `{"session_id":"s","cmd":"echo fine"}`, &r) // the same session
-	c.refused("box_exec", `{"session_id":"s","cmd":"true","workdir":"/workspace/.skills/s/x",`+mounts+`}`,
-		"BoxValidationError: workdir /workspace/.skills/s/x is in a skill, and this version of boxd mounts none in boxes")
+	return `"extra_mounts":[` + strings.Join(list, ",") + "]"
+}
+
+// says runs a command in a session with skills, which writes this.
+func (c *rpc) says(more, cmd, want string) {
+	c.t.Helper()
+	var r struct{ Stdout, Stderr string }
+	c.gets("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":%q,%s}`, cmd, more), &r)
+	if r.Stdout != want {
+		c.t.Errorf("%s: %q, want %q (%s)", cmd, r.Stdout, want, r.Stderr)
+	}
+}
+
+func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"Größe_1","instructions":"other"}}`, nil)
+	// What LangBot's own runtime has left where skills are to be.
+	at := filepath.Join(b.shared, "w")
+	host := fmt.Sprintf(`"host_path":%q,`, at)
+	for _, dir := range []string{at, at + "/.skills", at + "/.skills/s"} {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, owner, owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; tail -n1 /workspace/.skills/Größe_1/SKILL.md; ls .skills", "first\nother\nGröße_1\ns")
+	c.says(host+lent("s", "Größe_1"), "touch .skills/s/x 2>&1 | grep -o Read-only; rm -rf .skills/s/SKILL.md 2>/dev/null; ls /skills/s", "Read-only\nSKILL.md")
+	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace/.skills/s"`, "cat SKILL.md | tail -n1", "first")
+	// The session lives on when skills come, change and go, and so does a process in it.
+	c.says(host+lent("s", "Größe_1"), "echo kept >/tmp/kept", "")
+	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"cat","cwd":"/workspace/.skills/Größe_1"}}`, nil)
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second"}}`, nil)
+	c.says(host+lent("s"), "tail -n1 .skills/s/SKILL.md; cat /tmp/kept", "second\nkept")
+	c.gets("box_stop_managed_process", `{"session_id":"s"}`, nil)
+	c.says(host+lent("s"), "ls /skills; cat /tmp/kept", "s\nkept")
+	c.says(host+lent(), "ls /skills; cat /tmp/kept", "kept")
+	// One whose files cannot be where LangBot wants them has them at their own place.
+	ro := strings.ReplaceAll(lent("s"), "/workspace/.skills/s", "/opt/s")
+	c.says(host+ro, "tail -n1 /skills/s/SKILL.md", "second")
+}
+
+func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"it"}}`, nil)
+	c.says(lent("s", "never"), "tail -n1 .skills/s/SKILL.md; test -e .skills/never || echo none", "it\nnone")
+	missing := func(want string) {
+		t.Helper()
+		list, err := b.Sessions(t.Context(), true)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		var got []string
+		for _, k := range list[0].Skills {
+			got = append(got, fmt.Sprintf("%s %v", k.Name, k.Missing))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	missing("never true, s false")
+	c.gets("box_delete_skill", `{"name":"s"}`, nil)
+	c.says(lent("s"), "echo fine; ls /skills", "fine")
+	missing("s true")
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"again"}}`, nil)
+	c.says(lent("s"), "tail -n1 .skills/s/SKILL.md", "again")
+	missing("s false")
+}
+
+func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	other := b.dial(t)
+	other.workspace = "w2"
+	other.gets("box_create_skill", `{"skill":{"name":"secret","instructions":"of w2"}}`, nil)
+	for _, path := range []string{skillRoot("w2") + "/secret", skillRoot(workspace) + "/../" + model.Namespace(instance, "w2") + "/secret", skillRoot(workspace), skillRoot(workspace) + "/a/b"} {
+		c.refused("box_exec", fmt.Sprintf(`{"session_id":"s","cmd":"true","extra_mounts":[{"host_path":%q,"mount_path":"/workspace/.skills/secret","mode":"rw"}]}`, path),
+			"BoxValidationError: host_path "+path+" is no skill of this Workspace")
+	}
+	c.says(lent("secret"), "ls /skills", "")
+	c.says(lent("create-skill"), "ls /skills", "") // that boxd brings is not LangBot's
 }

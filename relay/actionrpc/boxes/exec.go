@@ -78,8 +78,8 @@ const maxSeconds = 1 << 30
 // command is what the supervisor is asked to run, and how much is kept of each stream.
 func command(s *supervisor.Session, spec *model.Spec) (*supervisor.ExecRequest, int) {
 	limit := min(quantity.Size(model.MaxOutput), s.Config().Exec.OutputLimit)
-	cmd, dir := spec.Cmd, path.Clean(spec.Workdir)
-	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
+	cmd, dir := spec.Cmd, inSkill(spec, path.Clean(spec.Workdir))
+	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, and a program may go there itself
 		cmd, dir = "cd "+quoted(dir)+" && "+cmd, isolation.Workspace
 	}
 	return &supervisor.ExecRequest{

@@ -246,7 +246,7 @@ func (b *Boxes) equip(ctx context.Context, s *supervisor.Session, spec *model.Sp
 			return err
 		}
 	}
-	return nil
+	return b.lend(ctx, s, spec)
 }
 
 // reserve admits one session more, of as many as LangBot wants in all.

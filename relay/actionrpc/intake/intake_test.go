@@ -32,7 +32,7 @@ func connect(t *testing.T, room *intake.Room) (ws *websocket.Conn, read chan<- s
 		if err != nil {
 			return
 		}
-		defer at.CloseNow() //nolint:errcheck // a closed one is fine
+		defer at.CloseNow()
 		at.SetReadLimit(envelope.MaxMessage)
 		for range more {
 			m, err := room.Read(context.WithoutCancel(r.Context()), at)

@@ -63,6 +63,16 @@ type Spec struct {
 	PidsLimit        int64
 	ReadOnlyRootfs   bool
 	WorkspaceQuotaMB int64
+
+	// Skills are those of ExtraMounts that are skills of the Workspace, which is SkillsOf in the store.
+	Skills   []Lent
+	SkillsOf string
+}
+
+// Lent is a skill that a session is to have.
+type Lent struct {
+	Name string
+	At   string // where LangBot wants it in the box
 }
 
 // reader reads the fields of a model, and remembers what is wrong with them.

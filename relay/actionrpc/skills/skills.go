@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
 	store "github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/supervisor/skills/format"
@@ -26,8 +27,30 @@ import (
 // while its tree in the store does not. It is in a directory that is never lent.
 const root = "/run/boxd/langbot-skills/tenants"
 
-// Path reports whether a path is one that LangBot was told a skill is at.
-func Path(p string) bool { return within(path.Clean(p), root) }
+// Lend takes the mounts of a Workspace's skills out of what a session is to have besides, and says which skills they
+// are: boxd mounts those itself. A path of another Workspace's is refused, and so is one that is below a skill.
+func Lend(spec *model.Spec, principal, namespace string) error {
+	r := &Request{Principal: principal, Namespace: namespace}
+	spec.SkillsOf = r.owner()
+	var rest []model.Mount
+	for _, m := range spec.ExtraMounts {
+		at := path.Clean(m.HostPath)
+		if !within(at, root) {
+			rest = append(rest, m)
+			continue
+		}
+		if m.Mode == model.None {
+			continue
+		}
+		name, ok := strings.CutPrefix(at, r.root()+"/")
+		if !ok || format.LooseName(name) != nil {
+			return refuse("host_path %s is no skill of this Workspace", m.HostPath)
+		}
+		spec.Skills = append(spec.Skills, model.Lent{Name: name, At: path.Clean(m.MountPath)})
+	}
+	spec.ExtraMounts = rest
+	return nil
+}
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/spaces"
+)
+
+// One session renames and links in a workspace for as long as others start with it, have directories for their output
+// made in it, read it as an input, and end: nothing is made, changed or removed outside it, and who is refused is told so.
+func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	c := spaces.Client{Client: d.Client}
+	if _, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "shared"}); err != nil {
+		t.Fatal(err)
+	}
+	outside := filepath.Join(d.Dir, "outside")
+	if err := os.Mkdir(outside, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(outside, 0o777); err != nil { // for everybody, so that only the box's walls are in the way
+		t.Fatal(err)
+	}
+	create(t, d, api.SessionRequest{ID: "enemy", Workspace: "shared"})
+	loop := fmt.Sprintf("mkdir -p real; while :; do ln -sfn real output; ln -sfn %s output; ln -sfn /proc/1/root%s output; ln -sfn /usr output; rm -f output; mkdir -p output; touch .here; mv output was 2>/dev/null; rm -rf was; done", outside, outside)
+	if _, _, err := d.StartProcess(t.Context(), "enemy", "renamer", &api.ProcessRequest{Argv: []string{"sh", "-c", loop}}); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the renamer runs", func() bool { return succeeds(t, d, "enemy", "ls -A | grep -c here || :") == "1\n" })
+	made, told := 0, 0
+	for round := range 30 {
+		id := fmt.Sprintf("s%d", round)
+		create(t, d, api.SessionRequest{ID: id, Workspace: "shared", Inputs: []api.Input{{Workspace: "shared", Target: "/data"}}})
+		_, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"sh", "-c", "echo x > $OUTPUT_DIR/file; ls /data/output/ >/dev/null 2>&1; ! touch /data/x 2>/dev/null"}, OutputVersion: id})
+		e, refused := errors.AsType[*client.Error](err)
+		switch {
+		case err == nil:
+			made++
+		case refused && e.Status >= 400 && e.Status < 500:
+			told++
+		default:
+			t.Errorf("%v", err)
+		}
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
+		t.Errorf("outside: %v, %v", list, err)
+	}
+	if err := d.Delete(t.Context(), "enemy"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Remove(t.Context(), "shared"); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(outside); err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("%v, %v", info, err)
+	}
+	t.Logf("%d were made, %d refused", made, told)
+}

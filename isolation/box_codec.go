@@ -204,6 +204,7 @@ func (e *encoder) setup(s *Setup) {
 	e.bool(s.Grouped)
 	e.bool(s.Adoptable)
 	e.str(string(s.Filter))
+	e.str(s.Resolv)
 }
 
 func (d *decoder) setup() *Setup {
@@ -213,7 +214,7 @@ func (d *decoder) setup() *Setup {
 	}
 	s.Grouped = d.bool()
 	s.Adoptable = d.bool()
-	s.Filter = []byte(d.str())
+	s.Filter, s.Resolv = []byte(d.str()), d.str()
 	return s
 }
 

@@ -90,6 +90,7 @@ type Setup struct {
 	// Adoptable boxes have a socket by which another boxd finds them.
 	Adoptable bool
 	Filter    []byte // seccomp program, as in isolation/seccomp
+	Resolv    string // text of resolv.conf(5)
 }
 
 // SetupMount is where a mount tree goes.

@@ -59,6 +59,7 @@ func (e *encoder) spec(s *Spec) {
 	for i := range s.Mounts {
 		e.mount(&s.Mounts[i])
 	}
+	e.strs(s.Network)
 }
 
 func (d *decoder) spec() *Spec {
@@ -71,6 +72,7 @@ func (d *decoder) spec() *Spec {
 	for range d.count(14) {
 		s.Mounts = append(s.Mounts, d.mount())
 	}
+	s.Network = d.strs()
 	return s
 }
 

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 )
 
 // KeeperConfig is what a keeper is started with. It comes from root as flags and is never changed by a
@@ -24,6 +22,7 @@ type KeeperConfig struct {
 	Group    string // control group that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
 	Etc      []string
+	Network  []string // as isolation/network has it
 }
 
 // Names in the run directory.
@@ -46,25 +45,14 @@ func (c *KeeperConfig) Flags() []string {
 	for _, e := range c.Etc {
 		flags = append(flags, "-etc="+e)
 	}
+	for _, n := range c.Network {
+		flags = append(flags, "-network="+n)
+	}
 	return flags
 }
 
 // BoxFiles is the path of the program that serves files in boxes: it lies beside BoxInit.
 func (c *KeeperConfig) BoxFiles() string { return filepath.Join(filepath.Dir(c.BoxInit), "boxfiles") }
-
-// Programs tells the keeper's program and those of boxes from later ones of the same path: an update of one
-// is another keeper.
-func Programs(keeper, boxInit, boxFiles *unix.Stat_t) string {
-	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
-}
-
-func stamp(st *unix.Stat_t) string {
-	var text []byte
-	for _, n := range []int64{int64(st.Dev), int64(st.Ino), st.Size, st.Mtim.Nano()} {
-		text = strconv.AppendInt(append(text, '.'), n, 16)
-	}
-	return string(text[1:])
-}
 
 // Greeting is the first word of a keeper. The form of its version, and of the requests Hello, Leave and
 // Quit, is that of every version, so that each can send the other away.

@@ -31,6 +31,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Mounted{req, …}        or Failed
 //	Space{req, key, quota, remove} ────►  make a workspace that boxes can be lent, or remove it
 //	            ◄──────────────────────── Done{req}              or Failed
+//	Network{req, key, words} ──────────►  of the network of a living box: how it is, other rules, pins
+//	            ◄──────────────────────── Listed{req, words}     or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -42,7 +44,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 9
+const KeeperVersion = 10
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -74,6 +76,7 @@ const (
 	msgChangeMount
 	msgMounted
 	msgSpace
+	msgNetwork
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -95,6 +98,7 @@ type KeeperRequest struct {
 	Reclaim *Reclaim
 	Mount   *ChangeMount
 	Space   *Space
+	Network []string // the key of a living box, and words of isolation/network
 }
 
 // Reclaim asks that memory be taken back from a living box.
@@ -208,11 +212,7 @@ func (m *KeeperRequest) Encode() []byte {
 	case m.Adopt != nil:
 		return m.about(msgAdopt, m.Adopt.Key)
 	case m.Dress != nil:
-		e := message(msgDress)
-		e.u32(m.Req)
-		e.str(m.Dress.Key)
-		e.str(m.Dress.Hostname)
-		return e.b
+		return m.about(msgDress, m.Dress.Key, m.Dress.Hostname)
 	case m.Reclaim != nil:
 		return m.about(msgReclaim, m.Reclaim.Key)
 	case m.Mount != nil:
@@ -225,6 +225,8 @@ func (m *KeeperRequest) Encode() []byte {
 		e.u32(m.Req)
 		e.space(m.Space)
 		return e.b
+	case m.Network != nil:
+		return m.about(msgNetwork, m.Network...)
 	}
 	for _, f := range []struct {
 		set  bool
@@ -241,10 +243,12 @@ func (m *KeeperRequest) Encode() []byte {
 	return e.b
 }
 
-func (m *KeeperRequest) about(kind uint8, what string) []byte {
+func (m *KeeperRequest) about(kind uint8, what ...string) []byte {
 	e := message(kind)
 	e.u32(m.Req)
-	e.str(what)
+	for _, text := range what {
+		e.str(text)
+	}
 	return e.b
 }
 
@@ -284,6 +288,10 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Req, m.Mount = d.u32(), d.changeMount()
 	case msgSpace:
 		m.Req, m.Space = d.u32(), d.space()
+	case msgNetwork:
+		for m.Req, m.Network = d.u32(), []string{d.str()}; len(d.b) > 0; {
+			m.Network = append(m.Network, d.str())
+		}
 	default:
 		d.bad = true
 	}

@@ -66,6 +66,7 @@ type Spec struct {
 	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
 	Lent        []string      // spaces that it may only read, each its key and behind it the target
 	Mounts      []Mount
+	Network     []string // rule.Egress and the rules of it, see isolation/network/rule; none: no network
 }
 
 // Quota bounds a directory on disk and all below it. Neither number is zero, or both are.

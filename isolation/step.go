@@ -50,13 +50,14 @@ const (
 	// Control groups: the keeper's part before the clone, PID 1's of a program and of freezing.
 	StepGroup
 	StepFreeze
+	StepNetwork // the keeper, before PID 1 has its setup
 )
 
 var stepNames = [...]string{
 	"none", "validate", "mount source", "id range", "zygote", "workspace", "id map", "setup", "clone",
 	"root", "proc", "sysctl", "devpts", "loopback", "mask",
 	"receive", "rlimit", "scratch", "hostname", "files", "mount", "verify mount", "privileges", "seccomp",
-	"command", "directory", "script", "stdio", "lookup", "exec", "control group", "freeze",
+	"command", "directory", "script", "stdio", "lookup", "exec", "control group", "freeze", "network",
 }
 
 // String returns the step's name as it appears in answers and logs.

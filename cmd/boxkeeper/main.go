@@ -72,6 +72,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))
 	f.Func("etc", "what of /etc boxes see; may be repeated", into(&cfg.Etc))
+	f.Func("network", "addresses of boxes and of their name servers, and what may be named; may be repeated", into(&cfg.Network))
 	f.Func("allow", "mount source rule, path or path=uid:gid; may be repeated", into(&cfg.Allow))
 	if err := f.Parse(args); err != nil {
 		return cfg, err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // link is a connection to a keeper that has been greeted.
@@ -168,7 +169,7 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 	}
-	g.Programs = isolation.Programs(&program, &boxInit, &boxFiles)
+	g.Programs = names.Programs(&program, &boxInit, &boxFiles)
 	return g, nil
 }
 

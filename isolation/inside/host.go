@@ -31,7 +31,7 @@ func (b *box) setHostname() (string, error) {
 	return b.setup.Hostname, unix.Sethostname([]byte(b.setup.Hostname))
 }
 
-// raiseLoopback sets lo up: its only link, as long as the session has no network.
+// raiseLoopback sets lo up. What else there may be is the keeper's to make.
 func (b *box) raiseLoopback() (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -52,7 +52,7 @@ func (b *box) writeFiles() (string, error) {
 	if err := unix.Mkdir(names.Dir, 0o755); err != nil {
 		return names.Dir, err
 	}
-	for _, f := range names.Files(b.setup.Hostname) {
+	for _, f := range append(names.Files(b.setup.Hostname), names.File{Name: "resolv.conf", Text: b.setup.Resolv}) {
 		fd, err := unix.Open(names.Dir+"/"+f.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return f.Name, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 
@@ -83,6 +84,7 @@ func (k *Keeper) takeOver() error {
 			k.clear(key, known[key])
 		}
 	}
+	k.net.Adopt(slices.Collect(maps.Keys(k.groups.keep)))
 	return err
 }
 

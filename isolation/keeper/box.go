@@ -112,6 +112,7 @@ func (k *Keeper) watch(key string, b *box) {
 	b.released = true
 	k.forget(key)
 	b.changing.Unlock()
+	k.net.Remove(key)
 	k.mu.Lock()
 	delete(k.boxes, key)
 	k.mu.Unlock()

@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"log"
 	"math"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -24,6 +22,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/network"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/records"
 	"github.com/boxd-dev/boxd/isolation/seccomp"
 	"github.com/boxd-dev/boxd/isolation/sources"
@@ -60,6 +60,7 @@ type Keeper struct {
 	groups   groups
 	work     *workspaces.Dir
 	records  *records.Dir
+	net      *network.Host
 	damaged  map[string]bool // boxes whose records cannot be read: nobody touches them
 	ended    chan struct{}   // has a word when a box has ended
 
@@ -119,6 +120,10 @@ func (k *Keeper) prepare() error {
 	if k.boxFiles, err = unix.Open(k.cfg.BoxFiles(), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open %s: %w", k.cfg.BoxFiles(), err)
 	}
+	net, err := rule.ParseConfig(k.cfg.RunDir, k.cfg.Network)
+	if err != nil {
+		return err
+	}
 	if k.run, err = records.OpenPlace(k.cfg.RunDir); err != nil {
 		return err
 	}
@@ -128,6 +133,7 @@ func (k *Keeper) prepare() error {
 	if k.records, err = records.Open(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
+	k.net = network.New(net, k.cfg.Log)
 	if err := k.takeOver(); err != nil {
 		return err
 	}
@@ -152,6 +158,9 @@ func (k *Keeper) close() {
 	if k.work != nil {
 		k.work.Close(!k.idle() || len(k.damaged) > 0, k.cfg.Log)
 	}
+	if k.net != nil {
+		k.net.Close()
+	}
 	if k.records != nil {
 		k.records.Close()
 	}
@@ -167,32 +176,6 @@ func (k *Keeper) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.boxes) == 0
-}
-
-// startReaper collects every ended child. Boxes are watched by pidfd, so their status is not needed
-// here; zygotes, id map holders and half-made clones have nobody else.
-func startReaper() (stop func()) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGCHLD)
-	end := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			for pid := 1; pid > 0; {
-				pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
-			}
-			select {
-			case <-signals:
-			case <-end:
-				return
-			}
-		}
-	})
-	return func() {
-		close(end)
-		done.Wait()
-		signal.Stop(signals)
-	}
 }
 
 func stepError(step isolation.Step, item string, err error) *isolation.StepError {

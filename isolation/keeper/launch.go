@@ -33,6 +33,7 @@ type launching struct {
 	embryo  *embryo
 	socket  int // that PID 1 will listen on; -1: none
 	mounts  []isolation.SetupMount
+	resolv  string // text of resolv.conf(5)
 	trees   []int
 	undo    []func()
 	failed  *isolation.StepError
@@ -51,6 +52,7 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepSetup, l.makeDirectory},
 		{isolation.StepClone, l.awaitClone},
 		{isolation.StepGroup, l.enterGroup},
+		{isolation.StepNetwork, l.attachNetwork},
 		{isolation.StepIDMap, l.mapMounts},
 		{isolation.StepSetup, l.sendSetup},
 	}
@@ -329,6 +331,7 @@ func (l *launching) sendSetup() (string, error) {
 		Grouped:   l.box.groups != nil,
 		Adoptable: true,
 		Filter:    l.k.filter(hostWritable),
+		Resolv:    l.resolv,
 	}}
 	return "", fdpass.Send(l.embryo.control, req.Encode(), files...)
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/examine"
+	"github.com/boxd-dev/boxd/isolation/names"
+	"github.com/boxd-dev/boxd/isolation/reap"
 )
 
 // greet makes what every boxd is told first.
@@ -31,7 +33,7 @@ func (k *Keeper) greet() error {
 	if err != nil {
 		return fmt.Errorf("programs: %w", err)
 	}
-	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.Programs(&own, &boxInit, &boxFiles)}
+	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: names.Programs(&own, &boxInit, &boxFiles)}
 	return nil
 }
 
@@ -46,7 +48,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	if !k.cfg.Linger {
 		serving = context.WithoutCancel(ctx)
 	}
-	stopReaper := startReaper()
+	stopReaper := reap.Start()
 	defer stopReaper()
 	conns, stop := k.accept()
 	defer stop()
@@ -208,11 +210,16 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		if err := k.work.ChangeSpace(req.Space); err != nil {
 			reply.Failed = stepError(isolation.StepWorkspace, req.Space.Key, err)
 		}
+	case req.Network != nil:
+		var err error
+		if reply.Listed, err = k.network(req.Network); err != nil {
+			reply.Failed = stepError(isolation.StepNetwork, err.Error(), err)
+		}
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)
 	case req.Check:
-		reply.Checks = examine.Host(k.cfg.IDBase, k.cfg.IDCount)
+		reply.Checks = append(examine.Host(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
 	default:
 		reply.Hello = &k.greeting
 	}

@@ -3,7 +3,11 @@
 // Package names has what things of a box are called, for its two halves.
 package names
 
-import "golang.org/x/sys/unix"
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
 
 // Dir holds the files of /etc that differ from box to box. The image has links to them.
 const Dir = "/run/box"
@@ -12,8 +16,8 @@ const Dir = "/run/box"
 type File struct{ Name, Text string }
 
 // Files are the files that have a box's hostname in them.
-func Files(hostname string) [2]File {
-	return [2]File{
+func Files(hostname string) []File {
+	return []File{
 		{"hostname", hostname + "\n"},
 		{"hosts", "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost " + hostname + "\n"},
 	}
@@ -36,4 +40,18 @@ func Rlimit(resource uint32) string {
 		return "stack"
 	}
 	return ""
+}
+
+// Programs tells the keeper's program and those of boxes from later ones of the same path: an update of one
+// is another keeper.
+func Programs(keeper, boxInit, boxFiles *unix.Stat_t) string {
+	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
+}
+
+func stamp(st *unix.Stat_t) string {
+	var text []byte
+	for _, n := range []int64{int64(st.Dev), int64(st.Ino), st.Size, st.Mtim.Nano()} {
+		text = strconv.AppendInt(append(text, '.'), n, 16)
+	}
+	return string(text[1:])
 }

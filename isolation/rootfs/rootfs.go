@@ -290,7 +290,6 @@ func (b *builder) etc(show []string) error {
 		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 		"shells":        "/bin/sh\n/bin/bash\n",
-		"resolv.conf":   "# Boxes have no network in this version of boxd.\n",
 	} {
 		if err := b.write("etc/"+name, []byte(text)); err != nil {
 			return err
@@ -298,7 +297,7 @@ func (b *builder) etc(show []string) error {
 	}
 	// These differ from box to box: PID 1 writes them.
 	if err := b.links(map[string]string{
-		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname",
+		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf",
 		"etc/mtab": "../proc/self/mounts", "etc/os-release": "../usr/lib/os-release",
 	}); err != nil {
 		return err

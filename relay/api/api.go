@@ -25,6 +25,7 @@ type SessionRequest struct {
 	Profile         string             `json:"profile,omitempty"`
 	Image           *string            `json:"image,omitempty"`
 	Network         *string            `json:"network,omitempty"`
+	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
 	ReadOnlyRoot    *bool              `json:"read_only_root,omitempty"`
 	CPUs            *float64           `json:"cpus,omitempty"`
 	Memory          *quantity.Size     `json:"memory,omitempty"`
@@ -80,6 +81,7 @@ type Session struct {
 	Image           string            `json:"image"`
 	Hostname        string            `json:"hostname"`
 	Network         string            `json:"network"`
+	NetworkRules    []string          `json:"network_rules,omitempty"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
@@ -324,6 +326,7 @@ const OriginBuiltIn = "built-in"
 type Profile struct {
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
+	NetworkRules    []string          `json:"network_rules"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	Mounts          string            `json:"mounts"`
 	Skills          []string          `json:"skills"` // names, of a session that asks for none
@@ -378,23 +381,4 @@ type Status struct {
 	Off   string `json:"off,omitempty"` // why boxd takes no new sessions, if somebody has switched it off
 	Queue Queue  `json:"queue"`
 	Warm  []Warm `json:"warm"`
-}
-
-// Doctor is the answer of GET /v1/doctor. OK is false if a check failed.
-type Doctor struct {
-	OK     bool    `json:"ok"`
-	Checks []Check `json:"checks"`
-}
-
-// Check is one line of an examination; Level is "ok", "warn" or "fail".
-type Check struct {
-	Name   string `json:"name"`
-	Level  string `json:"level"`
-	Detail string `json:"detail"`
-	Hint   string `json:"hint,omitempty"`
-}
-
-// Health is the answer of GET /healthz and GET /readyz.
-type Health struct {
-	Status string `json:"status"` // "ok"
 }

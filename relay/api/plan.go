@@ -24,6 +24,7 @@ type PlannedSession struct {
 	Profile         string            `json:"profile"`
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
+	NetworkRules    []string          `json:"network_rules,omitempty"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`

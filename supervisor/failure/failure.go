@@ -62,6 +62,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
 			}
 		}
+	case step.Step == isolation.StepNetwork:
+		return noNetwork(id, step)
 	case step.Step == isolation.StepGroup && step.Refused == nil:
 		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
 			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
@@ -70,6 +72,24 @@ func Start(id string, settings *policy.Settings, err error) error {
 			By(fault.Denial{Layer: fault.LayerLimit, Rule: "ids.count", Setting: "a larger ids.count"})
 	}
 	return fmt.Errorf("start session %q: %w", id, err)
+}
+
+// noNetwork is the refusal of a session that cannot have its network here, by the keeper's own words.
+func noNetwork(id string, step *isolation.StepError) error {
+	kind := fault.Unavailable
+	switch step.Errno { //nolint:exhaustive // of a hundred
+	case unix.EUSERS:
+		kind = fault.Exhausted
+	case unix.EOPNOTSUPP, unix.ENETDOWN, unix.EADDRINUSE, unix.EADDRNOTAVAIL:
+		kind = fault.Unsupported
+	case unix.EPERM:
+		kind = fault.Denied
+	}
+	f := fault.Errorf(kind, "session %s cannot have a network: %s", fault.Show(id), step.Item).
+		WithHint("boxctl doctor says what to do about it; with network \"off\" a session needs none of this").
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: policy.NetworkOff, Setting: "none: this host cannot do it as it is"})
+	f.Field, f.Value = "network", policy.NetworkEgress
+	return f
 }
 
 // isShortage reports whether the host lacks something that it may have again later.

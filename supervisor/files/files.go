@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
 	"github.com/boxd-dev/boxd/supervisor/result"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -109,7 +110,7 @@ func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	return c.archived(ctx, a, err)
 }
 
-func bounds(l *policy.FilesLimits) files.Bounds {
+func bounds(l *filelimits.Limits) files.Bounds {
 	return files.Bounds{Bytes: int64(l.ArchiveBytes), Entries: l.ArchiveEntries, File: int64(l.ArchiveFile)}
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
+	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
@@ -24,7 +26,7 @@ type Config struct {
 	Queue     QueueLimits         `toml:"queue"`
 	Exec      ExecLimits          `toml:"exec"`
 	Processes ProcessLimits       `toml:"processes"`
-	Files     FilesLimits         `toml:"files"`
+	Files     filelimits.Limits   `toml:"files"`
 	Usage     UsageKeep           `toml:"usage"`
 	Env       map[string]string   `toml:"env"`
 	Languages map[string]Language `toml:"languages"`
@@ -111,6 +113,7 @@ func (l Language) Command(code string) (argv []string, script int) {
 type Profile struct {
 	Image           string            `toml:"image"`
 	Network         string            `toml:"network"`
+	NetworkRules    []string          `toml:"network_rules"` // of an egress network; none: nothing
 	ReadOnlyRoot    bool              `toml:"read_only_root"`
 	Mounts          string            `toml:"mounts"`
 	Skills          []string          `toml:"skills"` // names, of a session that asks for none; one that is not there is told
@@ -156,7 +159,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "network_rules", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -169,7 +172,7 @@ func LimitNames() []string {
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
-		Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
+		Image: ImageHost, Network: NetworkOff, NetworkRules: egress.Public(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
 		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
 		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
@@ -191,7 +194,7 @@ func DefaultConfig() Config {
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
-		Files:     defaultFiles(),
+		Files:     filelimits.Default(),
 		Usage:     UsageKeep{KeepDays: 400},
 		Env:       defaultEnv(),
 		Languages: defaultLanguages(),
@@ -285,7 +288,7 @@ func (c *Config) Validate() error {
 			bad(s.key, s.value, fmt.Sprintf("%v to %v", s.min, s.max))
 		}
 	}
-	c.Files.validate(bad)
+	c.Files.Validate(bad)
 	for name, value := range c.Env {
 		if err := validateEnv(name, value); err != nil {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
@@ -338,6 +341,9 @@ func (p *Profile) validate() (errs []error) {
 	}
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
+	}
+	if _, err := egress.Read(p.NetworkRules); err != nil {
+		errs = append(errs, err)
 	}
 	if _, err := skillsOf(p.Skills); err != nil {
 		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
@@ -29,6 +30,7 @@ type Request struct {
 	Profile         string // "": the configured default
 	Image           *string
 	Network         *string
+	NetworkRules    []string // nil: the profile's; none: nothing
 	ReadOnlyRoot    *bool
 	CPUs            *float64
 	Memory          *quantity.Size
@@ -69,6 +71,7 @@ type Settings struct {
 	Profile         string            `json:"profile"`
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
+	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
@@ -159,6 +162,9 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		return s, nil, err
 	}
 	if err := s.quotaFor(req); err != nil {
+		return s, nil, err
+	}
+	if err := s.mergeNetwork(&p, req.NetworkRules); err != nil {
 		return s, nil, err
 	}
 	if err := ValidateLabels(req.Labels); err != nil {
@@ -299,10 +305,8 @@ const maxSize = 1024 * quantity.TiB
 
 // supported refuses what this version cannot do yet. It never does less than was asked for.
 func (s *Settings) supported() error {
-	if s.Network != NetworkOff {
-		return fault.Field("network", s.Network, NetworkOff).Of(fault.Unsupported).
-			WithHint("this version has no network for boxes; profile %q needs one, profile \"default\" does not", s.Profile).
-			By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: NetworkOff, Setting: "none in this version"})
+	if err := egress.Supported(s.Network); err != nil {
+		return err
 	}
 	if !s.ReadOnlyRoot {
 		return fault.Field("read_only_root", s.ReadOnlyRoot, "true").Of(fault.Unsupported).
@@ -370,6 +374,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("profile", req.Profile != "", s.Profile == asked.Profile)
 	check("image", req.Image != nil, s.Image == asked.Image)
 	check("network", req.Network != nil, s.Network == asked.Network)
+	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
 	check("memory", req.Memory != nil, s.Memory == asked.Memory)

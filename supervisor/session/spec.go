@@ -16,6 +16,7 @@ func (s *Session) Spec() *isolation.Spec {
 		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),
 		ManagedWork: true,
 	}
+	spec.Network = s.Settings.KeeperNetwork()
 	if s.Grouped() {
 		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
 	}

@@ -28,7 +28,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := api.Profile{
-		Image: "host", Network: "off", ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
+		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
 		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
 	}
@@ -69,11 +69,9 @@ func TestWhatThisVersionCannotDoIsRefusedByName(t *testing.T) {
 		field string
 		hint  string
 	}{
-		{"basic", api.SessionRequest{Profile: "network_basic"}, "network", "no network for boxes"},
-		{"extended", api.SessionRequest{Profile: "network_extended"}, "network", `profile "network_extended" needs one`},
+		{"extended", api.SessionRequest{Profile: "network_extended"}, "read_only_root", "no writable root"},
 		{"extended without", api.SessionRequest{Profile: "network_extended", Network: new("off")}, "read_only_root", "no writable root"},
-		{"a network", api.SessionRequest{Network: new("egress")}, "network", "no network for boxes"},
-		{"the host's network", api.SessionRequest{Network: new("host")}, "network", "no network for boxes"},
+		{"the host's network", api.SessionRequest{Network: new("host")}, "network", "the network of the host"},
 		{"a writable root", api.SessionRequest{ReadOnlyRoot: new(false)}, "read_only_root", "no writable root"},
 	} {
 		_, _, err := d.Create(t.Context(), &tc.req)

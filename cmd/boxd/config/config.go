@@ -28,16 +28,18 @@ import (
 // Config is box.toml. Every key is explained there, and a test proves that the file at the root of
 // the repository says what Default does.
 type Config struct {
-	Daemon Daemon         `toml:"daemon"`
-	IDs    IDs            `toml:"ids"`
-	Groups Groups         `toml:"cgroups"`
-	Work   Workspaces     `toml:"workspaces"`
-	Mounts Mounts         `toml:"mounts"`
-	Image  Image          `toml:"image"`
-	Log    journal.Config `toml:"log"`
-	Audit  audit.Config   `toml:"audit"`
-	Skills skills.Config  `toml:"skills"`
-	Access rules.Config   `toml:"access"`
+	Daemon Daemon     `toml:"daemon"`
+	IDs    IDs        `toml:"ids"`
+	Groups Groups     `toml:"cgroups"`
+	Work   Workspaces `toml:"workspaces"`
+	Mounts Mounts     `toml:"mounts"`
+	Image  Image      `toml:"image"`
+
+	Network Network        `toml:"network"`
+	Log     journal.Config `toml:"log"`
+	Audit   audit.Config   `toml:"audit"`
+	Skills  skills.Config  `toml:"skills"`
+	Access  rules.Config   `toml:"access"`
 	policy.Config
 	LangBot    setup.Config          `toml:"langbot"`
 	Principals map[string]rules.Rule `toml:"principals"`
@@ -188,6 +190,7 @@ func Default() Config {
 		Access: rules.DefaultConfig(),
 		Config: policy.DefaultConfig(),
 
+		Network: defaultNetwork(),
 		LangBot: setup.DefaultConfig(),
 	}
 }
@@ -222,7 +225,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
+	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+// Package filelimits bounds what is done to files of boxes.
+package filelimits
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
-// FilesLimits bounds what is done to files of a box for a caller.
-type FilesLimits struct {
+// Limits bounds what is done to files of a box for a caller.
+type Limits struct {
 	Timeout        quantity.Duration `toml:"timeout"`         // of one request
 	ArchiveTimeout quantity.Duration `toml:"archive_timeout"` // of an archive, either way
 	MaxContent     quantity.Size     `toml:"max_content"`     // of a file that is read, written or edited
@@ -20,14 +22,16 @@ type FilesLimits struct {
 	ArchiveEntries int               `toml:"archive_entries"`
 }
 
-func defaultFiles() FilesLimits {
-	return FilesLimits{
+// Default are the built-in ones.
+func Default() Limits {
+	return Limits{
 		Timeout: seconds(60), ArchiveTimeout: seconds(600), MaxContent: 8 * quantity.MiB, MaxEntries: 500_000, MaxSearch: 4 * quantity.GiB,
 		ArchiveBytes: quantity.GiB, ArchiveFile: 512 * quantity.MiB, ArchiveEntries: 100_000,
 	}
 }
 
-func (f *FilesLimits) validate(bad func(key string, value any, allowed string)) {
+// Validate tells bad of every key that is wrong.
+func (f *Limits) Validate(bad func(key string, value any, allowed string)) {
 	const hour = 3600
 	for _, d := range []struct {
 		key   string
@@ -60,3 +64,8 @@ func (f *FilesLimits) validate(bad func(key string, value any, allowed string)) 
 		}
 	}
 }
+
+func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n) * time.Second) }
+
+// maxSize is far beyond any machine.
+const maxSize = 1024 * quantity.TiB

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
+)
+
+// Network is the table of how boxes with an egress network are connected.
+type Network struct {
+	IPv4      string   `toml:"ipv4"` // a block of addresses
+	IPv6      string   `toml:"ipv6"`
+	Resolvers []string `toml:"resolvers"`
+}
+
+func defaultNetwork() Network {
+	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}}
+}
+
+func (n *Network) validate() error {
+	var errs []error
+	bad := func(key, value string, err error) {
+		if refused, ok := errors.AsType[*rule.Refusal](err); ok {
+			errs = append(errs, fmt.Errorf("network.%s = %q: allowed is %s", key, value, refused.Allowed))
+		}
+	}
+	_, err := rule.Block(n.IPv4, true)
+	bad("ipv4", n.IPv4, err)
+	_, err = rule.Block(n.IPv6, false)
+	bad("ipv6", n.IPv6, err)
+	if len(n.Resolvers) > mostResolvers {
+		errs = append(errs, fmt.Errorf("network.resolvers has %d: allowed are %d, more no program asks", len(n.Resolvers), mostResolvers))
+	}
+	for _, r := range n.Resolvers {
+		_, err := rule.Resolver(r)
+		bad("resolvers", r, err)
+	}
+	return errors.Join(errs...)
+}
+
+// mostResolvers is how many name servers programs look at (MAXNS, resolv.conf(5)).
+const mostResolvers = 3
+
+// NetworkWords are what the keeper is told.
+func (c *Config) NetworkWords() []string {
+	k := rule.Config{}
+	var all []string
+	for _, p := range c.Profiles {
+		all = append(all, p.NetworkRules...)
+	}
+	k.Named = egress.Named(all)
+	k.Block4, _ = rule.Block(c.Network.IPv4, true) // Check has read them
+	k.Block6, _ = rule.Block(c.Network.IPv6, false)
+	k.Resolvers = make([]netip.Addr, len(c.Network.Resolvers))
+	for i, r := range c.Network.Resolvers {
+		k.Resolvers[i], _ = rule.Resolver(r)
+	}
+	return k.Words()
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
+func (l *launching) attachNetwork() (string, error) {
+	if len(l.spec.Network) == 0 {
+		l.resolv = "# This box has no network.\n"
+		return "", nil
+	}
+	l.box.changing.Lock()
+	defer l.box.changing.Unlock()
+	if l.box.released {
+		return "", unix.ESRCH
+	}
+	var err error
+	if l.resolv, err = l.k.net.Attach(l.spec.Key, l.embryo.pid, l.embryo.alive, l.spec.Network); err != nil {
+		return err.Error(), err
+	}
+	return "", nil
+}
+
+// network answers about the network of a living box.
+func (k *Keeper) network(req []string) (*isolation.Listed, error) {
+	b, err := k.known(req[0])
+	if err != nil {
+		return nil, err
+	}
+	words, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
+	return &isolation.Listed{Keys: words}, err
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Adopt finds the links of boxes that an earlier keeper has left, by their keys. What belongs to none of them is
+// removed. What goes wrong is in the log: boxes live on.
+func (h *Host) Adopt(keys []string) {
+	all, err := links()
+	if err != nil {
+		h.log.Print(err)
+		return
+	}
+	names := map[string]string{}
+	for _, key := range keys {
+		names[h.LinkName(key)] = key
+	}
+	found := false
+	for _, end := range all {
+		name := end.Attrs().Name
+		if !strings.HasPrefix(name, h.tag) || end.Type() != "veth" {
+			continue
+		}
+		key, lives := names[name]
+		if !lives {
+			if err := removeLink(name); err != nil {
+				h.log.Print(err)
+			}
+			continue
+		}
+		n, ok := h.pairOf(end)
+		if !ok {
+			h.log.Printf("link %s has no address of network.ipv4 %v", name, h.cfg.Block4)
+		}
+		l := &Link{host: h, key: key, pair: n}
+		h.mu.Lock()
+		h.links[key], h.used[n] = l, true
+		h.mu.Unlock()
+		found = true
+	}
+	if !found {
+		h.removeTable()
+		return
+	}
+	if err := h.ensure(); err != nil {
+		h.log.Printf("network table: %v", err)
+	}
+}
+
+// pairOf finds which pair of addresses a link has.
+func (h *Host) pairOf(end netlink.Link) (uint32, bool) {
+	list, err := netlink.AddrList(end, netlink.FAMILY_V4)
+	if err != nil || !h.cfg.Block4.IsValid() {
+		return 1 << 31, false
+	}
+	for _, a := range list {
+		addr, ok := netip.AddrFromSlice(a.IP.To4())
+		if !ok || !h.cfg.Block4.Contains(addr) {
+			continue
+		}
+		var n uint32
+		base := h.cfg.Block4.Addr().As4()
+		for i, b := range addr.As4() {
+			n = n<<8 | uint32(b-base[i])
+		}
+		return n / 2, true
+	}
+	return 1 << 31, false
+}
+
+// links lists all links of the host. The kernel may say that the list has changed meanwhile: then again.
+func links() (list []netlink.Link, err error) {
+	for range 5 {
+		list, err = netlink.LinkList()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("links: %w", err)
+	}
+	return list, nil
+}

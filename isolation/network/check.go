@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// uplink is how the host reaches others.
+type uplink struct {
+	mtu int
+	six bool // IPv6 too
+}
+
+// ethernet is the usual size of a packet, in bytes.
+const ethernet = 1500
+
+// uplink looks whether packets of boxes would be forwarded, and their answers, and whether the block is free.
+func (h *Host) uplink() (*uplink, error) {
+	if !h.cfg.Block4.IsValid() {
+		return nil, &Failure{Reason: "network.ipv4 is empty, so that boxes have no addresses", Errno: unix.EADDRNOTAVAIL}
+	}
+	up := &uplink{mtu: ethernet}
+	var shut string
+	open := false
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := routes(family)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			if err := h.free(&list[i]); err != nil {
+				return nil, err
+			}
+			if !isDefault(&list[i]) {
+				continue
+			}
+			if family == netlink.FAMILY_V6 {
+				up.six = h.cfg.Block6.IsValid() && isOn("ipv6/conf/all/forwarding")
+				continue
+			}
+			for _, index := range hops(&list[i]) {
+				end, err := netlink.LinkByIndex(index)
+				if err != nil {
+					continue // it has gone since
+				}
+				name := end.Attrs().Name
+				if !isOn("ipv4/conf/" + name + "/forwarding") {
+					shut = name
+					continue
+				}
+				open = true
+				up.mtu = min(up.mtu, end.Attrs().MTU)
+			}
+		}
+	}
+	if !open && shut != "" {
+		return nil, &Failure{Reason: "this host does not forward what arrives on " + shut + " (net.ipv4.conf." + shut + ".forwarding is 0)", Errno: unix.ENETDOWN}
+	}
+	return up, nil
+}
+
+// hops are the links of a route, of which a multipath route has several.
+func hops(r *netlink.Route) (list []int) {
+	for _, hop := range r.MultiPath {
+		list = append(list, hop.LinkIndex)
+	}
+	if r.LinkIndex > 0 {
+		list = append(list, r.LinkIndex)
+	}
+	return list
+}
+
+// free refuses a route of somebody else to addresses of the block.
+func (h *Host) free(r *netlink.Route) error {
+	to, ok := prefixOf(r.Dst)
+	if !ok || to.Bits() == 0 || r.Type == unix.RTN_UNREACHABLE || r.Type == unix.RTN_BLACKHOLE || r.Type == unix.RTN_PROHIBIT {
+		return nil
+	}
+	for key, block := range map[string]netip.Prefix{"network.ipv4": h.cfg.Block4, "network.ipv6": h.cfg.Block6} {
+		if !block.IsValid() || !block.Overlaps(to) {
+			continue
+		}
+		name := "?"
+		if end, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
+			name = end.Attrs().Name
+		} else if len(hops(r)) > 0 {
+			continue // a link that has just ended, such as a box's
+		}
+		if !strings.HasPrefix(name, h.tag) {
+			return &Failure{Reason: fmt.Sprintf("%s is %v, and this host has a route to %v already, by %s", key, block, to, name), Errno: unix.EADDRINUSE}
+		}
+	}
+	return nil
+}
+
+func isDefault(r *netlink.Route) bool {
+	to, ok := prefixOf(r.Dst)
+	return (!ok || to.Bits() == 0) && len(hops(r)) > 0 && (r.Type == unix.RTN_UNICAST || r.Type == 0)
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	if a.Is4In6() && len(n.Mask) == net.IPv4len {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a, bits), ok
+}
+
+// routes lists those of the main table.
+func routes(family int) (list []netlink.Route, err error) {
+	for range 5 {
+		list, err = netlink.RouteList(nil, family)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("routes: %w", err)
+	}
+	return list, nil
+}
+
+func isOn(name string) bool {
+	data, err := os.ReadFile("/proc/sys/net/" + name)
+	return err == nil && strings.TrimSpace(string(data)) != "0"
+}
+
+// Check says whether boxes can have a network here, and what to do if not.
+func (h *Host) Check() isolation.Check {
+	c := isolation.Check{Name: "network of boxes", Level: isolation.CheckWarn}
+	up, err := h.uplink()
+	if err == nil {
+		err = h.tryTable()
+	}
+	if err != nil {
+		c.Detail, c.Hint = "sessions can have no network: "+err.Error(), Hint(err)
+		return c
+	}
+	detail := fmt.Sprintf("boxes have addresses of %v", h.cfg.Block4)
+	if up.six {
+		detail += fmt.Sprintf(" and %v", h.cfg.Block6)
+	} else {
+		detail += ", and no IPv6: the host forwards none, has no way out for it, or network.ipv6 is empty"
+	}
+	if t := strangers(); t != "" {
+		c.Detail, c.Hint = detail+"; "+t+" drops what is forwarded unless it is told otherwise", "let packets through there whose link begins with "+h.tag+", in both directions"
+		return c
+	}
+	c.Level, c.Detail = isolation.CheckOK, detail
+	return c
+}
+
+// Hint is what to do about a failure.
+func Hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENETDOWN):
+		return "sysctl -w net.ipv4.ip_forward=1, and write it to a file of /etc/sysctl.d; boxd does not decide for the whole host"
+	case errors.Is(err, unix.EADDRINUSE):
+		return "choose another block in box.toml, [network]"
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return "modprobe nf_tables veth, or use a kernel that has them"
+	case errors.Is(err, unix.EUSERS):
+		return "end sessions, or choose a larger block in box.toml, [network]"
+	}
+	return ""
+}
+
+// strangers names the table of somebody else's that drops forwarded packets unless it is told otherwise, "" if
+// there is none. What it lets through cannot be seen from here.
+func strangers() string {
+	c, err := nftables.New()
+	if err != nil {
+		return ""
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return ""
+	}
+	for _, ch := range chains {
+		if ch.Hooknum != nil && ch.Policy != nil && *ch.Hooknum == *nftables.ChainHookForward && *ch.Policy == nftables.ChainPolicyDrop {
+			return "the chain " + ch.Name + " of the table " + ch.Table.Name
+		}
+	}
+	return ""
+}

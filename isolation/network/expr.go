@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Lengths and places in the heads of packets, in bytes.
+const (
+	source4, destination4 = 12, 16 // of the IPv4 header
+	source6, destination6 = 8, 24
+	destinationPort       = 2
+)
+
+// buffer is the room for answers of the kernel, in bytes.
+const buffer = 4 << 20
+
+func largeBuffer(c *netlink.Conn) error { return c.SetReadBuffer(buffer) }
+
+// writer adds to a table. Nothing happens before the flush.
+type writer struct {
+	c     *nftables.Conn
+	table *nftables.Table
+	at    *nftables.Chain
+	err   error // the first
+}
+
+func (w *writer) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, policy nftables.ChainPolicy) {
+	w.at = w.c.AddChain(&nftables.Chain{Name: name, Table: w.table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: priority, Policy: &policy})
+}
+
+func (w *writer) nat(name string) {
+	w.at = w.c.AddChain(&nftables.Chain{Name: name, Table: w.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+}
+
+// rule adds one of these parts, in order.
+func (w *writer) rule(parts ...[]expr.Any) {
+	w.c.AddRule(&nftables.Rule{Table: w.table, Chain: w.at, Exprs: slices.Concat(parts...)})
+}
+
+// refuse answers what would come this far: a connection is reset, and everything else told that it is prohibited.
+func (w *writer) refuse(parts ...[]expr.Any) {
+	w.rule(append(slices.Clone(parts), transport(unix.IPPROTO_TCP), []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})...)
+	w.rule(append(slices.Clone(parts), []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})...)
+}
+
+// neighbours lets the two ends of a link find each other by IPv6.
+func (w *writer) neighbours(parts ...[]expr.Any) {
+	for _, kind := range []byte{135, 136} { // solicitation, advertisement
+		w.rule(append(slices.Clone(parts), transport(unix.IPPROTO_ICMPV6), []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1}, equal([]byte{kind}),
+		}, accept())...)
+	}
+}
+
+// allow lets through what a rule is about.
+func (w *writer) allow(r rule.Rule) {
+	protocols := map[string][]uint8{rule.TCP: {unix.IPPROTO_TCP}, rule.UDP: {unix.IPPROTO_UDP}, rule.Any: {unix.IPPROTO_TCP, unix.IPPROTO_UDP}}[r.Protocol]
+	for _, p := range protocols {
+		if len(r.Ports) == 0 {
+			w.rule(destination(r.To), transport(p), accept())
+		}
+		for _, q := range r.Ports {
+			w.rule(destination(r.To), transport(p), ports(q), accept())
+		}
+	}
+}
+
+// blocked adds the sets of what is blocked, and returns what finds a destination in each.
+func (w *writer) blocked() (lookups [][]expr.Any) {
+	for _, four := range []bool{true, false} {
+		name, kind := "blocked6", nftables.TypeIP6Addr
+		if four {
+			name, kind = "blocked4", nftables.TypeIPAddr
+		}
+		set := &nftables.Set{Table: w.table, Name: name, KeyType: kind, Interval: true, Constant: true}
+		if err := w.c.AddSet(set, intervals(four)); err != nil && w.err == nil {
+			w.err = err
+		}
+		lookups = append(lookups, slices.Concat(address(four, false), []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}}))
+	}
+	return lookups
+}
+
+// intervals are the blocked networks of one family, in order and joined where one begins with the end of another: a
+// set takes no address twice.
+func intervals(four bool) (elements []nftables.SetElement) {
+	list := slices.DeleteFunc(rule.Blocked(), func(p netip.Prefix) bool { return p.Addr().Is4() != four })
+	slices.SortFunc(list, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	for i, p := range list {
+		if i == 0 || last(list[i-1]).Next() != p.Addr() {
+			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		}
+		after := last(p).Next() // none behind the last of all
+		if after.IsValid() && (i == len(list)-1 || list[i+1].Addr() != after) {
+			elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return elements
+}
+
+// last is the last address of a network.
+func last(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for i := range bytes {
+		free := min(max((i+1)*8-p.Bits(), 0), 8)
+		bytes[i] |= byte(1<<free - 1)
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return a
+}
+
+func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
+func drop() []expr.Any   { return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}} }
+
+func equal(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
+
+// named is a link whose name begins so.
+func named(key expr.MetaKey, name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal([]byte(name))}
+}
+
+// exactly is a link of that name.
+func exactly(key expr.MetaKey, name string) []expr.Any {
+	full := make([]byte, unix.IFNAMSIZ)
+	copy(full, name)
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal(full)}
+}
+
+// unlike is a link whose name begins in another way.
+func unlike(key expr.MetaKey, name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(name)}}
+}
+
+// address loads the source or the destination of packets of one family.
+func address(four, from bool) []expr.Any {
+	family, offset, length := byte(unix.NFPROTO_IPV6), uint32(destination6), uint32(16)
+	if from {
+		offset = source6
+	}
+	if four {
+		family, offset, length = unix.NFPROTO_IPV4, destination4, 4
+		if from {
+			offset = source4
+		}
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
+	}
+}
+
+func destination(p netip.Prefix) []expr.Any { return prefixed(p, false) }
+func source(p netip.Prefix) []expr.Any      { return prefixed(p, true) }
+
+func prefixed(p netip.Prefix, from bool) []expr.Any {
+	length := p.Addr().BitLen() / 8
+	mask := make([]byte, length)
+	for i := range mask {
+		mask[i] = ^byte(1<<min(max((i+1)*8-p.Bits(), 0), 8) - 1)
+	}
+	return append(address(p.Addr().Is4(), from),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(length), Mask: mask, Xor: make([]byte, length)},
+		equal(p.Addr().AsSlice()))
+}
+
+// transport is a protocol above IP.
+func transport(protocol uint8) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal([]byte{protocol})}
+}
+
+// ports are the destinations of a transport that has ports.
+func ports(p rule.Ports) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binary.BigEndian.AppendUint16(nil, p.First), ToData: binary.BigEndian.AppendUint16(nil, p.Last)},
+	}
+}
+
+// answers are packets of conversations that the box has begun, and what is said about them.
+func answers() []expr.Any {
+	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// boxEnd is what the link is called in the box.
+const boxEnd = "eth0"
+
+// Link is a box's way out.
+type Link struct {
+	host *Host
+	key  string
+	pair uint32
+}
+
+// Attach makes the link of a box in which no program runs yet, and returns the text of its resolv.conf(5). pid is its
+// PID 1, and alive reports whether that is still the one that is meant: its number may have been given to another. The
+// words are rule.Egress and the rules. When that fails nothing is left.
+func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (resolv string, err error) {
+	if words[0] != rule.Egress {
+		return "", &Failure{Reason: "network " + words[0] + " is none", Errno: unix.EINVAL}
+	}
+	rules, err := h.parse(words[1:])
+	if err != nil {
+		return "", err
+	}
+	up, err := h.uplink()
+	if err != nil {
+		return "", err
+	}
+	if err := h.ensure(); err != nil {
+		return "", err
+	}
+	space, err := namespace(pid, alive)
+	if err != nil {
+		return "", err
+	}
+	defer space.Close()
+	l := &Link{host: h, key: key}
+	if l.pair, err = h.take(); err != nil {
+		return "", err
+	}
+	h.mu.Lock()
+	h.links[key] = l
+	h.mu.Unlock()
+	resolvers := h.resolvers(up.six)
+	if err = l.build(space, up); err == nil {
+		err = writeBoxTable(int(space.Fd()), rules, resolvers)
+	}
+	if err != nil {
+		h.Remove(key)
+		return "", err
+	}
+	return resolvConf(resolvers), nil
+}
+
+// namespace opens the network of a box. The host's own is none: what is written there would be for all.
+func namespace(pid int, alive func() bool) (*os.File, error) {
+	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, fmt.Errorf("the box's network: %w", err)
+	}
+	var own, box unix.Stat_t
+	err = unix.Stat("/proc/self/ns/net", &own)
+	if err == nil {
+		err = unix.Fstat(int(space.Fd()), &box)
+	}
+	if err == nil && (!alive() || own.Ino == box.Ino && own.Dev == box.Dev) {
+		err = unix.ESRCH
+	}
+	if err != nil {
+		space.Close()
+		return nil, err
+	}
+	return space, nil
+}
+
+// parse reads the rules of a box, and holds them against what root has named.
+func (h *Host) parse(words []string) ([]rule.Rule, error) {
+	rules, err := rule.ParseAll(words)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		if !r.Named() {
+			continue
+		}
+		named := false
+		for _, n := range h.cfg.Named {
+			named = named || r.Within(n)
+		}
+		if !named {
+			return nil, &Failure{Reason: "no profile of box.toml names " + r.String() + ", which is blocked otherwise", Errno: unix.EPERM}
+		}
+	}
+	return rules, nil
+}
+
+// build makes both ends, with addresses and routes. The host's end routes nothing but the box's address.
+func (l *Link) build(space *os.File, up *uplink) error {
+	h := l.host
+	own, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return lacking("netlink", err)
+	}
+	defer own.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.TxQLen = h.LinkName(l.key), up.mtu, 1000
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxEnd, PeerMTU: uint32(up.mtu), PeerNamespace: netlink.NsFd(space.Fd())}
+	if err := own.LinkAdd(veth); err != nil {
+		return lacking("links in pairs (veth)", err)
+	}
+	if err := l.settings(up.six); err != nil {
+		return err
+	}
+	if err := addresses(own, veth, h.addresses(l.pair, up.six, true)); err != nil {
+		return err
+	}
+	inner, err := netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("the box's network: %w", err)
+	}
+	defer inner.Close()
+	peer, err := inner.LinkByName(boxEnd)
+	if err != nil {
+		return fmt.Errorf("the box's end: %w", err)
+	}
+	if err := addresses(inner, peer, h.addresses(l.pair, up.six, false)); err != nil {
+		return err
+	}
+	for _, gateway := range h.addresses(l.pair, up.six, true) {
+		all := &net.IPNet{IP: make(net.IP, len(gateway.AsSlice())), Mask: make(net.IPMask, len(gateway.AsSlice()))}
+		if err := inner.RouteAdd(&netlink.Route{LinkIndex: peer.Attrs().Index, Dst: all, Gw: gateway.AsSlice()}); err != nil {
+			return fmt.Errorf("the box's route: %w", err)
+		}
+	}
+	return nil
+}
+
+// settings of the host's end. There IPv4 is forwarded, whatever the host does elsewhere.
+func (l *Link) settings(six bool) error {
+	name := l.host.LinkName(l.key)
+	if err := setting("ipv4/conf/"+name+"/forwarding", "1"); err != nil {
+		return err
+	}
+	off := map[bool]string{true: "0", false: "1"}[six]
+	if err := setting("ipv6/conf/"+name+"/disable_ipv6", off); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := setting("ipv6/conf/"+name+"/accept_ra", "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// setting writes a file below /proc/sys/net, if it does not say so already.
+func setting(name, value string) error {
+	f, err := os.OpenFile("/proc/sys/net/"+name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now := make([]byte, 16)
+	if n, err := f.Read(now); err == nil && strings.TrimSpace(string(now[:n])) == value {
+		return nil
+	}
+	_, err = f.WriteAt([]byte(value), 0)
+	return err
+}
+
+// addresses gives an end its addresses and sets it up.
+func addresses(at *netlink.Handle, end netlink.Link, list []netip.Addr) error {
+	for _, a := range list {
+		bits := a.BitLen()
+		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits-1, bits)}}
+		if a.Is6() {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := at.AddrAdd(end, address); err != nil {
+			return fmt.Errorf("address %v: %w", a, err)
+		}
+	}
+	if err := at.LinkSetUp(end); err != nil {
+		return fmt.Errorf("set up: %w", err)
+	}
+	return nil
+}
+
+// addresses are those of one end.
+func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
+	for _, block := range []netip.Prefix{h.cfg.Block4, h.cfg.Block6} {
+		if !block.IsValid() || block.Addr().Is6() && !six {
+			continue
+		}
+		own, box := pair(block, n)
+		if !host {
+			own = box
+		}
+		list = append(list, own)
+	}
+	return list
+}
+
+// Remove ends the link of a box, if it has one.
+func (h *Host) Remove(key string) {
+	h.mu.Lock()
+	l := h.links[key]
+	delete(h.links, key)
+	h.mu.Unlock()
+	if l == nil {
+		return
+	}
+	if err := removeLink(h.LinkName(key)); err != nil {
+		h.log.Printf("box %s: %v", key, err) // and it keeps its addresses
+		return
+	}
+	h.release(l.pair)
+}
+
+func removeLink(name string) error {
+	end, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkDel(end)
+	}
+	var gone netlink.LinkNotFoundError
+	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it ends with the box
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	return nil
+}
+
+// Words of Do.
+const (
+	WordLook  = "look"  // how the network is
+	WordRules = "rules" // other rules: those that follow
+	WordPins  = "pins"  // let through what follows, see Pin
+)
+
+// Do answers about the network of a living box, or changes it. A change of rules is in force for connections that are
+// there already: it forgets the pins too.
+func (h *Host) Do(key string, pid int, alive func() bool, words []string) ([]string, error) {
+	h.mu.Lock()
+	l := h.links[key]
+	h.mu.Unlock()
+	if l == nil {
+		return nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
+	}
+	if len(words) == 0 {
+		return nil, unix.EINVAL
+	}
+	if words[0] == WordLook {
+		return h.look(l)
+	}
+	space, err := namespace(pid, alive)
+	if err != nil {
+		return nil, err
+	}
+	defer space.Close()
+	switch words[0] {
+	case WordRules:
+		rules, err := h.parse(words[1:])
+		if err != nil {
+			return nil, err
+		}
+		return nil, writeBoxTable(int(space.Fd()), rules, h.resolvers(true))
+	case WordPins:
+		if len(words) > pinsAtOnce {
+			return nil, unix.E2BIG
+		}
+		var pins []Pin
+		for _, text := range words[1:] {
+			p, err := ParsePin(text)
+			if err != nil {
+				return nil, err
+			}
+			pins = append(pins, p)
+		}
+		return nil, pin(space, pins)
+	}
+	return nil, unix.EINVAL
+}
+
+// look describes a link: its addresses in the box, and what has gone to the box and come from it.
+func (h *Host) look(l *Link) ([]string, error) {
+	end, err := netlink.LinkByName(h.LinkName(l.key))
+	if err != nil {
+		return nil, err
+	}
+	list, err := netlink.AddrList(end, netlink.FAMILY_V6)
+	if err != nil {
+		return nil, err
+	}
+	six := slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() })
+	var words []string
+	for _, a := range h.addresses(l.pair, six, false) {
+		words = append(words, a.String())
+	}
+	s := end.Attrs().Statistics
+	if s == nil {
+		s = &netlink.LinkStatistics{}
+	}
+	for _, n := range []uint64{s.TxBytes, s.TxPackets, s.RxBytes, s.RxPackets} { // the host's end sends what the box receives
+		words = append(words, strconv.FormatUint(n, 10))
+	}
+	return words, nil
+}

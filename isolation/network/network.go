@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package network gives boxes a way to other hosts: a pair of links, the addresses of both ends, and what the kernel
+// lets through. It runs in the keeper.
+//
+// What a box may reach is decided in its own network namespace, by a table that nobody in the box has the capability
+// to change and that ends with it. The host has one small table for all boxes, the second wall: it knows who sends
+// from which link, keeps boxes from the host and from each other, and translates addresses.
+package network
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Host is the part of this host's network that is one keeper's.
+type Host struct {
+	cfg  rule.Config
+	tag  string // what the names of its links begin with
+	log  *log.Logger
+	stop chan struct{}
+	done sync.WaitGroup
+
+	tabling sync.Mutex   // held while the host's table is made
+	made    bool         // it has been, by this process
+	known   []netip.Addr // name servers that it lets boxes reach
+
+	mu    sync.Mutex // guards the fields below
+	links map[string]*Link
+	used  map[uint32]bool // pairs of addresses
+	next  uint32          // the pair that is tried first: one is used again as late as can be
+}
+
+// prefix is what the names of all keepers' links begin with.
+const prefix = "bx"
+
+// tagChars is how much of the run directory's digest is in a link's name, and keyChars how much of the box's: a name
+// has 15 at most.
+const (
+	tagChars = 4
+	keyChars = 9
+)
+
+// New returns the part of a keeper's.
+func New(cfg rule.Config, l *log.Logger) *Host {
+	return &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}}
+}
+
+func digest(text string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	s := strconv.FormatUint(h.Sum64(), 36)
+	return strings.Repeat("0", 13-len(s)) + s
+}
+
+// LinkName is what the host's end of a box's link is called.
+func (h *Host) LinkName(key string) string { return h.tag + digest(key)[13-keyChars:] }
+
+// table is the name of the host's table.
+func (h *Host) table() string { return "boxd-" + h.tag[len(prefix):] }
+
+// Failure says by name why a box cannot have a network.
+type Failure struct {
+	Reason string
+	Errno  unix.Errno // EUSERS: no address is left, EADDRINUSE: the block is in use, ENETDOWN: nothing is forwarded, EOPNOTSUPP: the kernel lacks something
+}
+
+func (f *Failure) Error() string { return f.Reason }
+
+// Unwrap returns the Errno.
+func (f *Failure) Unwrap() error { return f.Errno }
+
+// lacking names what the kernel does not have, if that is what err says.
+func lacking(what string, err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return &Failure{Reason: "this kernel lacks " + what + ": " + err.Error(), Errno: unix.EOPNOTSUPP}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// take reserves a pair of addresses.
+func (h *Host) take() (uint32, error) {
+	pairs := uint32(1) << (min(32-h.cfg.Block4.Bits(), 21) - 1)
+	if b := h.cfg.Block6; b.IsValid() && 128-b.Bits() < 21 {
+		pairs = min(pairs, 1<<(128-b.Bits()-1))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for range pairs {
+		n := h.next
+		h.next = (h.next + 1) % pairs
+		if !h.used[n] {
+			h.used[n] = true
+			return n, nil
+		}
+	}
+	return 0, &Failure{Reason: fmt.Sprintf("network.ipv4 is %v, which has addresses for %d boxes, and all are in use", h.cfg.Block4, pairs), Errno: unix.EUSERS}
+}
+
+func (h *Host) release(n uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.used, n)
+}
+
+// pair returns the addresses of the host's end and the box's.
+func pair(block netip.Prefix, n uint32) (host, box netip.Addr) {
+	bytes := block.Addr().AsSlice()
+	carry := uint64(n) * 2
+	for i := len(bytes) - 1; carry > 0 && i >= 0; i-- {
+		carry += uint64(bytes[i])
+		bytes[i] = byte(carry)
+		carry >>= 8
+	}
+	host, _ = netip.AddrFromSlice(bytes)
+	return host, host.Next()
+}
+
+// Close lets go of the host's part. Links of living boxes stay, and the table with them.
+func (h *Host) Close() {
+	close(h.stop)
+	h.done.Wait()
+	h.mu.Lock()
+	idle := len(h.links) == 0
+	h.mu.Unlock()
+	if idle {
+		h.removeTable()
+	}
+}
+
+// tableWatch is how often it is looked whether somebody has removed the host's table, as "nft flush ruleset" does.
+const tableWatch = 3 * time.Second
+
+// watch puts the table back where it is gone, as long as there are links.
+func (h *Host) watch() {
+	tick := time.NewTicker(tableWatch)
+	defer tick.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		idle := len(h.links) == 0
+		h.mu.Unlock()
+		if idle {
+			continue
+		}
+		if err := h.ensure(); err != nil {
+			h.log.Printf("network table: %v", err)
+		}
+	}
+}
+
+// resolvers are the name servers for a box.
+func (h *Host) resolvers(six bool) []netip.Addr {
+	list := h.cfg.Resolvers
+	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		if len(list) > 0 {
+			break
+		}
+		data, err := os.ReadFile(file)
+		if err == nil {
+			list = nameservers(string(data))
+		}
+	}
+	var own []netip.Addr
+	for _, a := range list {
+		if a.Is4() || six {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+// nameservers reads resolv.conf(5). Those of the host itself are none for a box.
+func nameservers(text string) (list []netip.Addr) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := rule.Resolver(f[1]); err == nil && len(list) < 3 {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// resolvConf is the file of a box.
+func resolvConf(list []netip.Addr) string {
+	if len(list) == 0 {
+		return "# This host has no name server for boxes: see network.resolvers in box.toml(5).\n"
+	}
+	var s strings.Builder
+	for _, a := range list {
+		s.WriteString("nameserver " + a.String() + "\n")
+	}
+	return s.String()
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Bounds of pins.
+const (
+	maxPins     = 1024      // in each set of a box
+	pinsAtOnce  = 256       // in one request; the library loses elements of larger messages
+	longestPin  = time.Hour // a name server may say more
+	register2   = unix.NFT_REG32_01
+	register3   = unix.NFT_REG32_02
+	register2v6 = unix.NFT_REG32_04
+	register3v6 = unix.NFT_REG32_05
+)
+
+// pinSet is a set of addresses, protocols and ports of one family, each for a time.
+func pinSet(t *nftables.Table, four bool) *nftables.Set {
+	name, kind := "pins6", nftables.TypeIP6Addr
+	if four {
+		name, kind = "pins4", nftables.TypeIPAddr
+	}
+	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService) // of three, it cannot fail
+	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, HasTimeout: true, Size: maxPins}
+}
+
+// pins adds the sets, empty, and a rule for each that lets through what is in it.
+func (w *writer) pins() {
+	for _, four := range []bool{true, false} {
+		set := pinSet(w.table, four)
+		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {
+			w.err = err
+		}
+		second, third := uint32(register2), uint32(register3)
+		if !four {
+			second, third = register2v6, register3v6
+		}
+		// A packet of another protocol has no such port, and there is no pin of another.
+		w.rule(address(four, false), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
+			&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
+			&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+		}, accept())
+	}
+}
+
+// Pin lets a box connect to one address and port for a time.
+type Pin struct {
+	Addr     netip.Addr
+	Protocol string // rule.TCP or rule.UDP
+	Port     uint16
+	For      time.Duration // whole seconds
+}
+
+// String is the one form that ParsePin reads.
+func (p Pin) String() string {
+	return fmt.Sprintf("%s %s %d %d", p.Addr, p.Protocol, p.Port, int64(p.For/time.Second))
+}
+
+// ParsePin reads what String has written. A pin is about an address that a rule could be about which is not named:
+// no name leads to a blocked one.
+func ParsePin(text string) (Pin, error) {
+	var p Pin
+	parts := strings.Split(text, " ")
+	if len(parts) != 4 {
+		return p, errors.New("not a pin")
+	}
+	addr, err := netip.ParseAddr(parts[0])
+	if err != nil || addr.Zone() != "" {
+		return p, &rule.Refusal{Part: "pin", Value: text, Allowed: "an address"}
+	}
+	r, err := rule.New(netip.PrefixFrom(addr, addr.BitLen()).String(), parts[1], []string{parts[2]})
+	if err == nil && (r.Named() || r.Protocol == rule.Any || r.Ports[0].First != r.Ports[0].Last) {
+		err = &rule.Refusal{Part: "pin", Value: text, Allowed: "a public address, tcp or udp, and one port"}
+	}
+	if err != nil {
+		return p, err
+	}
+	life, err := time.ParseDuration(parts[3] + "s")
+	p = Pin{Addr: addr, Protocol: r.Protocol, Port: r.Ports[0].First, For: life}
+	if err != nil || life < time.Second || life > longestPin || p.String() != text {
+		return p, &rule.Refusal{Part: "pin", Value: text, Allowed: fmt.Sprintf("1 to %d seconds", longestPin/time.Second)}
+	}
+	return p, nil
+}
+
+// pin adds pins to the table in a box's network; one that is there already begins anew.
+func pin(space *os.File, pins []Pin) error {
+	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
+	if err != nil {
+		return lacking("nf_tables", err)
+	}
+	t := &nftables.Table{Name: boxTable, Family: tableFamily}
+	for _, four := range []bool{true, false} {
+		set := pinSet(t, four)
+		var elements []nftables.SetElement
+		for _, p := range pins {
+			if p.Addr.Is4() == four {
+				elements = append(elements, nftables.SetElement{Key: p.key(), Timeout: p.For})
+			}
+		}
+		if len(elements) == 0 {
+			continue
+		}
+		// Removing one that is not there is an error of the whole transaction: add, remove, add.
+		for _, do := range []func(*nftables.Set, []nftables.SetElement) error{c.SetAddElements, c.SetDeleteElements, c.SetAddElements} {
+			if err := do(set, elements); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("pins: %w", err)
+	}
+	return nil
+}
+
+// key has each part at the beginning of a register.
+func (p Pin) key() []byte {
+	protocol := byte(unix.IPPROTO_TCP)
+	if p.Protocol == rule.UDP {
+		protocol = unix.IPPROTO_UDP
+	}
+	key := append(p.Addr.AsSlice(), protocol, 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(key, p.Port), 0, 0)
+}

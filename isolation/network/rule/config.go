@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rule
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Config is what the keeper is told about networks, by root.
+type Config struct {
+	Run       string       // the keeper's run directory, which tells its links from another keeper's
+	Block4    netip.Prefix // the boxes' addresses; invalid: none
+	Block6    netip.Prefix // invalid: boxes have no IPv6
+	Resolvers []netip.Addr // none: those of the host
+	Named     []Rule       // what is blocked unless named, and may be named in the rules of a box
+}
+
+// Keys of the words of a keeper's configuration.
+const (
+	keyIPv4     = "ipv4"
+	keyIPv6     = "ipv6"
+	keyResolver = "resolver"
+	keyNamed    = "named"
+)
+
+// Words is the configuration as the keeper's flags have it, but for Run.
+func (c *Config) Words() (words []string) {
+	for _, b := range []struct {
+		key   string
+		block netip.Prefix
+	}{{keyIPv4, c.Block4}, {keyIPv6, c.Block6}} {
+		if b.block.IsValid() {
+			words = append(words, b.key+"="+b.block.String())
+		}
+	}
+	for _, r := range c.Resolvers {
+		words = append(words, keyResolver+"="+r.String())
+	}
+	for _, r := range c.Named {
+		words = append(words, keyNamed+"="+r.String())
+	}
+	return words
+}
+
+// ParseConfig reads Words.
+func ParseConfig(run string, words []string) (Config, error) {
+	c := Config{Run: run}
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		var err error
+		switch key {
+		case keyIPv4:
+			c.Block4, err = Block(value, true)
+		case keyIPv6:
+			c.Block6, err = Block(value, false)
+		case keyResolver:
+			var a netip.Addr
+			a, err = Resolver(value)
+			c.Resolvers = append(c.Resolvers, a)
+		case keyNamed:
+			var r Rule
+			r, err = Parse(value)
+			c.Named = append(c.Named, r)
+		default:
+			err = errors.New("unknown")
+		}
+		if err != nil {
+			return c, fmt.Errorf("network %q: %w", word, err)
+		}
+	}
+	return c, nil
+}
+
+// Block reads a block of addresses for boxes: private ones, two for each box. "" is none.
+func Block(text string, four bool) (netip.Prefix, error) {
+	if text == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := Prefix(text)
+	if err != nil {
+		return p, err
+	}
+	allowed := "a private network of 4 to 2²⁰ addresses, such as 10.231.64.0/18"
+	good := p.Bits() >= 12 && p.Bits() <= 30
+	if !four {
+		allowed, good = "a unique local network of 4 addresses or more, such as fd62:6f78:6400::/64", p.Bits() >= 48 && p.Bits() <= 126
+	}
+	if p.Addr().Is4() != four || !p.Addr().IsPrivate() || !good {
+		return p, &Refusal{Part: "block", Value: text, Allowed: allowed}
+	}
+	return p, nil
+}
+
+// Resolver reads the address of a name server.
+func Resolver(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		return netip.Addr{}, &Refusal{Part: "resolver", Value: text, Allowed: "the address of another host"}
+	}
+	return a, nil
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rule says which addresses the programs of a box may connect to. It is plain data: boxd parses rules for its
+// callers, and the keeper once more for itself.
+package rule
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Egress is the network of a box whose programs connect to other hosts, by rules.
+const Egress = "egress"
+
+// Protocols of a Rule.
+const (
+	TCP = "tcp"
+	UDP = "udp"
+	Any = "any" // both
+)
+
+// Bounds of rules.
+const (
+	Max      = 64 // of one session
+	MaxPorts = 16 // of one rule
+)
+
+// Rule lets programs connect to addresses.
+type Rule struct {
+	To       netip.Prefix
+	Protocol string  // TCP, UDP or Any
+	Ports    []Ports // none: all
+}
+
+// Ports are those from First to Last, both counted in. Port 0 is none.
+type Ports struct{ First, Last uint16 }
+
+// Refusal says which part of a rule is not acceptable, and what would be.
+type Refusal struct{ Part, Value, Allowed string }
+
+func (r *Refusal) Error() string {
+	return r.Part + " is " + strconv.Quote(r.Value) + ": allowed is " + r.Allowed
+}
+
+// New reads the parts of a rule as people write them. "" is TCP, no ports are all. The error is a *Refusal.
+func New(cidr, protocol string, ports []string) (Rule, error) {
+	r := Rule{Protocol: cmp.Or(protocol, TCP)}
+	var err error
+	if r.To, err = Prefix(cidr); err != nil {
+		return r, err
+	}
+	if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return within(r.To, p) }) {
+		return r, &Refusal{"cidr", cidr, "addresses of other hosts: no loopback, multicast, broadcast or reserved range, and IPv4 in the form of IPv4"}
+	}
+	if !slices.Contains([]string{TCP, UDP, Any}, r.Protocol) {
+		return r, &Refusal{"protocol", protocol, "tcp, udp, any"}
+	}
+	if len(ports) > MaxPorts {
+		return r, &Refusal{"ports", strconv.Itoa(len(ports)), "at most " + strconv.Itoa(MaxPorts)}
+	}
+	for _, text := range ports {
+		p, ok := parsePorts(text)
+		if !ok {
+			return r, &Refusal{"ports", text, `a port from 1 to 65535, or a range such as "8000-8100"`}
+		}
+		r.Ports = append(r.Ports, p)
+	}
+	return r, nil
+}
+
+// Prefix reads a network: an address of either family in its usual form, a slash, and how many of its bits count; the
+// others are zero.
+func Prefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() || p != p.Masked() {
+		return netip.Prefix{}, &Refusal{"cidr", text, `a network such as "203.0.113.0/24" or "2001:db8::/32", whose other bits are zero`}
+	}
+	return p, nil
+}
+
+func parsePorts(text string) (p Ports, ok bool) {
+	first, last, ranged := strings.Cut(text, "-")
+	if !ranged {
+		last = first
+	}
+	for _, e := range []struct {
+		text string
+		to   *uint16
+	}{{first, &p.First}, {last, &p.Last}} {
+		n, err := strconv.ParseUint(e.text, 10, 16)
+		if err != nil || strconv.FormatUint(n, 10) != e.text {
+			return p, false
+		}
+		*e.to = uint16(n)
+	}
+	return p, p.First > 0 && p.First <= p.Last
+}
+
+// String is the one form that Parse reads.
+func (r Rule) String() string {
+	parts := []string{r.To.String(), r.Protocol}
+	for _, p := range r.Ports {
+		parts = append(parts, p.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+// String is the form in which ports are written in rules.
+func (p Ports) String() string {
+	first := strconv.FormatUint(uint64(p.First), 10)
+	if p.First == p.Last {
+		return first
+	}
+	return first + "-" + strconv.FormatUint(uint64(p.Last), 10)
+}
+
+// Compare orders rules.
+func Compare(a, b Rule) int { return cmp.Compare(a.String(), b.String()) }
+
+// Parse reads what String has written.
+func Parse(text string) (Rule, error) {
+	parts := strings.Split(text, " ")
+	if len(parts) < 2 || parts[1] == "" {
+		return Rule{}, errors.New("not a rule")
+	}
+	return New(parts[0], parts[1], parts[2:])
+}
+
+// Read reads a rule as people write it: as String does, and what is left out is as with New.
+func Read(text string) (Rule, error) {
+	parts := strings.Split(text, " ")
+	protocol := ""
+	if len(parts) > 1 {
+		if protocol = parts[1]; protocol == "" {
+			return Rule{}, &Refusal{"protocol", "", "tcp, udp, any, after one space"}
+		}
+	}
+	return New(parts[0], protocol, parts[min(len(parts), 2):])
+}
+
+// ParseAll reads several, at most Max.
+func ParseAll(texts []string) ([]Rule, error) {
+	if len(texts) > Max {
+		return nil, fmt.Errorf("%d rules: at most %d", len(texts), Max)
+	}
+	rules := make([]Rule, len(texts))
+	for i, text := range texts {
+		var err error
+		if rules[i], err = Parse(text); err != nil {
+			return nil, err
+		}
+	}
+	return rules, nil
+}
+
+// Within reports whether everything that r lets through, o does too.
+func (r Rule) Within(o Rule) bool {
+	if !within(r.To, o.To) || o.Protocol != Any && r.Protocol != o.Protocol {
+		return false
+	}
+	return len(o.Ports) == 0 || len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(p Ports) bool {
+		return !slices.ContainsFunc(o.Ports, func(q Ports) bool { return q.First <= p.First && p.Last <= q.Last })
+	})
+}
+
+// Named reports whether the rule is about addresses that are blocked unless they are named, as it does.
+func (r Rule) Named() bool {
+	return slices.ContainsFunc(Blocked(), func(p netip.Prefix) bool { return within(r.To, p) })
+}
+
+// within reports whether the prefix p is o or a part of it.
+func within(p, o netip.Prefix) bool {
+	return p.Addr().Is4() == o.Addr().Is4() && p.Bits() >= o.Bits() && o.Contains(p.Addr())
+}
+
+// never are the networks of which no rule is: nobody else has an address there, or an address there is another's.
+func never() []netip.Prefix {
+	return prefixes(
+		"0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4",
+		"::/64", "fe80::/10", "ff00::/8")
+}
+
+// Blocked are the networks that no rule is about that does not name them or a part of them: addresses of this host or
+// its neighbours (private, link-local with the metadata services of clouds, shared by carriers, unique local), what is
+// no address of one host, and what leads to an IPv4 address by another name. No two have an address in common.
+func Blocked() []netip.Prefix {
+	return slices.Concat(never(), prefixes(
+		"10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
+		"192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", // private and documentation, RFC 6890
+		"64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", // NAT64, Teredo, 6to4
+		"100::/64", "2001:2::/48", "2001:10::/28", "2001:20::/28", "2001:db8::/32", "3fff::/20", "5f00::/16", "fc00::/7", "fec0::/10"))
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	list := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		list[i] = netip.MustParsePrefix(text)
+	}
+	return list
+}

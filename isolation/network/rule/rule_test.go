@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rule
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+func TestMalformedRulesAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cidr, protocol string
+		ports          []string
+		part           string // "": taken
+	}{
+		{"1.2.3.0/24", "tcp", []string{"443"}, ""},
+		{"1.2.3.4/32", "", nil, ""},
+		{"0.0.0.0/0", "any", []string{"1-65535"}, ""},
+		{"2606:4700::/32", "udp", []string{"443", "8000-8100"}, ""},
+		{"169.254.169.254/32", "tcp", []string{"80"}, ""},
+		{"", "tcp", nil, "cidr"},
+		{"1.2.3.4", "tcp", nil, "cidr"},
+		{"1.2.3.4/24", "tcp", nil, "cidr"},   // more bits than count
+		{"1.2.3.0/33", "tcp", nil, "cidr"},   // there are no so many
+		{"01.2.3.0/24", "tcp", nil, "cidr"},  // octal, to some
+		{"0x1.2.3.0/24", "tcp", nil, "cidr"}, // hexadecimal
+		{"16909060/32", "tcp", nil, "cidr"},  // one number
+		{"1.2.3/24", "tcp", nil, "cidr"},
+		{"1.2.3.0/024", "tcp", nil, "cidr"},
+		{"1.2.3.0/24 ", "tcp", nil, "cidr"},
+		{"1.2.3.0/24\x00", "tcp", nil, "cidr"},
+		{"example.org", "tcp", nil, "cidr"},
+		{"::ffff:1.2.3.0/120", "tcp", nil, "cidr"},
+		{"::ffff:a9fe:a9fe/128", "tcp", nil, "cidr"},
+		{"::a9fe:a9fe/128", "tcp", nil, "cidr"},
+		{"fe80::1%eth0/128", "tcp", nil, "cidr"},
+		{"fe80::/64", "tcp", nil, "cidr"},
+		{"127.0.0.1/32", "tcp", nil, "cidr"},
+		{"::1/128", "tcp", nil, "cidr"},
+		{"224.0.0.251/32", "udp", nil, "cidr"},
+		{"255.255.255.255/32", "udp", nil, "cidr"},
+		{"ff02::1/128", "udp", nil, "cidr"},
+		{"1.2.3.0/24", "icmp", nil, "protocol"},
+		{"1.2.3.0/24", "TCP", nil, "protocol"},
+		{"1.2.3.0/24", "tcp", []string{"0"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"65536"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"0443"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"+443"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"8100-8000"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"1-2-3"}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{""}, "ports"},
+		{"1.2.3.0/24", "tcp", []string{"https"}, "ports"},
+		{"1.2.3.0/24", "tcp", slices.Repeat([]string{"1"}, MaxPorts+1), "ports"},
+	} {
+		r, err := New(c.cidr, c.protocol, c.ports)
+		refused, _ := errors.AsType[*Refusal](err)
+		switch {
+		case (refused != nil) != (c.part != ""), refused != nil && refused.Part != c.part, err != nil && refused == nil:
+			t.Errorf("%q %q %q: %v", c.cidr, c.protocol, c.ports, err)
+		case err == nil:
+			if again, err := Parse(r.String()); err != nil || !reflect.DeepEqual(r, again) {
+				t.Errorf("%q is read as %v, %v", r, again, err)
+			}
+		}
+	}
+}
+
+func TestARuleIsHeldAgainstAnother(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rule, of string
+		want     bool
+	}{
+		{"10.1.0.0/16 tcp 443", "10.0.0.0/8 any", true},
+		{"10.1.0.0/16 tcp", "10.0.0.0/8 tcp 443", false},
+		{"10.1.0.0/16 tcp 80-90", "10.0.0.0/8 tcp 22 80-100", true},
+		{"10.1.0.0/16 tcp 80-101", "10.0.0.0/8 tcp 22 80-100", false},
+		{"10.1.0.0/16 udp", "10.0.0.0/8 tcp", false},
+		{"10.1.0.0/16 any", "10.0.0.0/8 tcp", false},
+		{"10.0.0.0/8 tcp", "10.1.0.0/16 tcp", false},
+		{"2600::/16 tcp", "0.0.0.0/0 tcp", false},
+	} {
+		r, err := Parse(c.rule)
+		o, oerr := Parse(c.of)
+		if err != nil || oerr != nil || r.Within(o) != c.want {
+			t.Errorf("%s within %s: %v, %v, %v", c.rule, c.of, r.Within(o), err, oerr)
+		}
+	}
+}
+
+func TestWhatIsBlockedUnlessNamed(t *testing.T) {
+	t.Parallel()
+	blocked := func(a string) bool {
+		addr := netip.MustParseAddr(a)
+		return slices.ContainsFunc(Blocked(), func(p netip.Prefix) bool { return p.Contains(addr) })
+	}
+	for _, a := range []string{
+		"0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.31.255.255", "192.168.1.1", "224.0.0.1", "255.255.255.255",
+		"::", "::1", "::7f00:1", "fd00:ec2::254", "fe80::1", "ff02::1", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:1::1",
+	} {
+		if !blocked(a) {
+			t.Errorf("%s is not blocked", a)
+		}
+	}
+	for _, a := range []string{"1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.0", "223.255.255.255", "2606:4700::1111", "2a00:1450::1"} {
+		if blocked(a) {
+			t.Errorf("%s is blocked", a)
+		}
+	}
+	list := Blocked()
+	for i, p := range list {
+		if p != p.Masked() {
+			t.Errorf("%v has bits that do not count", p)
+		}
+		for _, q := range list[:i] {
+			if p.Overlaps(q) {
+				t.Errorf("%v and %v overlap: the kernel takes neither", p, q)
+			}
+		}
+	}
+	for text, want := range map[string]bool{"0.0.0.0/0 tcp": false, "::/0 tcp": false, "8.8.8.8/32 tcp": false, "10.0.0.0/8 tcp": true, "169.254.169.254/32 tcp": true, "fd00::/8 tcp": true} {
+		if r, err := Parse(text); err != nil || r.Named() != want {
+			t.Errorf("%s: named %v, %v", text, r.Named(), err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"1.2.3.0/24 tcp 443 8000-8100", "::/0 any", "::ffff:1.2.3.4/128 tcp", "010.0.0.0/8 udp", " ", "1.1.1.1/32  "} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := Parse(text)
+		if err != nil {
+			return
+		}
+		if r.String() != text {
+			t.Errorf("%q is read as %q", text, r)
+		}
+		if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return p.Contains(r.To.Addr()) && p.Bits() <= r.To.Bits() }) {
+			t.Errorf("%q is about what no rule is about", text)
+		}
+	})
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// tableFamily has both families of addresses.
+const tableFamily = nftables.TableFamilyINet
+
+// connect opens a transaction. Its buffer has room for the answers to many messages: without it they are lost, and
+// what was done is not known.
+func connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
+	return nftables.New(append(options, nftables.WithSockOptions(largeBuffer))...)
+}
+
+// ensure makes the host's table, unless it is there and of this keeper.
+func (h *Host) ensure() error {
+	h.tabling.Lock()
+	defer h.tabling.Unlock()
+	c, err := connect()
+	if err != nil {
+		return lacking("nf_tables", err)
+	}
+	servers := h.resolvers(true)
+	if h.made && slices.Equal(h.known, servers) && h.hasTable(c) {
+		return nil
+	}
+	if !h.made {
+		h.done.Go(h.watch)
+	}
+	if err := h.writeTable(c, h.table()); err != nil {
+		return err
+	}
+	h.made, h.known = true, servers
+	return nil
+}
+
+func (h *Host) hasTable(c *nftables.Conn) bool {
+	list, err := c.ListTablesOfFamily(tableFamily)
+	if err != nil {
+		return false
+	}
+	for _, t := range list {
+		if t.Name == h.table() {
+			return true
+		}
+	}
+	return false
+}
+
+// tryTable makes a table and removes it, to see that the kernel can.
+func (h *Host) tryTable() error {
+	c, err := connect()
+	if err == nil {
+		err = h.writeTable(c, h.table()+"-try")
+	}
+	if err != nil {
+		return lacking("nf_tables", err)
+	}
+	c.DelTable(&nftables.Table{Name: h.table() + "-try", Family: tableFamily})
+	return c.Flush()
+}
+
+// removeTable removes the host's table, if it is there.
+func (h *Host) removeTable() {
+	h.tabling.Lock()
+	defer h.tabling.Unlock()
+	c, err := connect()
+	if err != nil || !h.hasTable(c) {
+		return
+	}
+	c.DelTable(&nftables.Table{Name: h.table(), Family: tableFamily})
+	if err := c.Flush(); err != nil {
+		h.log.Printf("network table %s: %v", h.table(), err)
+	}
+}
+
+// writeTable replaces the host's table, in one transaction.
+//
+//	prerouting   what a box sends from an address that is not its own is dropped, before anything remembers it
+//	input        a box reaches nothing of the host; it may ask for the host's link address
+//	forward      no box reaches another, nor a blocked network that root has not named; from outside there are answers alone
+//	output       nothing on the host begins a conversation with a box
+//	postrouting  boxes have the host's address outside
+func (h *Host) writeTable(c *nftables.Conn, name string) error {
+	t := c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
+	c.DelTable(t)
+	t = c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
+	w := &writer{c: c, table: t}
+	from, to, other := named(expr.MetaKeyIIFNAME, h.tag), named(expr.MetaKeyOIFNAME, h.tag), named(expr.MetaKeyOIFNAME, prefix)
+
+	w.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
+	w.rule(from, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(make([]byte, 4))}, drop())
+
+	w.chain("input", nftables.ChainHookInput, early(), nftables.ChainPolicyAccept)
+	w.neighbours(from)
+	w.refuse(from)
+
+	w.chain("forward", nftables.ChainHookForward, early(), nftables.ChainPolicyAccept)
+	w.refuse(from, other)
+	for _, r := range h.cfg.Named {
+		w.rule(from, destination(r.To), accept())
+	}
+	for _, a := range h.resolvers(true) {
+		w.rule(from, destination(netip.PrefixFrom(a, a.BitLen())), accept())
+	}
+	for _, set := range w.blocked() {
+		w.refuse(from, set)
+	}
+	w.rule(to, answers(), accept())
+	w.rule(to, drop())
+
+	w.chain("output", nftables.ChainHookOutput, early(), nftables.ChainPolicyAccept)
+	w.neighbours(to)
+	w.rule(to, answers(), accept())
+	w.refuse(to)
+
+	w.nat("postrouting")
+	for _, block := range []netip.Prefix{h.cfg.Block4, h.cfg.Block6} {
+		if block.IsValid() {
+			w.rule(source(block), unlike(expr.MetaKeyOIFNAME, h.tag), []expr.Any{&expr.Masq{}})
+		}
+	}
+	if w.err != nil {
+		return w.err
+	}
+	if err := c.Flush(); err != nil {
+		return lacking("nf_tables with nat, masq, fib and reject", err)
+	}
+	return nil
+}
+
+// early is before the tables of others, so that what is refused is refused by name.
+func early() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
+
+// boxTable is the name of the table in a box's network.
+const boxTable = "boxd"
+
+// writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
+// through for a moment.
+func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr) error {
+	c, err := connect(nftables.WithNetNSFd(space))
+	if err != nil {
+		return lacking("nf_tables", err)
+	}
+	t := c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
+	c.DelTable(t)
+	t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
+	w := &writer{c: c, table: t}
+	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
+	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())
+	w.neighbours()
+	for _, a := range resolvers {
+		for _, p := range []uint8{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			w.rule(destination(netip.PrefixFrom(a, a.BitLen())), transport(p), ports(rule.Ports{First: 53, Last: 53}), accept())
+		}
+	}
+	for _, r := range rules {
+		if r.Named() {
+			w.allow(r)
+		}
+	}
+	for _, set := range w.blocked() {
+		w.refuse(set)
+	}
+	for _, r := range rules {
+		if !r.Named() {
+			w.allow(r)
+		}
+	}
+	w.pins()
+	w.refuse()
+	if w.err != nil {
+		return w.err
+	}
+	if err := c.Flush(); err != nil {
+		return lacking("nf_tables in the box's network", err)
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package egress settles where the programs of a session may connect to: what its profile says and its request asks.
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Field is what the rules are called in profiles and requests.
+const Field = "network_rules"
+
+// Public are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
+func Public() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
+
+// Read reads rules, see isolation/network/rule.
+func Read(texts []string) ([]rule.Rule, error) {
+	if len(texts) > rule.Max {
+		return nil, fault.Field(Field, len(texts), fmt.Sprintf("at most %d", rule.Max))
+	}
+	rules := make([]rule.Rule, len(texts))
+	for i, text := range texts {
+		var err error
+		if rules[i], err = rule.Read(text); err != nil {
+			allowed := "a rule such as \"203.0.113.0/24 tcp 443 8000-8100\""
+			if r, ok := errors.AsType[*rule.Refusal](err); ok {
+				allowed = "a rule whose " + r.Part + " is " + r.Allowed
+			}
+			return nil, fault.Field(fmt.Sprintf("%s[%d]", Field, i), text, allowed)
+		}
+	}
+	return rules, nil
+}
+
+// Merge returns the rules of a session, in their one form. profile names whose rules its are; a request that asks for
+// nil takes them. It may name what is blocked otherwise only as far as they do; where they are locked it may have
+// fewer, not others.
+func Merge(profile string, its, asked []string, locked bool) ([]string, error) {
+	most, err := Read(its)
+	if err != nil {
+		return nil, err
+	}
+	rules := most
+	if asked != nil {
+		if rules, err = Read(asked); err != nil {
+			return nil, err
+		}
+	}
+	texts := make([]string, len(rules))
+	for i, r := range rules {
+		field := fmt.Sprintf("%s[%d]", Field, i)
+		setting := "profiles." + profile + "." + Field + " with " + strconv.Quote(r.String())
+		within := slices.ContainsFunc(most, func(m rule.Rule) bool { return r.Within(m) && (m.Named() || !r.Named()) })
+		switch {
+		case within:
+		case r.Named():
+			return nil, fault.Field(field, r, "no network of the host, its neighbours or a cloud's metadata, unless the profile names it").Of(fault.Denied).
+				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})
+		case locked:
+			return nil, fault.Field(field, r, "what the profile's rules let through").Of(fault.Denied).
+				WithHint("profile %q locks %s; ask for fewer of its rules, or use another profile", profile, Field).
+				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "profiles." + profile + ".locked", Setting: setting})
+		}
+		texts[i] = r.String()
+	}
+	return texts, nil
+}
+
+// Named are those of rules that name what is blocked otherwise, each once and in order: the keeper's flags are compared.
+func Named(texts []string) (named []rule.Rule) {
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(texts))) {
+		r, err := rule.Read(text) // an error: who reads the configuration has said so
+		if err == nil && r.Named() && !slices.ContainsFunc(named, func(n rule.Rule) bool { return rule.Compare(n, r) == 0 }) {
+			named = append(named, r)
+		}
+	}
+	return named
+}
+
+// Supported refuses a network that boxes cannot have.
+func Supported(network string) error {
+	if network != "host" {
+		return nil
+	}
+	const allowed = "off, " + rule.Egress
+	return fault.Field("network", network, allowed).Of(fault.Unsupported).
+		WithHint("this version gives no box the network of the host; %q reaches the internet", rule.Egress).
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: allowed, Setting: "none in this version"})
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
+)
+
+// mergeNetwork settles where programs may connect to.
+func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
+	if s.Network == NetworkEgress {
+		s.NetworkRules, err = egress.Merge(s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field))
+	} else if asked != nil {
+		err = fault.Field(egress.Field, len(asked), "left out of a session whose network is "+s.Network)
+	}
+	return err
+}
+
+// rules are those of an egress network, nil if there is none.
+func (s *Settings) rules() []string {
+	if s.Network != NetworkEgress {
+		return nil
+	}
+	return append([]string{}, s.NetworkRules...) // none at all are rules too
+}
+
+// KeeperNetwork is what the keeper is asked for.
+func (s *Settings) KeeperNetwork() []string {
+	if s.Network != NetworkEgress {
+		return nil
+	}
+	return append([]string{rule.Egress}, s.NetworkRules...)
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// configuration of a boxd whose boxes ask the name server of the world.
+const configuration = "[network]\nresolvers = [\"" + dns4 + "\"]\n"
+
+func create(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) api.Session {
+	t.Helper()
+	s, _, err := d.Create(t.Context(), &req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func egress(id string, rules ...string) api.SessionRequest {
+	return api.SessionRequest{ID: id, Profile: "network_basic", NetworkRules: rules}
+}
+
+// in runs a line of bash in a box and returns all it has said.
+func in(t *testing.T, d *boxtest.Daemon, id, line string) string {
+	t.Helper()
+	r, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"bash", "-c", line}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Stdout + r.Stderr
+}
+
+// reach connects, and returns what is said there, or why not.
+func reach(t *testing.T, d *boxtest.Daemon, id, to string, port int) string {
+	t.Helper()
+	return in(t, d, id, fmt.Sprintf("exec 3<>/dev/tcp/%s/%d && read -r line <&3 && echo \"$line\"", to, port))
+}
+
+func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
+	w := newWorld(t)
+	own, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "[::]:8080") // a service of the host, on all its addresses
+	must(t, err)
+	defer own.Close()
+	d := boxtest.Start(t, configuration)
+	s := create(t, d, egress("one"))
+	if s.Network != "egress" || strings.Join(s.NetworkRules, ",") != "0.0.0.0/0 tcp,::/0 tcp" {
+		t.Errorf("%q, %q", s.Network, s.NetworkRules)
+	}
+	create(t, d, egress("two"))
+	for to, as := range map[string]string{public4: host4, public6: host6} {
+		if said := reach(t, d, "one", to, 80); !strings.HasPrefix(said, "tcp ") || !strings.Contains(said, as) {
+			t.Errorf("%s: %q: it should be known as %s there", to, said, as)
+		}
+	}
+	if said := in(t, d, "one", "cat /etc/resolv.conf"); said != "nameserver "+dns4+"\n" {
+		t.Errorf("resolv.conf: %q", said)
+	}
+	if said := reach(t, d, "one", dns4, 53); !strings.HasPrefix(said, "dns ") {
+		t.Errorf("the name server: %q", said)
+	}
+	if said := in(t, d, "one", "exec 3<>/dev/udp/"+dns4+"/53; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(said, "udp "+host4) {
+		t.Errorf("the name server by UDP: %q", said)
+	}
+	for _, c := range []struct {
+		to   string
+		port int
+	}{
+		{cloud4, 80},
+		{cloud6, 80},
+		{"10.99.0.1", 80},
+		{dns4, 80},
+		{"172.20.0.1", 80},
+		{"192.168.7.7", 80},
+		{"100.64.1.1", 80},
+		{"198.18.0.1", 80},
+		{"64:ff9b::a9fe:a9fe", 80},
+		{"2002:a9fe:a9fe::1", 80},
+		{"::ffff:169.254.169.254", 80},
+		{"2852039166", 80},
+		{"0xa9fea9fe", 80},
+		{"0251.0376.0251.0376", 80},
+		{host4, 8080},
+		{host6, 8080},
+		{"10.231.64.0", 8080},
+		{"10.231.64.2", 8080},
+		{"fd62:6f78:6400::", 8080},
+		{"10.231.64.3", 8080},
+	} {
+		said := reach(t, d, "one", c.to, c.port)
+		if !strings.Contains(said, "Connection refused") && !strings.Contains(said, "No route to host") && !strings.Contains(said, "Permission denied") && !strings.Contains(said, "Network is unreachable") {
+			t.Errorf("%s port %d: %q", c.to, c.port, said)
+		}
+	}
+	if said := in(t, d, "one", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); strings.HasPrefix(said, "udp") || said == "" {
+		t.Errorf("UDP that no rule lets through: %q", said)
+	}
+	if said := in(t, d, "one", "exec 3<>/dev/tcp/127.0.0.1/8080"); !strings.Contains(said, "Connection refused") {
+		t.Errorf("the loopback is the host's: %q", said)
+	}
+	if n := len(w.links()); n != 2 {
+		t.Errorf("%d links of two boxes", n)
+	}
+	for _, id := range []string{"one", "two"} {
+		must(t, d.Delete(t.Context(), id))
+	}
+	if left := w.links(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}

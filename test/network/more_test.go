@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// shut reports whether a connection was refused, and at once.
+func shut(said string) bool {
+	for _, why := range []string{"Connection refused", "No route to host", "Permission denied", "Network is unreachable"} {
+		if strings.Contains(said, why) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestRulesHoldForEveryProgram(t *testing.T) {
+	newWorld(t)
+	d := boxtest.Start(t, configuration)
+	for id, c := range map[string]struct {
+		rules      []string
+		open, shut []string // address and port
+	}{
+		"nothing": {[]string{}, nil, []string{public4 + " 80", public6 + " 80", other4 + " 443"}},
+		"port":    {[]string{public4 + "/32 tcp 443"}, []string{public4 + " 443"}, []string{public4 + " 80", other4 + " 443", public6 + " 443"}},
+		"range":   {[]string{"11.22.33.0/24 any 79-81", "2a00:1111::/32"}, []string{public4 + " 80", other4 + " 80", public6 + " 443"}, []string{public4 + " 443", cloud4 + " 80"}},
+	} {
+		req := egress(id)
+		req.NetworkRules = c.rules
+		create(t, d, req)
+		for _, to := range c.open {
+			if said := reachText(t, d, id, to); !strings.HasPrefix(said, "t") {
+				t.Errorf("%s: %s: %q", id, to, said)
+			}
+		}
+		for _, to := range c.shut {
+			if said := reachText(t, d, id, to); !shut(said) {
+				t.Errorf("%s: %s: %q", id, to, said)
+			}
+		}
+	}
+	if said := in(t, d, "range", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); !strings.HasPrefix(said, "udp "+host4) {
+		t.Errorf("UDP that a rule lets through: %q", said)
+	}
+}
+
+func reachText(t *testing.T, d *boxtest.Daemon, id, to string) string {
+	t.Helper()
+	a, port, _ := strings.Cut(to, " ")
+	n := 0
+	_, _ = fmt.Sscan(port, &n)
+	return reach(t, d, id, a, n)
+}
+
+func TestWhatAProfileNamesIsReached(t *testing.T) {
+	newWorld(t)
+	d := boxtest.Start(t, configuration, "[profiles.open]\nnetwork = \"egress\"\nnetwork_rules = [\"10.99.0.1/32 tcp 80\", \"11.22.33.0/24\"]\n")
+	create(t, d, api.SessionRequest{ID: "named", Profile: "open"})
+	if said := reach(t, d, "named", "10.99.0.1", 80); !strings.HasPrefix(said, "tcp") {
+		t.Errorf("what is named: %q", said)
+	}
+	for _, to := range []string{"10.99.0.1 443", "172.20.0.1 80", cloud4 + " 80"} {
+		if said := reachText(t, d, "named", to); !shut(said) {
+			t.Errorf("%s: %q", to, said)
+		}
+	}
+	for _, bad := range []string{"10.99.0.0/16 tcp 80", "169.254.169.254/32 tcp 80", "10.99.0.1/32 tcp 443"} {
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "more", Profile: "open", NetworkRules: []string{bad}})
+		if e := problem(t, err); e.Status != 403 || e.Field != "network_rules[0]" {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	// The host's table has what is named, and a box without the rule does not reach it.
+	create(t, d, egress("usual"))
+	if said := reach(t, d, "usual", "10.99.0.1", 80); !shut(said) {
+		t.Errorf("where it is not named: %q", said)
+	}
+}
+
+func problem(t *testing.T, err error) *client.Error {
+	t.Helper()
+	e, ok := err.(*client.Error) //nolint:errorlint // it is what the client returns
+	if !ok {
+		t.Fatalf("%v is no answer of boxd", err)
+	}
+	return e
+}
+
+// A program may bind to an address that its box has not: with IPv6 the kernel takes it.
+func TestABoxSendsFromItsOwnAddressAlone(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	newWorld(t)
+	d := boxtest.Start(t, configuration)
+	req := egress("one")
+	req.NetworkRules = []string{"0.0.0.0/0 any", "::/0 any"}
+	create(t, d, req)
+	script := func(family, own, to string) string {
+		return fmt.Sprintf(`python3 - <<'E'
+import socket
+s = socket.socket(socket.%s, socket.SOCK_DGRAM)
+s.setsockopt(0, 15, 1)
+try:
+    s.setsockopt(41, 78, 1)
+except OSError: pass
+s.bind((%q, 4444))
+s.settimeout(3)
+try:
+    s.sendto(b"x", (%q, 80))
+    print("sent")
+    print("answer", s.recvfrom(100))
+except OSError as e: print("no", e)
+E`, family, own, to)
+	}
+	if said := in(t, d, "one", script("AF_INET", "0.0.0.0", public4)); !strings.Contains(said, "answer") {
+		t.Errorf("from its own: %q", said)
+	}
+	for own, to := range map[string]string{"11.22.33.99": public4, "45.33.0.9": public4} {
+		if said := in(t, d, "one", script("AF_INET", own, to)); strings.Contains(said, "answer") {
+			t.Errorf("from %s: %q", own, said)
+		}
+	}
+	before := dropped(t)
+	said := in(t, d, "one", script("AF_INET6", "2a00:1111::99", public6))
+	if strings.Contains(said, "sent") && dropped(t) <= before {
+		t.Errorf("from an address of others by IPv6: %q, and the host has not dropped it", said)
+	}
+	for _, kind := range []string{"AF_INET,socket.SOCK_RAW,1", "AF_INET6,socket.SOCK_RAW,58", "AF_PACKET,socket.SOCK_RAW,0", "AF_INET,socket.SOCK_RAW,4"} {
+		if said := in(t, d, "one", "python3 -c 'import socket; socket.socket(socket."+kind+")'"); !strings.Contains(said, "Operation not permitted") {
+			t.Errorf("%s: %q", kind, said)
+		}
+	}
+}
+
+func TestNothingIsLeftOfANetwork(t *testing.T) {
+	w := newWorld(t)
+	d := boxtest.Start(t, configuration)
+	d.Warm()
+	before := d.Look()
+	s := create(t, d, egress("killed"))
+	create(t, d, egress("deleted"))
+	if n := len(w.links()); n != 2 {
+		t.Errorf("%d links of two boxes", n)
+	}
+	p, err := os.FindProcess(int(s.PID))
+	must(t, err)
+	must(t, p.Kill())
+	must(t, d.Delete(t.Context(), "deleted"))
+	boxtest.Eventually(t, "no link is left", func() bool { return len(w.links()) == 0 })
+	_ = d.Delete(t.Context(), "killed")
+	// A start that fails undoes its network.
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "never", Profile: "network_basic", Mounts: []api.Mount{{Source: "/proc/1/gone", Target: "/mnt"}}})
+	if err == nil || len(w.links()) > 0 {
+		t.Errorf("%v; left: %q", err, w.links())
+	}
+	d.NothingLeft(before)
+	d.Stop()
+	if names := tables(t); len(names) > 0 {
+		t.Errorf("tables of a keeper that has ended: %q", names)
+	}
+}
+
+func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
+	w := newWorld(t)
+	d := boxtest.Start(t, boxtest.Lasting, configuration)
+	create(t, d, egress("one"))
+	create(t, d, egress("two"))
+	works := func(when string) {
+		t.Helper()
+		if said := reach(t, d, "one", public4, 80); !strings.HasPrefix(said, "tcp") {
+			t.Errorf("%s: %q", when, said)
+		}
+		if said := reach(t, d, "one", cloud4, 80); !shut(said) {
+			t.Errorf("%s: the metadata service: %q", when, said)
+		}
+	}
+	works("at first")
+	// Somebody removes all tables of the host: it is seen, and they are put back.
+	flush(t)
+	boxtest.Eventually(t, "the table is back", func() bool { return len(tables(t)) == 1 })
+	works("after the table was removed")
+	d.Kill()
+	d.Restart()
+	works("after boxd was killed")
+	// A link that is nobody's is there when the next keeper comes.
+	stray := netlink.NewLinkAttrs()
+	stray.Name = w.links()[0][:6] + "stray"
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: stray, PeerName: "stray"}))
+	foreign := netlink.NewLinkAttrs()
+	foreign.Name = "bx____foreign"
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: foreign, PeerName: "foreign"}))
+	keeper := d.Keeper()
+	p, err := os.FindProcess(keeper)
+	must(t, err)
+	must(t, p.Kill())
+	boxtest.Eventually(t, "another keeper", func() bool { return d.Keeper() != keeper })
+	boxtest.Eventually(t, "the stray link is gone", func() bool { return len(w.links()) == 3 })
+	works("after the keeper was killed")
+	create(t, d, egress("three"))
+	for _, id := range []string{"one", "two", "three"} {
+		must(t, d.Delete(t.Context(), id))
+	}
+	if left := w.links(); len(left) != 1 || left[0] != foreign.Name {
+		t.Errorf("left: %q, and only what is another's should be", left)
+	}
+}
+
+func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
+	w := newWorld(t)
+	d := boxtest.Start(t, "[network]\nipv4 = \"10.200.0.0/30\"\nresolvers = [\""+dns4+"\"]\n")
+	refused := func(status int, words ...string) {
+		t.Helper()
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "no", Profile: "network_basic"})
+		e := problem(t, err)
+		for _, word := range words {
+			if !strings.Contains(e.Detail, word) {
+				t.Errorf("%q does not say %q", e.Detail, word)
+			}
+		}
+		if e.Status != status || e.Field != "network" || len(w.links()) > 2 {
+			t.Errorf("%v, links %q", err, w.links())
+		}
+	}
+	doctor := func(word string) {
+		t.Helper()
+		checks, err := d.Doctor(t.Context())
+		must(t, err)
+		for _, c := range checks.Checks {
+			if c.Name == "network of boxes" {
+				if !strings.Contains(c.Detail, word) {
+					t.Errorf("doctor says %q, not %q", c.Detail, word)
+				}
+				return
+			}
+		}
+		t.Error("doctor says nothing of networks")
+	}
+	doctor("boxes have addresses of 10.200.0.0/30")
+	w.forward("0")
+	refused(501, "does not forward", "up0")
+	doctor("does not forward")
+	w.forward("1")
+	up, err := netlink.LinkByName("up0")
+	must(t, err)
+	taken, err := netlink.ParseAddr("10.200.0.2/31")
+	must(t, err)
+	must(t, netlink.AddrAdd(up, taken))
+	refused(501, "10.200.0.0/30", "10.200.0.2/31", "up0")
+	doctor("has a route to")
+	must(t, netlink.AddrDel(up, taken))
+	create(t, d, egress("one"))
+	create(t, d, egress("two"))
+	refused(429, "all are in use", "2 boxes")
+	must(t, d.Delete(t.Context(), "one"))
+	create(t, d, egress("three"))
+}
+
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	d := boxtest.Start(t, configuration, "[profiles.ready]\nnetwork = \"egress\"\nwarm = 2\n")
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			req := egress(fmt.Sprintf("s%d", i))
+			if i%4 == 0 {
+				req = api.SessionRequest{ID: req.ID, Profile: "ready"}
+			}
+			if _, _, err := d.Create(t.Context(), &req); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	known := map[string]bool{}
+	for i := range 20 {
+		id := fmt.Sprintf("s%d", i)
+		if said := reach(t, d, id, public4, 80); !strings.HasPrefix(said, "tcp") {
+			t.Errorf("%s: %q", id, said)
+		}
+		own := in(t, d, id, "exec 3<>/dev/tcp/"+public4+"/80; cat /proc/net/tcp | awk 'NR==2{print $2}' | cut -d: -f1")
+		if known[own] {
+			t.Errorf("%s has the address of another: %s", id, own)
+		}
+		known[own] = true
+	}
+	for i := range 20 {
+		all.Go(func() {
+			if err := d.Delete(t.Context(), fmt.Sprintf("s%d", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	boxtest.Eventually(t, "the links of boxes ahead of need are left alone", func() bool { return len(w.links()) <= 2 })
+}

@@ -23,7 +23,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -128,17 +127,14 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 			log.Warn("keeper", "error", err)
 		}
 	}()
-	boxes := driver.Direct(keeper)
-	if cfg.Groups.Driver == config.DriverSystemd {
-		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
-		defer scopes.Close()
-		boxes = driver.Scoped(keeper, scopes, log)
-	}
+	boxes, told, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
+	defer closeBoxes()
 	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, Skills: in.skills, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events})
 	if err != nil {
 		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
 	}
+	told.Store(sup)
 	defer sup.Close()
 	sweep(in.skills, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, boxes)

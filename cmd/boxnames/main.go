@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,23 +29,15 @@ const first = 3
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], log.New(os.Stderr, "boxnames: ", 0)); err != nil {
+	if err := run(ctx, log.New(os.Stderr, "boxnames: ", 0)); err != nil {
 		fmt.Fprintf(os.Stderr, "boxnames: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-// run takes addresses of resolvers; without any those of resolv.conf(5) are asked, as it is at the moment.
-func run(ctx context.Context, args []string, l *log.Logger) error {
-	upstreams := func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }
-	if len(args) > 0 {
-		list, err := parseUpstreams(args)
-		if err != nil {
-			return err
-		}
-		upstreams = func() []netip.AddrPort { return list }
-	}
-	resolver := resolve.New(resolve.Config{Upstreams: upstreams})
+// run serves boxd. The resolvers of resolv.conf(5), as it is at the moment, are asked where boxd names none.
+func run(ctx context.Context, l *log.Logger) error {
+	cfg := resolve.Config{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
 	listens, err := unix.GetsockoptInt(first, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
 		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", first, err)
@@ -54,15 +45,15 @@ func run(ctx context.Context, args []string, l *log.Logger) error {
 	if listens == 0 {
 		conn, err := fdpass.FromFD(first, fdpass.MaxInline)
 		if err == nil {
-			counter.Serve(ctx, conn, resolver, l)
+			counter.Serve(ctx, conn, cfg, l)
 		}
 		return err
 	}
-	return accept(ctx, resolver, l)
+	return accept(ctx, cfg, l)
 }
 
 // accept serves whoever the socket of the unit lets connect: root.
-func accept(ctx context.Context, resolver *resolve.Resolver, l *log.Logger) error {
+func accept(ctx context.Context, cfg resolve.Config, l *log.Logger) error {
 	listener, err := fdpass.NewListener(first)
 	if err != nil {
 		return err
@@ -82,27 +73,12 @@ func accept(ctx context.Context, resolver *resolve.Resolver, l *log.Logger) erro
 		if err != nil {
 			return err
 		}
-		all.Go(func() { counter.Serve(ctx, conn, resolver, l) })
+		all.Go(func() { counter.Serve(ctx, conn, cfg, l) })
 	}
 }
 
 // dns is the port of name servers.
 const dns = 53
-
-func parseUpstreams(args []string) (list []netip.AddrPort, err error) {
-	for _, arg := range args {
-		at, err := netip.ParseAddrPort(arg)
-		if err != nil {
-			a, aerr := netip.ParseAddr(arg)
-			if aerr != nil {
-				return nil, errors.New("an argument is " + strconv.Quote(arg) + ": allowed is the address of a resolver, with a port or without")
-			}
-			at = netip.AddrPortFrom(a, dns)
-		}
-		list = append(list, at)
-	}
-	return list, nil
-}
 
 // maxResolvConf is how much of the file is read, in bytes; a longer one has no resolvers.
 const maxResolvConf = 64 << 10

@@ -31,15 +31,3 @@ func TestResolversOfTheHost(t *testing.T) {
 		t.Error(got)
 	}
 }
-
-func TestResolversThatAreNamed(t *testing.T) {
-	t.Parallel()
-	if got, err := parseUpstreams([]string{"9.9.9.9", "127.0.0.1:5353", "2620:fe::fe", "[2620:fe::fe]:5353"}); err != nil || fmt.Sprint(got) != "[9.9.9.9:53 127.0.0.1:5353 [2620:fe::fe]:53 [2620:fe::fe]:5353]" {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, bad := range []string{"", "dns.example", "9.9.9.9:", "9.9.9.9:99999", "-x"} {
-		if got, err := parseUpstreams([]string{bad}); err == nil {
-			t.Errorf("%q: %v", bad, got)
-		}
-	}
-}

@@ -26,12 +26,12 @@ func (l *launching) attachNetwork() (string, error) {
 	return "", nil
 }
 
-// network answers about the network of a living box.
-func (k *Keeper) network(req []string) (*isolation.Listed, error) {
+// network answers about the network of a living box. The files are the caller's.
+func (k *Keeper) network(req []string) (*isolation.Listed, []int, error) {
 	b, err := k.known(req[0])
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	words, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
-	return &isolation.Listed{Keys: words}, err
+	words, files, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
+	return &isolation.Listed{Keys: words}, files, err
 }

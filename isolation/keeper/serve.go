@@ -212,9 +212,10 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		}
 	case req.Network != nil:
 		var err error
-		if reply.Listed, err = k.network(req.Network); err != nil {
+		if reply.Listed, files, err = k.network(req.Network); err != nil {
 			reply.Failed = stepError(isolation.StepNetwork, err.Error(), err)
 		}
+		defer fdpass.CloseAll(files)
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)

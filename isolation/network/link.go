@@ -36,7 +36,11 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if words[0] != rule.Egress {
 		return "", &Failure{Reason: "network " + words[0] + " is none", Errno: unix.EINVAL}
 	}
-	rules, err := h.parse(words[1:])
+	as, words, err := readAsking(words[1:])
+	if err != nil {
+		return "", err
+	}
+	rules, err := h.parse(words)
 	if err != nil {
 		return "", err
 	}
@@ -61,11 +65,14 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	h.mu.Unlock()
 	resolvers := h.resolvers(up.six)
 	if err = l.build(space, up); err == nil {
-		err = writeBoxTable(int(space.Fd()), rules, resolvers)
+		err = writeBoxTable(int(space.Fd()), rules, resolvers, as)
 	}
 	if err != nil {
 		h.Remove(key)
 		return "", err
+	}
+	if as != 0 {
+		return resolvAt, nil
 	}
 	return resolvConf(resolvers), nil
 }
@@ -257,46 +264,56 @@ const (
 
 // Do answers about the network of a living box, or changes it. A change of rules is in force for connections that are
 // there already: it forgets the pins too.
-func (h *Host) Do(key string, pid int, alive func() bool, words []string) ([]string, error) {
+func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answer []string, files []int, err error) {
 	h.mu.Lock()
 	l := h.links[key]
 	h.mu.Unlock()
 	if l == nil {
-		return nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
+		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
 	if len(words) == 0 {
-		return nil, unix.EINVAL
+		return nil, nil, unix.EINVAL
 	}
 	if words[0] == WordLook {
-		return h.look(l)
+		answer, err = h.look(l)
+		return answer, nil, err
 	}
 	space, err := namespace(pid, alive)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer space.Close()
 	switch words[0] {
-	case WordRules:
-		rules, err := h.parse(words[1:])
-		if err != nil {
-			return nil, err
+	case WordSockets:
+		if answer, err = h.look(l); err == nil {
+			files, err = sockets(space)
 		}
-		return nil, writeBoxTable(int(space.Fd()), rules, h.resolvers(true))
+		return answer, files, err
+	case WordRules:
+		as, words, err := readAsking(words[1:])
+		if err != nil {
+			return nil, nil, err
+		}
+		rules, err := h.parse(words)
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as)
 	case WordPins:
 		if len(words) > pinsAtOnce {
-			return nil, unix.E2BIG
+			return nil, nil, unix.E2BIG
 		}
 		var pins []Pin
 		for _, text := range words[1:] {
 			p, err := ParsePin(text)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			pins = append(pins, p)
 		}
-		return nil, pin(space, pins)
+		return nil, nil, pin(space, pins)
 	}
-	return nil, unix.EINVAL
+	return nil, nil, unix.EINVAL
 }
 
 // look describes a link: its addresses in the box, and what has gone to the box and come from it.

@@ -40,7 +40,7 @@ func pinSet(t *nftables.Table, four bool) *nftables.Set {
 }
 
 // pins adds the sets, empty, and a rule for each that lets through what is in it.
-func (w *writer) pins() {
+func (w *writer) pins(as asking) {
 	for _, four := range []bool{true, false} {
 		set := pinSet(w.table, four)
 		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {
@@ -55,7 +55,7 @@ func (w *writer) pins() {
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
 			&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
 			&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-		}, accept())
+		}, as.remember(), accept())
 	}
 }
 

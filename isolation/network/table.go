@@ -147,7 +147,7 @@ const boxTable = "boxd"
 
 // writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
 // through for a moment.
-func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr) error {
+func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -159,6 +159,10 @@ func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr) error {
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())
 	w.neighbours()
+	w.goOn(as)
+	if as != 0 {
+		resolvers = nil
+	}
 	for _, a := range resolvers {
 		for _, p := range []uint8{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			w.rule(destination(netip.PrefixFrom(a, a.BitLen())), transport(p), ports(rule.Ports{First: 53, Last: 53}), accept())
@@ -177,7 +181,7 @@ func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr) error {
 			w.allow(r)
 		}
 	}
-	w.pins()
+	w.pins(as)
 	w.refuse()
 	if w.err != nil {
 		return w.err

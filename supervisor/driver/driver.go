@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/resolving"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -23,6 +24,7 @@ type Driver struct {
 	*client.Keeper
 	scopes *systemd.Scopes // nil: the keeper makes all groups
 	log    *slog.Logger
+	names  *resolving.Desk // nil: no names are resolved
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]kept
@@ -51,7 +53,7 @@ const patience = 20 * time.Second
 // error there is neither.
 func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
 	if d.scopes == nil || !spec.Grouped {
-		return d.Keeper.Launch(ctx, spec)
+		return d.launch(ctx, spec)
 	}
 	scope, err := d.start(ctx, systemd.ScopeName(spec.Key), &spec.Limits)
 	if err != nil {
@@ -60,7 +62,7 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	defer scope.letGo() // PID 1 of the box holds the scope by then
 	in := *spec
 	in.Scope = scope.group
-	box, err := d.Keeper.Launch(ctx, &in)
+	box, err := d.launch(ctx, &in)
 	if err != nil {
 		scope.letGo()
 		if serr := d.stop(ctx, spec.Key); serr != nil {
@@ -82,12 +84,16 @@ func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, 
 		d.limits[spec.Key] = kept{spec.Limits, spec.Work}
 		d.mu.Unlock()
 	}
+	if err == nil {
+		d.resume(spec) //nolint:contextcheck // the caller does not wait for it
+	}
 	return box, found, err
 }
 
 // End ends a box, as client.Keeper.End does, and its scope. Of a box that has ended it removes a scope
 // that is left.
 func (d *Driver) End(ctx context.Context, key string, removeWork bool) error {
+	d.forget(key)
 	err := d.Keeper.End(ctx, key, removeWork)
 	if d.scopes == nil || err != nil && !errors.Is(err, client.ErrKeeperGone) {
 		return err

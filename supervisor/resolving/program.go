@@ -19,7 +19,7 @@ import (
 const Nobody = 65534
 
 // Child starts the program, which ends with the connection. As root it runs as nobody.
-func Child(program string, args []string, stderr *os.File) func(context.Context) (*fdpass.Conn, error) {
+func Child(program string, stderr *os.File) func(context.Context) (*fdpass.Conn, error) {
 	return func(context.Context) (*fdpass.Conn, error) {
 		// By its descriptor: nobody need not be able to go where it lies.
 		exe, err := os.OpenFile(program, unix.O_PATH, 0)
@@ -34,7 +34,7 @@ func Child(program string, args []string, stderr *os.File) func(context.Context)
 		far := os.NewFile(uintptr(theirs), "boxd")
 		defer far.Close()
 		// It ends with its connection, not with a context.
-		cmd := exec.Command("/proc/self/fd/4", args...) //nolint:noctx // see above
+		cmd := exec.Command("/proc/self/fd/4") //nolint:noctx // see above
 		cmd.Args[0] = program
 		cmd.ExtraFiles = []*os.File{far, exe}
 		cmd.Stderr, cmd.Env, cmd.Dir = stderr, []string{}, "/"

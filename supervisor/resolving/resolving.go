@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,8 +26,13 @@ import (
 type Config struct {
 	// Connect connects to the program, and starts it where that is boxd's to do.
 	Connect func(context.Context) (*fdpass.Conn, error)
+	// Resolvers are asked for all boxes; none: those of the host.
+	Resolvers []netip.Addr
 	// Sockets opens the two sockets that a box asks at: for packets and for connections. They are the caller's.
-	Sockets func(ctx context.Context, key string) ([]int, error)
+	// six says that it has addresses of IPv6.
+	Sockets func(ctx context.Context, key string) (files []int, six bool, err error)
+	// Gone tells an error of Sockets that says that there is no such box any more.
+	Gone func(error) bool
 	// Pin lets a box connect to addresses, at the ports, for a time.
 	Pin func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error
 	// Denied is told what a box was refused. It must not block.
@@ -36,7 +42,6 @@ type Config struct {
 
 // Box is what the program is told of a box.
 type Box struct {
-	V6    bool
 	Rules *names.Rules
 	Reach []netip.Prefix // networks that it may connect to by rules of their own
 }
@@ -122,6 +127,9 @@ func (d *Desk) keep(ctx context.Context) {
 func (d *Desk) converse(ctx context.Context, conn *fdpass.Conn) {
 	conn.Patience = pinMost
 	defer conn.Close()
+	if body, err := talk.Encode(&talk.Request{Resolvers: d.cfg.Resolvers}); err != nil || len(d.cfg.Resolvers) > 0 && conn.Send(body) != nil {
+		return
+	}
 	d.mu.Lock()
 	d.conn = conn
 	keys := slices.Sorted(maps.Keys(d.boxes))
@@ -159,7 +167,9 @@ func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
 		case <-ctx.Done():
 		}
 	case m.Denied != nil:
-		d.cfg.Denied(m.Denied)
+		if sane(m.Denied) {
+			d.cfg.Denied(m.Denied)
+		}
 	case m.Ended != nil:
 		d.cfg.Log.Warn("names of a box are not resolved", "box", m.Ended.Key, "error", m.Ended.Error)
 		d.mu.Lock()
@@ -174,11 +184,19 @@ func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
 	}
 }
 
+// sane says that what was denied can be told: it is as short as names are, and in letters.
+func sane(m *talk.Denied) bool {
+	odd := func(text string) bool {
+		return len(text) > 1024 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	}
+	return !odd(m.Asked) && !odd(m.Setting) && !odd(m.Reason) && len(m.Addresses) <= 8
+}
+
 // handAgain hands in a box whose sockets may be open in a program that is just ending.
 func (d *Desk) handAgain(ctx context.Context, key string) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := d.hand(ctx, key)
-		if err == nil || errors.Is(err, errNone) {
+		if err == nil || errors.Is(err, errNone) || d.cfg.Gone(err) {
 			return
 		}
 		d.cfg.Log.Warn("names of a box are not resolved", "box", key, "error", err)
@@ -199,35 +217,39 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 	defer d.handing.Unlock()
 	d.mu.Lock()
 	e, conn := d.boxes[key], d.conn
-	var body []byte
-	err := errNone
-	if e != nil && conn != nil {
-		if e.at == conn {
-			d.mu.Unlock()
-			return nil
-		}
-		body, err = talk.Encode(&talk.Request{Add: e.message(key)})
-	}
+	known := e != nil && conn != nil && e.at == conn
 	d.mu.Unlock()
-	if err != nil {
-		return err
+	switch {
+	case known:
+		return nil
+	case e == nil || conn == nil:
+		return errNone
 	}
-	files, err := d.cfg.Sockets(ctx, key)
+	files, six, err := d.cfg.Sockets(ctx, key)
 	if err != nil {
 		return err
 	}
 	defer fdpass.CloseAll(files)
+	d.mu.Lock()
+	m := e.message(key)
+	e.at = conn // what changes from here on is sent behind it
+	d.mu.Unlock()
+	m.V6 = six
+	body, err := talk.Encode(&talk.Request{Add: m})
+	if err != nil {
+		return err
+	}
 	if err := conn.Send(body, files...); err != nil {
+		d.mu.Lock()
+		e.at = nil
+		d.mu.Unlock()
 		return fmt.Errorf("%w: %w", errNone, err)
 	}
-	d.mu.Lock()
-	e.at = conn
-	d.mu.Unlock()
 	return nil
 }
 
 func (b *Box) message(key string) *talk.Box {
-	m := &talk.Box{Key: key, V6: b.V6, Reach: b.Reach, Rules: []names.Spec{}}
+	m := &talk.Box{Key: key, Reach: b.Reach, Rules: []names.Spec{}}
 	for _, r := range b.Rules.All() {
 		m.Rules = append(m.Rules, r.Spec())
 	}
@@ -265,8 +287,22 @@ func (d *Desk) Add(ctx context.Context, key string, box Box) error {
 	}
 }
 
+// Restore is Add for a box that lives already: it does not wait.
+func (d *Desk) Restore(key string, box Box) {
+	d.mu.Lock()
+	d.boxes[key] = &entry{Box: box}
+	connected := d.conn != nil
+	d.mu.Unlock()
+	d.begin()
+	if connected {
+		d.all.Go(func() { d.handAgain(d.life(), key) })
+	}
+}
+
 // Change gives a box other rules. Whatever it was told before it may reach for as long as it was told.
 func (d *Desk) Change(key string, rules *names.Rules, reach []netip.Prefix) {
+	d.handing.Lock() // or it could come before what it changes
+	defer d.handing.Unlock()
 	d.mu.Lock()
 	e := d.boxes[key]
 	if e == nil {

@@ -83,7 +83,7 @@ func open(t *testing.T, ip [4]byte) *bench {
 	t.Helper()
 	b := &bench{t: t, at: upstream(t, ip), where: map[string]string{}, heard: make(chan struct{}, 100)}
 	b.desk = resolving.Open(resolving.Config{
-		Connect: b.connect, Sockets: b.sockets,
+		Connect: b.connect, Sockets: b.sockets, Gone: func(error) bool { return false },
 		Pin: func(_ context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -121,43 +121,43 @@ func (b *bench) connect(context.Context) (*fdpass.Conn, error) {
 	b.mu.Lock()
 	b.programs = append(b.programs, theirs)
 	b.mu.Unlock()
-	r := resolve.New(resolve.Config{Upstreams: func() []netip.AddrPort { return []netip.AddrPort{b.at} }})
-	b.all.Go(func() { counter.Serve(context.Background(), theirs, r, log.New(io.Discard, "", 0)) })
+	cfg := resolve.Config{Upstreams: func() []netip.AddrPort { return []netip.AddrPort{b.at} }}
+	b.all.Go(func() { counter.Serve(context.Background(), theirs, cfg, log.New(io.Discard, "", 0)) })
 	return conn, nil
 }
 
 // sockets opens those of a box, on loopback.
-func (b *bench) sockets(_ context.Context, key string) ([]int, error) {
+func (b *bench) sockets(_ context.Context, key string) ([]int, bool, error) {
 	if strings.HasPrefix(key, "gone") {
-		return nil, errors.New("no such box")
+		return nil, false, errors.New("no such box")
 	}
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer pc.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer l.Close()
 	var fds []int
 	for _, s := range []interface{ File() (*os.File, error) }{pc.(*net.UDPConn), l.(*net.TCPListener)} {
 		f, err := s.File()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		f.Close()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		fds = append(fds, fd)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.where[key] = pc.LocalAddr().String()
-	return fds, nil
+	return fds, false, nil
 }
 
 // ask asks as a box does; "" is no answer.
@@ -223,7 +223,7 @@ func TestABoxIsServed(t *testing.T) {
 	if got := strings.Join(b.pins, "; "); got != "one 151.101.0.223 tcp:443 1m10s; two 151.101.0.223 tcp:443 1m10s" {
 		t.Error(got)
 	}
-	if got := strings.Join(b.denials, "; "); got != `one name a.example.net { name = "a.example.net" }; two name pypi.org { name = "pypi.org" }` {
+	if got := strings.Join(b.denials, "; "); got != `one name a.example.net "a.example.net"; two name pypi.org "pypi.org"` {
 		t.Error(got)
 	}
 	b.refuse = errors.New("no")
@@ -318,12 +318,12 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		},
-		Sockets: b.sockets,
+		Sockets: b.sockets, Gone: func(error) bool { return false },
 		Pin: func(context.Context, string, []netip.Addr, []names.Opening, time.Duration) error {
 			pinned++
 			return nil
 		},
-		Denied: func(*talk.Denied) {}, Log: slog.New(slog.DiscardHandler),
+		Denied: func(d *talk.Denied) { t.Errorf("told: %+v", d) }, Log: slog.New(slog.DiscardHandler),
 	})
 	defer desk.Close()
 	if err := desk.Add(t.Context(), "one", resolving.Box{Rules: rules(t, "pypi.org")}); err != nil {
@@ -333,6 +333,15 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 	fdpass.CloseAll(files)
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, d := range []talk.Denied{{Key: "one", Asked: "a\x1b[2J"}, {Key: "one", Setting: strings.Repeat("x", 2000)}, {Key: "one", Asked: "a\nb"}, {Key: "one", Addresses: make([]netip.Addr, 9)}} {
+		body, err := talk.Encode(&talk.Report{Denied: &d})
+		if err == nil {
+			err = evil.Send(body)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	public, private := netip.MustParseAddr("151.101.0.223"), netip.MustParseAddr("10.0.0.1")
 	for i, tc := range []struct {

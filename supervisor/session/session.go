@@ -110,6 +110,7 @@ type Session struct {
 // Info is a consistent picture of a session.
 type Info struct {
 	ID         string
+	Box        string // the key of its box
 	Owner      string
 	OwnerUID   uint32
 	Hostname   string
@@ -139,7 +140,7 @@ func (s *Session) Info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := Info{
-		ID: s.ID, Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
+		ID: s.ID, Box: cmp.Or(s.boxKey, s.Key), Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
 		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
 	}
 	info.Expires, _ = s.expiryLocked()

@@ -62,3 +62,13 @@ func (c *Config) NetworkWords() []string {
 	}
 	return k.Words()
 }
+
+// Resolvers are those that are named for boxes.
+func (c *Config) Resolvers() (list []netip.Addr) {
+	for _, text := range c.Network.Resolvers {
+		if a, err := rule.Resolver(text); err == nil { // Check has read them
+			list = append(list, a)
+		}
+	}
+	return list
+}

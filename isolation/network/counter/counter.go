@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,9 @@ import (
 // MaxBoxes is how many there are at a time.
 const MaxBoxes = 4096
 
+// dns is the port of name servers.
+const dns = 53
+
 // patience is how long a boxd that does not listen is waited for.
 const patience = 10 * time.Second
 
@@ -32,6 +36,8 @@ type Counter struct {
 	conn     *fdpass.Conn
 	resolver *resolve.Resolver
 	log      *log.Logger
+
+	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has named; nil: none
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -46,10 +52,19 @@ type box struct {
 	done  chan struct{}
 }
 
-// Serve answers boxd until the connection or ctx ends, and then closes it and all that came by it.
-func Serve(ctx context.Context, conn *fdpass.Conn, resolver *resolve.Resolver, l *log.Logger) {
+// Serve answers boxd until the connection or ctx ends, and then closes it and all that came by it. cfg.Upstreams are
+// asked where boxd names no resolvers.
+func Serve(ctx context.Context, conn *fdpass.Conn, cfg resolve.Config, l *log.Logger) {
 	conn.Patience = patience
-	c := &Counter{conn: conn, resolver: resolver, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}}
+	c := &Counter{conn: conn, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}}
+	others := cfg.Upstreams
+	cfg.Upstreams = func() []netip.AddrPort {
+		if list := c.named.Load(); list != nil {
+			return *list
+		}
+		return others()
+	}
+	c.resolver = resolve.New(cfg)
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.all.Wait()
 	defer conn.Close()
@@ -84,6 +99,12 @@ func (c *Counter) handle(ctx context.Context, body []byte, files []int) error {
 			c.report(&talk.Report{Ended: &talk.Ended{Key: m.Add.Key, Error: err.Error()}})
 			return err
 		}
+	case len(m.Resolvers) > 0:
+		var list []netip.AddrPort
+		for _, a := range m.Resolvers {
+			list = append(list, netip.AddrPortFrom(a, dns))
+		}
+		c.named.Store(&list)
 	case m.Change != nil:
 		return c.change(m.Change)
 	case m.Remove != "":

@@ -234,3 +234,69 @@ func FuzzCompile(f *testing.F) {
 		}
 	})
 }
+
+func TestRulesAreWrittenAsText(t *testing.T) {
+	t.Parallel()
+	r, err := names.ReadAll("network_rules", []string{"PyPI.org", "*.Bücher.example  any 443 8000-8003", "* udp 443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, rule := range r.All() {
+		got = append(got, rule.String())
+	}
+	want := []string{"pypi.org tcp 80 443", "*.xn--bcher-kva.example any 443 8000-8003", "* udp 443"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	again, err := names.ReadAll("f", got)
+	if err != nil || again.Digest() != r.Digest() || len(r.Digest()) == 0 || len(r.Digest()) > 8 {
+		t.Errorf("%v, %q and %q", err, again.Digest(), r.Digest())
+	}
+	for _, text := range []string{"", " ", "a b", "a.org icmp", "a.org tcp 53", "a.org tcp x", "10.0.0.1", "1.1"} {
+		_, err := names.ReadAll("network_rules", []string{"a.org", text})
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "network_rules[1]" || f.Allowed == "" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for text, want := range map[string]bool{"pypi.org": true, "*": true, "10.0.0.0/8": false, "::/0 tcp": false, "a.org tcp 1/2": true, "10.0.0.1": true} {
+		if names.Written(text) != want {
+			t.Errorf("%q: %t", text, !want)
+		}
+	}
+}
+
+func TestARuleWithinAnother(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		r, o string
+		want bool
+	}{
+		{"pypi.org", "pypi.org", true},
+		{"a.pypi.org", "*.pypi.org", true},
+		{"pypi.org", "*.pypi.org", false},
+		{"*.pypi.org", "pypi.org", false},
+		{"*.a.org", "*.org", true},
+		{"*.org", "*.a.org", false},
+		{"*", "*", true},
+		{"*", "*.org", false},
+		{"*.org", "*", true},
+		{"pypi.org", "*", true},
+		{"*.xa.org", "*.a.org", false},
+		{"dns.google", "*", false},
+		{"dns.google", "dns.google", true},
+		{"a.org tcp 443", "a.org", true},
+		{"a.org tcp 8443", "a.org", false},
+		{"a.org udp 443", "a.org", false},
+		{"a.org", "a.org any 80 443", true},
+		{"a.org any", "a.org", false},
+	} {
+		r, err := names.ReadAll("f", []string{tc.r, tc.o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := r.All(); l[0].Within(&l[1]) != tc.want {
+			t.Errorf("%q within %q: %t", tc.r, tc.o, !tc.want)
+		}
+	}
+}

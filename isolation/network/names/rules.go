@@ -96,6 +96,9 @@ type Opening struct {
 	Port     uint16
 }
 
+// String is the form in which the keeper reads it.
+func (o Opening) String() string { return o.Protocol + " " + strconv.Itoa(int(o.Port)) }
+
 // Openings are those of several rules, each once.
 func Openings(rules []Rule) []Opening {
 	seen := map[Opening]bool{}

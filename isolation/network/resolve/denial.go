@@ -3,7 +3,6 @@
 package resolve
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -36,7 +35,7 @@ func notAllowed(name names.Name, asked string) Denial {
 	if name == "" {
 		return Denial{Reason: NotAllowed, Asked: strconv.QuoteToASCII(asked)}
 	}
-	return Denial{Reason: NotAllowed, Asked: string(name), Setting: fmt.Sprintf("{ name = %q }", name)}
+	return Denial{Reason: NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }
 
 func leadsAstray(name names.Name, to []netip.Addr) Denial {
@@ -44,7 +43,7 @@ func leadsAstray(name names.Name, to []netip.Addr) Denial {
 	var rules []string
 	for _, ip := range d.Addresses {
 		if !ip.Is4In6() {
-			rules = append(rules, fmt.Sprintf("{ cidr = %q }", netip.PrefixFrom(ip, ip.BitLen()).String()))
+			rules = append(rules, strconv.Quote(netip.PrefixFrom(ip, ip.BitLen()).String()))
 		}
 	}
 	d.Setting = strings.Join(rules, ", ")

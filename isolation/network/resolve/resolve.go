@@ -30,7 +30,7 @@ type Config struct {
 	MinTTL    time.Duration           // no pin is shorter, whatever the answer says; default 30 s
 	MaxTTL    time.Duration           // nor longer; default 30 min
 	Grace     time.Duration           // for how long a pin outlives what the box was told; default 10 s
-	InFlight  int                     // queries of all boxes at a time; default 512
+	InFlight  int                     // queries of all boxes at a time; default 2048, so that no few boxes can have them all
 	PerBox    int                     // queries of one box at a time; default 32
 	Rate      int                     // queries of one box per second, ten times as many at once; default 50
 	Idle      time.Duration           // for how long a connection of a box may be silent; default 10 s
@@ -82,7 +82,7 @@ func New(cfg Config) *Resolver {
 	if cfg.Upstreams == nil {
 		cfg.Upstreams = func() []netip.AddrPort { return nil }
 	}
-	number(&cfg.InFlight, 512)
+	number(&cfg.InFlight, 2048)
 	number(&cfg.PerBox, 32)
 	number(&cfg.Rate, 50)
 	return &Resolver{cfg: cfg, busy: make(chan struct{}, cfg.InFlight)}

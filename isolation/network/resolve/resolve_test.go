@@ -359,7 +359,7 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	if len(s.denials) != 9 { // each once; whose address it is is no denial
 		t.Errorf("%d denials: %+v", len(s.denials), s.denials)
 	}
-	if d := s.denials[0]; d.Reason != resolve.NotAllowed || d.Asked != "evil.example" || d.Setting != `{ name = "evil.example" }` {
+	if d := s.denials[0]; d.Reason != resolve.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
 		t.Errorf("%+v", d)
 	}
 	if d := s.denials[6]; d.Asked != `"a\x00.example.net."` || d.Setting != "" {
@@ -378,7 +378,7 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if len(s.denials) != 1 || s.denials[0].Reason != resolve.NotPublic || len(s.denials[0].Addresses) != 2 ||
-		s.denials[0].Setting != `{ cidr = "10.1.2.3/32" }, { cidr = "169.254.169.254/32" }` {
+		s.denials[0].Setting != `"10.1.2.3/32", "169.254.169.254/32"` {
 		t.Errorf("%+v", s.denials)
 	}
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" {

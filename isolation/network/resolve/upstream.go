@@ -20,7 +20,8 @@ import (
 
 // Bounds of what a resolver of the host may say.
 const (
-	maxAnswer  = 16 << 10
+	maxAnswer  = 16 << 10 // over TCP
+	maxPacket  = 4 << 10  // of which 512 bytes can be an answer
 	maxRecords = 256
 	maxAliases = 10 // names that lead to names
 	maxStrays  = 32 // packets that are no answer, while one waits for one
@@ -126,7 +127,7 @@ func (q *question) over(ctx context.Context, network string, at netip.AddrPort) 
 	if _, err := c.Write(q.msg); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, maxAnswer)
+	buf := make([]byte, maxPacket)
 	for range maxStrays {
 		n, err := c.Read(buf)
 		if err != nil {

@@ -17,6 +17,9 @@ import (
 // Egress is the network of a box whose programs connect to other hosts, by rules.
 const Egress = "egress"
 
+// Names begins the word behind it of a box with rules by name, see isolation/network.
+const Names = "names="
+
 // Protocols of a Rule.
 const (
 	TCP = "tcp"

@@ -18,6 +18,7 @@ import (
 // The conversation:
 //
 //	boxd                               boxnames
+//	Resolvers ───────────────────────►  asks these, if some are configured
 //	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on
 //	Change{box} ─────────────────────►  by these rules from now on
 //	Remove{key} ─────────────────────►  closes its sockets
@@ -30,6 +31,9 @@ import (
 
 // Request is a message from boxd; one of its fields is set.
 type Request struct {
+	// Resolvers are those that are asked for all boxes from now on; none are those of the host.
+	Resolvers []netip.Addr `json:"resolvers,omitempty"`
+
 	Add    *Box    `json:"add,omitempty"`
 	Change *Box    `json:"change,omitempty"`
 	Remove string  `json:"remove,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -19,15 +20,57 @@ const Field = "network_rules"
 // Public are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
 func Public() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
 
-// Read reads rules, see isolation/network/rule.
-func Read(texts []string) ([]rule.Rule, error) {
+// Rule is one by cidr, or by name.
+type Rule struct {
+	rule.Rule
+	ByName *names.Rule // nil: by cidr
+}
+
+// String is the form in which it is kept.
+func (r Rule) String() string {
+	if r.ByName != nil {
+		return r.ByName.String()
+	}
+	return r.Rule.String()
+}
+
+// Named reports whether the rule names what is blocked otherwise, which no rule by name does.
+func (r Rule) Named() bool { return r.ByName == nil && r.Rule.Named() }
+
+// within reports whether everything that r lets through, one of the rules of a profile does too. Where they lead
+// everywhere, a name leads nowhere else.
+func (r Rule) within(most []Rule) bool {
+	if r.ByName == nil {
+		return slices.ContainsFunc(most, func(m Rule) bool {
+			return m.ByName == nil && r.Within(m.Rule) && (m.Named() || !r.Named())
+		})
+	}
+	if slices.ContainsFunc(most, func(m Rule) bool { return m.ByName != nil && r.ByName.Within(m.ByName) }) {
+		return true
+	}
+	return !slices.ContainsFunc([]string{"0.0.0.0/0", "::/0"}, func(all string) bool {
+		everywhere, err := rule.New(all, r.ByName.Protocol, r.ByName.Spec().Ports)
+		return err != nil || !Rule{Rule: everywhere}.within(most)
+	})
+}
+
+// Read reads rules, see isolation/network/rule and isolation/network/names.
+func Read(texts []string) ([]Rule, error) {
 	if len(texts) > rule.Max {
 		return nil, fault.Field(Field, len(texts), fmt.Sprintf("at most %d", rule.Max))
 	}
-	rules := make([]rule.Rule, len(texts))
+	rules := make([]Rule, len(texts))
 	for i, text := range texts {
+		if names.Written(text) {
+			r, err := names.Read(fmt.Sprintf("%s[%d]", Field, i), text)
+			if err != nil {
+				return nil, err
+			}
+			rules[i].ByName = &r
+			continue
+		}
 		var err error
-		if rules[i], err = rule.Read(text); err != nil {
+		if rules[i].Rule, err = rule.Read(text); err != nil {
 			allowed := "a rule such as \"203.0.113.0/24 tcp 443 8000-8100\""
 			if r, ok := errors.AsType[*rule.Refusal](err); ok {
 				allowed = "a rule whose " + r.Part + " is " + r.Allowed
@@ -56,9 +99,8 @@ func Merge(profile string, its, asked []string, locked bool) ([]string, error) {
 	for i, r := range rules {
 		field := fmt.Sprintf("%s[%d]", Field, i)
 		setting := "profiles." + profile + "." + Field + " with " + strconv.Quote(r.String())
-		within := slices.ContainsFunc(most, func(m rule.Rule) bool { return r.Within(m) && (m.Named() || !r.Named()) })
 		switch {
-		case within:
+		case r.within(most):
 		case r.Named():
 			return nil, fault.Field(field, r, "no network of the host, its neighbours or a cloud's metadata, unless the profile names it").Of(fault.Denied).
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})

@@ -28,7 +28,10 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		{[]string{"9.9.9.9/32"}, true, nil, fault.Denied, "network_rules[0]"},
 		{[]string{"8.8.8.8/32", "10.1.2.0/24 tcp 444"}, false, nil, fault.Denied, "network_rules[1]"},
 		{[]string{"10.0.0.0/8 tcp 443"}, false, nil, fault.Denied, "network_rules[0]"},
-		{[]string{"x"}, false, nil, fault.Invalid, "network_rules[0]"},
+		{[]string{"x y"}, false, nil, fault.Invalid, "network_rules[0]"},
+		{[]string{"9.9.9.9/32", "a.org tcp 53"}, false, nil, fault.Invalid, "network_rules[1]"},
+		{[]string{"Pypi.org", "*.a.org any 443"}, false, []string{"pypi.org tcp 80 443", "*.a.org any 443"}, 0, ""},
+		{[]string{"pypi.org"}, true, nil, fault.Denied, "network_rules[0]"},
 		{[]string{"1.1.1.1/32  tcp"}, false, nil, fault.Invalid, "network_rules[0]"},
 	} {
 		got, err := Merge("p", its, c.asked, c.locked)
@@ -43,6 +46,24 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 	// What lies within the public internet by its numbers alone is not named by it.
 	if _, err := Merge("p", Public(), []string{"169.254.169.254/32"}, false); fault.KindOf(err) != fault.Denied {
 		t.Errorf("the metadata service: %v", err)
+	}
+	// Where the profile leads everywhere, a name leads nowhere else; and to what it names, no further.
+	for _, c := range []struct {
+		its    []string
+		asked  string
+		denied bool
+	}{
+		{Public(), "pypi.org", false},
+		{Public(), "pypi.org any 443", true},
+		{Public()[:1], "pypi.org", true},
+		{[]string{"*.a.org tcp 443"}, "x.a.org tcp 443", false},
+		{[]string{"*.a.org tcp 443"}, "a.org tcp 443", true},
+		{[]string{"*.a.org tcp 443"}, "x.a.org", true},
+		{[]string{"*.a.org"}, "1.2.3.4/32 tcp 443", true},
+	} {
+		if _, err := Merge("p", c.its, []string{c.asked}, true); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
+			t.Errorf("%q of %q: %v", c.asked, c.its, err)
+		}
 	}
 	got := Named(slices.Concat(its, its, slices.Repeat([]string{"10.0.0.0/8 tcp 443"}, 100), []string{"10.1.2.0/24", "10.1.2.0/24 tcp", "bad"}))
 	if len(got) != 3 || got[0].String() != "10.0.0.0/8 tcp 443" || got[1].String() != its[0] || got[2].String() != "10.1.2.0/24 tcp" {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/resolving"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// namesSocket is that of boxnames.socket, in the runtime directory.
+const namesSocket = "names.sock"
+
+// openBoxes opens the driver, which has names of boxes resolved. told is set to whom denials of theirs are told.
+func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
+	boxes, end = driver.Direct(keeper), func() {}
+	if cfg.Groups.Driver == config.DriverSystemd {
+		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
+		boxes, end = driver.Scoped(keeper, scopes, seen.log), scopes.Close
+	}
+	told = &atomic.Pointer[supervisor.Supervisor]{}
+	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *talk.Denied) { //nolint:contextcheck // it ends with StopResolving
+		if v := told.Load(); v != nil {
+			tellDenied(context.WithoutCancel(ctx), v, seen.Events, d)
+		}
+	}, seen.log)
+	closeScopes := end
+	return boxes, told, func() { boxes.StopResolving(); closeScopes() }
+}
+
+// namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
+func namesProgram(cfg *config.Config) func(context.Context) (*fdpass.Conn, error) {
+	if cfg.Daemon.Keeper == config.KeeperExternal {
+		return resolving.At(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
+	}
+	return func(ctx context.Context) (*fdpass.Conn, error) {
+		own, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find boxnames: %w", err)
+		}
+		return resolving.Child(filepath.Join(filepath.Dir(own), "boxnames"), os.Stderr)(ctx)
+	}
+}
+
+// tellDenied makes an event of what a box was refused.
+func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, d *talk.Denied) {
+	for _, i := range v.Sessions(supervisor.Principal{}, true) {
+		if i.Box != d.Key {
+			continue
+		}
+		detail := "the name " + d.Asked + " is allowed by no rule"
+		if len(d.Addresses) > 0 {
+			var list []string
+			for _, a := range d.Addresses {
+				list = append(list, a.String())
+			}
+			detail = "the name " + d.Asked + " leads to " + strings.Join(list, ", ") + ", not public"
+		}
+		if d.Setting != "" {
+			detail += "; network_rules with " + d.Setting + " would allow it"
+		}
+		log.Add(ctx, events.Event{Type: events.Denied, Session: i.ID, Owner: i.Owner, Reason: string(fault.LayerNetwork), Detail: detail})
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+	"github.com/boxd-dev/boxd/supervisor/resolving"
+)
+
+// Resolve has the names of boxes with rules by name resolved, by the program that connect leads to, which asks the
+// resolvers, or those of the host if there are none. denied is told what
+// they are refused. It is called once, before the first box; StopResolving ends it.
+func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), resolvers []netip.Addr, denied func(*talk.Denied), log *slog.Logger) {
+	d.names = resolving.Open(resolving.Config{
+		Connect: connect, Resolvers: resolvers, Denied: denied, Log: log, Gone: isGone, Sockets: d.sockets,
+		Pin: func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error {
+			return d.pin(ctx, key, to, at, int64(life/time.Second))
+		},
+	})
+}
+
+// Words of the keeper about names, as isolation/network has them: that is not linked here.
+const (
+	wordSockets = "sockets"
+	wordPins    = "pins"
+	pinsAtOnce  = 200
+)
+
+// sockets opens what a box with rules by name asks at.
+func (d *Driver) sockets(ctx context.Context, key string) (files []int, six bool, err error) {
+	words, files, err := d.Network(ctx, key, []string{wordSockets})
+	if err == nil && len(files) != 2 {
+		fdpass.CloseAll(files)
+		err = fmt.Errorf("sockets: %w", isolation.ErrMalformed)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, word := range words {
+		addr, err := netip.ParseAddr(word)
+		six = six || err == nil && addr.Is6()
+	}
+	return files, six, nil
+}
+
+// pin lets a box connect to addresses.
+func (d *Driver) pin(ctx context.Context, key string, to []netip.Addr, at []names.Opening, seconds int64) error {
+	var words []string
+	for _, a := range to {
+		for _, o := range at {
+			words = append(words, fmt.Sprintf("%s %s %d", a, o, seconds))
+		}
+	}
+	for some := range slices.Chunk(words, pinsAtOnce) {
+		_, files, err := d.Network(ctx, key, append([]string{wordPins}, some...))
+		fdpass.CloseAll(files)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isGone reports whether an error says that a box has ended, or has no network.
+func isGone(err error) bool { return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENONET) }
+
+// StopResolving ends what Resolve has begun.
+func (d *Driver) StopResolving() {
+	if d.names != nil {
+		d.names.Close()
+	}
+}
+
+// split takes the rules by name out of a specification: the keeper is told that there are some, and no more. byName is
+// nil if there are none.
+func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err error) {
+	var texts, others []string
+	byName = &resolving.Box{}
+	for i, text := range spec.Network {
+		switch {
+		case i == 0:
+		case names.Written(text):
+			texts = append(texts, text)
+		default:
+			others = append(others, text)
+			if r, err := rule.Parse(text); err == nil && r.Named() {
+				byName.Reach = append(byName.Reach, r.To)
+			}
+		}
+	}
+	if len(texts) == 0 {
+		return spec, nil, nil
+	}
+	if byName.Rules, err = names.ReadAll("network_rules", texts); err != nil {
+		return nil, nil, err
+	}
+	own := *spec
+	own.Network = append([]string{spec.Network[0], rule.Names + byName.Rules.Digest()}, others...)
+	return &own, byName, nil
+}
+
+// launch starts a box by the keeper, and has its names resolved.
+func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
+	in, byName, err := split(spec)
+	if err != nil {
+		return nil, err
+	}
+	if byName != nil && d.names == nil {
+		return nil, fault.Errorf(fault.Unsupported, "rules by name: boxd resolves no names").WithHint("name networks instead")
+	}
+	box, err := d.Keeper.Launch(ctx, in)
+	if err != nil || byName == nil {
+		return box, err
+	}
+	if err := d.names.Add(ctx, spec.Key, *byName); err != nil {
+		box.Close()
+		if eerr := d.Keeper.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil && d.log != nil {
+			d.log.Warn("box whose names are not resolved", "error", eerr)
+		}
+		return nil, err
+	}
+	return box, nil
+}
+
+// resume has the names of a box resolved that was taken over. It lives without them until the program is there.
+func (d *Driver) resume(spec *isolation.Spec) {
+	if _, byName, err := split(spec); err == nil && byName != nil && d.names != nil {
+		d.names.Restore(spec.Key, *byName)
+	}
+}
+
+// forget has the names of a box resolved no more.
+func (d *Driver) forget(key string) {
+	if d.names != nil {
+		d.names.Remove(key)
+	}
+}

@@ -51,6 +51,7 @@ func run(ctx context.Context) error {
 	streamRounds := flag.Int("streams", 5, "measurements of each way to carry a stream; 0 leaves those out")
 	turns := flag.Int("turns", 5, "turns of a user alone and beside a crowd; 0 leaves those out")
 	only := flag.String("only", "", "measure cases alone whose name has this `text`, and the floor")
+	sessions := flag.Int("langbot", 0, "that many sessions of LangBot are counted, after 20 and 200 commands at once; 0 leaves those out")
 	clients := flag.Int("crowd", 0, "be that many clients of one user; for bench itself")
 	socket := flag.String("socket", "", "of the boxd they are clients of")
 	rounds := flag.Int("rounds", 200, "measurements of each case")
@@ -92,6 +93,11 @@ func run(ctx context.Context) error {
 	if err := report(os.Stdout, b.cases); err != nil {
 		return err
 	}
+	if *sessions > 0 {
+		if err := b.langbotCrowd(ctx, os.Stdout, *sessions); err != nil {
+			return err
+		}
+	}
 	if *turns > 0 {
 		if err := b.others(ctx, *turns, 64); err != nil {
 			return err
@@ -108,6 +114,7 @@ type bench struct {
 	bin, dir string
 	daemons  []*exec.Cmd
 	cases    []*measure
+	langbot  string         // address of LangBot's dialect
 	client   *client.Client // of the daemon that has the session "bench"
 }
 
@@ -180,7 +187,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
 	}
-	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx, without)); err != nil {
+	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx, without), b.langbotCases(ctx)); err != nil {
 		return err
 	}
 	if err := b.addCommand(ctx, "boxd: boxctl run, the whole program", filepath.Join(b.bin, "boxctl"),

@@ -66,9 +66,9 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 	const most = 200
 	runs := most
 	if boxtest.Grouped() {
-		runs = 60 // an emulated machine takes as long for them
+		runs = 40 // an emulated machine takes as long for them
 	}
-	d := boxtest.Start(t)
+	d := boxtest.Start(t, "[profiles.default]\nmax_timeout = \"1h\"")
 	d.Warm()
 	before, held := d.Look(), holds(t, d)
 	var all sync.WaitGroup
@@ -80,7 +80,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 		all.Go(func() {
 			defer gate.Close()
 			var stdout, stderr bytes.Buffer
-			cmd := boxctlOf(t, d, "run", "--timeout", "2m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
+			cmd := boxctlOf(t, d, "run", "--timeout", "30m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
 				fmt.Sprint(i), fmt.Sprint(i%100))
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = gate, &stdout, &stderr
 			_ = cmd.Run() // its code says it all

@@ -217,9 +217,9 @@ func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	d := boxtest.Start(t)
 	create(t, d, api.SessionRequest{ID: "s1"})
 	create(t, d, api.SessionRequest{ID: "s2"})
-	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 100000"), Timeout: duration("1s")})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 100000"), Timeout: duration("5s")})
 	c.hears(t, "1\n")
-	succeeds(t, d, "s2", sh("sleep 23")) // a second, and what PID 1 gets to report the end
+	succeeds(t, d, "s2", sh("sleep 27")) // its five seconds, and what PID 1 gets to report the end
 	rest, err := io.ReadAll(c.out)
 	if r := <-c.result; err != nil || c.err != nil || r.Status != "exited" || len(rest) != int(r.Output[0].Bytes)-2 {
 		t.Errorf("%d bytes, %v, %v, %+v", len(rest), err, c.err, r)

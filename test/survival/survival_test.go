@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -217,7 +218,7 @@ func (l *load) execute(n int) {
 func (l *load) stream() {
 	for !l.stopped() {
 		var out strings.Builder
-		req := &api.ExecRequest{Command: new("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.05; done; exit 7")}
+		req := &api.ExecRequest{Command: new("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.05; done; exit 7"), Timeout: new(quantity.Duration(2 * time.Minute))}
 		r, err := l.d.ExecStream(l.t.Context(), "s1", req, client.Stdio{Stdout: &out, Stderr: os.Stderr}, nil)
 		if err != nil && out.Len() == 0 {
 			<-time.After(5 * time.Millisecond)

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// bareClient speaks just enough HTTP: what is measured with it is boxd.
+type bareClient struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func newBareClient(socket string) (*bareClient, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &bareClient{conn: conn, in: bufio.NewReader(conn)}, nil
+}
+
+// exec runs the program in a session and checks that the answer tells of exit code 0.
+func (c *bareClient) exec(session string) error {
+	return c.expect("/v1/sessions/"+session+"/exec", `{"argv":["`+program+`"]}`, `"exit_code":0`)
+}
+
+// expect makes a request and checks that its answer has some text.
+func (c *bareClient) expect(path, body, text string) error {
+	_, err := fmt.Fprintf(c.conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	if err != nil {
+		return err
+	}
+	length := 0
+	for {
+		line, err := c.in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if value, ok := strings.CutPrefix(line, "Content-Length: "); ok {
+			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+				return err
+			}
+		}
+		if line == "\r\n" {
+			break
+		}
+	}
+	answer := make([]byte, length)
+	if _, err := io.ReadFull(c.in, answer); err != nil {
+		return err
+	}
+	if !bytes.Contains(answer, []byte(text)) {
+		return fmt.Errorf("answer %s", answer)
+	}
+	return nil
+}

@@ -204,6 +204,20 @@ func serve(t *testing.T, cfg resolve.Config, v6 bool, specs ...names.Spec) *serv
 	return s
 }
 
+// refused returns what was refused so far.
+func (s *served) refused() []resolve.Denial {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.denials)
+}
+
+// pinned returns the pins so far.
+func (s *served) pinned() []resolve.Pin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pins)
+}
+
 // send sends bytes and returns what comes back; nil if nothing comes in a short time.
 func send(t *testing.T, network, to string, msg []byte, patience time.Duration) []byte {
 	t.Helper()
@@ -335,8 +349,8 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 			if other := tc.kind != dnsmessage.TypeA && tc.kind != dnsmessage.TypeAAAA; other && len(u.questions()) > 0 {
 				t.Errorf("the host's resolver was asked %q", u.questions())
 			}
-			if len(s.denials) > 0 {
-				t.Errorf("%+v", s.denials)
+			if len(s.refused()) > 0 {
+				t.Errorf("%+v", s.refused())
 			}
 		})
 	}
@@ -356,13 +370,13 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	if q := u.questions(); len(q) > 0 {
 		t.Errorf("the host's resolver was asked %q", q)
 	}
-	if len(s.denials) != 9 { // each once; whose address it is is no denial
-		t.Errorf("%d denials: %+v", len(s.denials), s.denials)
+	if len(s.refused()) != 9 { // each once; whose address it is is no denial
+		t.Errorf("%d denials: %+v", len(s.refused()), s.refused())
 	}
-	if d := s.denials[0]; d.Reason != resolve.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
+	if d := s.refused()[0]; d.Reason != resolve.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
 		t.Errorf("%+v", d)
 	}
-	if d := s.denials[6]; d.Asked != `"a\x00.example.net."` || d.Setting != "" {
+	if d := s.refused()[6]; d.Asked != `"a\x00.example.net."` || d.Setting != "" {
 		t.Errorf("%+v", d)
 	}
 }
@@ -377,9 +391,9 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 	if got := s.takePins(); !slices.Equal(got, []string{"a.org 1m10s 151.101.0.223"}) {
 		t.Errorf("%q", got)
 	}
-	if len(s.denials) != 1 || s.denials[0].Reason != resolve.NotPublic || len(s.denials[0].Addresses) != 2 ||
-		s.denials[0].Setting != `"10.1.2.3/32", "169.254.169.254/32"` {
-		t.Errorf("%+v", s.denials)
+	if len(s.refused()) != 1 || s.refused()[0].Reason != resolve.NotPublic || len(s.refused()[0].Addresses) != 2 ||
+		s.refused()[0].Setting != `"10.1.2.3/32", "169.254.169.254/32"` {
+		t.Errorf("%+v", s.refused())
 	}
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" {
 		t.Error(got)
@@ -555,7 +569,7 @@ func TestLongAnswers(t *testing.T) {
 	if m := ask(t, "tcp", s.tcp, name, dnsmessage.TypeAAAA); len(m.Answers) != 16 || m.Truncated {
 		t.Errorf("%d answers", len(m.Answers))
 	}
-	for _, p := range s.pins {
+	for _, p := range s.pinned() {
 		if len(p.Addresses) != 16 {
 			t.Errorf("%d pins", len(p.Addresses))
 		}

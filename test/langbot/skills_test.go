@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // skillRoot is where the skills of a Workspace are said to be.
@@ -365,6 +366,14 @@ func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
 	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"again"}}`, nil)
 	c.says(lent("s"), "tail -n1 .skills/s/SKILL.md", "again")
 	missing("s false")
+	many := []string{"s"}
+	for i := range 3 * policy.MaxSkills {
+		many = append(many, fmt.Sprint("many", i))
+	}
+	c.says(lent(many...), "tail -n1 .skills/s/SKILL.md; ls /skills", "again\ns")
+	if list, err := b.Sessions(t.Context(), true); err != nil || len(list) != 1 || len(list[0].Skills) != policy.MaxSkills {
+		t.Errorf("not as many as a session can have: %v, %v", list, err)
+	}
 }
 
 func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/activation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // link makes links to skills where LangBot wants them, as the user of the box: pairs of what a link leads to, and where
@@ -28,7 +29,11 @@ exit ${bad:-0}`
 // anything else. What is not there is named in the log and in the session, and never fails it.
 func (b *Boxes) lend(ctx context.Context, s *supervisor.Session, spec *model.Spec) error {
 	var names, links []string
-	for _, k := range spec.Skills {
+	for i, k := range spec.Skills {
+		if len(names) == policy.MaxSkills {
+			b.Log.Warn("a session has no more skills than it can have", "session", s.ID, "has", len(names), "passed_over", len(spec.Skills)-i)
+			break
+		}
 		if !slices.Contains(names, k.Name) {
 			names = append(names, k.Name)
 		}

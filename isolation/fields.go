@@ -60,6 +60,7 @@ func (e *encoder) spec(s *Spec) {
 		e.mount(&s.Mounts[i])
 	}
 	e.strs(s.Network)
+	e.str(s.Image)
 }
 
 func (d *decoder) spec() *Spec {
@@ -73,6 +74,7 @@ func (d *decoder) spec() *Spec {
 		s.Mounts = append(s.Mounts, d.mount())
 	}
 	s.Network = d.strs()
+	s.Image = d.str()
 	return s
 }
 

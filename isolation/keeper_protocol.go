@@ -44,7 +44,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 10
+const KeeperVersion = 11
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -82,19 +82,18 @@ const (
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
 // the flags.
 type KeeperRequest struct {
-	Req    uint32
-	Hello  uint32 // version, when it is a greeting
-	Launch *Spec
-	End    *EndBox
-	Limits *SetLimits
-	Check  bool
-	Look   bool
-	Leave  bool
-	Quit   bool
-	List   *List
-	Adopt  *Adopt
-	Dress  *Dress
-
+	Req     uint32
+	Hello   uint32 // version, when it is a greeting
+	Launch  *Spec
+	End     *EndBox
+	Limits  *SetLimits
+	Check   bool
+	Look    bool
+	Leave   bool
+	Quit    bool
+	List    *List
+	Adopt   *Adopt
+	Dress   *Dress
 	Reclaim *Reclaim
 	Mount   *ChangeMount
 	Space   *Space
@@ -113,7 +112,8 @@ type Adopt struct{ Key string }
 // EndBox asks for the end of a box.
 type EndBox struct {
 	Key        string
-	RemoveWork bool // the managed workspace goes too
+	RemoveWork bool   // the managed workspace goes too
+	Tree       string // or becomes the tree of an image, of this name; without Key that tree is removed (EBUSY: a box has it)
 }
 
 // SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those
@@ -189,19 +189,17 @@ const (
 func (m *KeeperRequest) Encode() []byte {
 	switch {
 	case m.Launch != nil:
-		e := message(msgLaunch)
-		e.u32(m.Req)
+		e := m.begin(msgLaunch)
 		e.spec(m.Launch)
 		return e.b
 	case m.End != nil:
-		e := message(msgEnd)
-		e.u32(m.Req)
+		e := m.begin(msgEnd)
 		e.str(m.End.Key)
 		e.bool(m.End.RemoveWork)
+		e.str(m.End.Tree)
 		return e.b
 	case m.Limits != nil:
-		e := message(msgSetLimits)
-		e.u32(m.Req)
+		e := m.begin(msgSetLimits)
 		e.str(m.Limits.Key)
 		e.limits(&m.Limits.Limits)
 		e.u64(m.Limits.Work.Bytes)
@@ -216,13 +214,11 @@ func (m *KeeperRequest) Encode() []byte {
 	case m.Reclaim != nil:
 		return m.about(msgReclaim, m.Reclaim.Key)
 	case m.Mount != nil:
-		e := message(msgChangeMount)
-		e.u32(m.Req)
+		e := m.begin(msgChangeMount)
 		e.changeMount(m.Mount)
 		return e.b
 	case m.Space != nil:
-		e := message(msgSpace)
-		e.u32(m.Req)
+		e := m.begin(msgSpace)
 		e.space(m.Space)
 		return e.b
 	case m.Network != nil:
@@ -243,9 +239,14 @@ func (m *KeeperRequest) Encode() []byte {
 	return e.b
 }
 
-func (m *KeeperRequest) about(kind uint8, what ...string) []byte {
+func (m *KeeperRequest) begin(kind uint8) *encoder {
 	e := message(kind)
 	e.u32(m.Req)
+	return e
+}
+
+func (m *KeeperRequest) about(kind uint8, what ...string) []byte {
+	e := m.begin(kind)
 	for _, text := range what {
 		e.str(text)
 	}
@@ -264,7 +265,7 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		m.Launch = d.spec()
 	case msgEnd:
 		m.Req = d.u32()
-		m.End = &EndBox{Key: d.str(), RemoveWork: d.bool()}
+		m.End = &EndBox{Key: d.str(), RemoveWork: d.bool(), Tree: d.str()}
 	case msgSetLimits:
 		m.Req = d.u32()
 		m.Limits = &SetLimits{Key: d.str(), Limits: d.limits(), Work: Quota{d.u64(), d.u64()}}

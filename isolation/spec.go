@@ -67,6 +67,7 @@ type Spec struct {
 	Lent        []string      // spaces that it may only read, each its key and behind it the target
 	Mounts      []Mount
 	Network     []string // rule.Egress and the rules of it, see isolation/network/rule; none: no network
+	Image       string   // the tree of an image of the store; "": the host's programs
 }
 
 // Quota bounds a directory on disk and all below it. Neither number is zero, or both are.
@@ -128,6 +129,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
+	case s.Image != "" && !ValidTree(s.Image):
+		return &Refusal{"image", s.Image, "the name of a tree of the store"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:

@@ -125,7 +125,6 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 		{"Restart", "policy", "../supervisor/process", "Restart", ""},
 		{"SessionRequest", "network", "../supervisor/policy", "Network", ""},
 		{"SessionRequest", "oom", "../supervisor/policy", "OOM", ""},
-		{"SessionRequest", "image", "../supervisor/policy", "Image", ""},
 		{"Mount", "mode", "../supervisor/policy", "Mount", ""},
 		{"Profile", "leftovers", "../supervisor/policy", "Leftovers", ""},
 	} {

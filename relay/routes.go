@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/files"
 	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
+	"github.com/boxd-dev/boxd/relay/images"
 	"github.com/boxd-dev/boxd/relay/logs"
 	"github.com/boxd-dev/boxd/relay/mounts"
 	"github.com/boxd-dev/boxd/relay/processes"
@@ -96,6 +97,11 @@ func routes() []route.Route {
 		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
 		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
 		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
+		line("GET /v1/images", access.Viewer, "", images.List),
+		line("POST /v1/images", access.Operator, "name form", images.Import),
+		line("POST /v1/images/prune", access.Operator, "", images.Prune),
+		line("GET /v1/images/{image}", access.Viewer, "", images.Get),
+		line("DELETE /v1/images/{image}", access.Operator, "", images.Delete),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),
@@ -172,6 +178,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Skill
 		case "{workspace}":
 			id = &p.Workspace
+		case "{image}":
+			id = &p.Image
 		case "{principal}":
 			id = &p.Principal
 		case asked[i]:

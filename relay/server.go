@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
@@ -31,6 +32,8 @@ type Config struct {
 	Gate *gate.Gate
 	// Skills keeps skills.
 	Skills *skills.Store
+	// Images keeps images.
+	Images *images.Store
 	// Settings tells what is in force of the configuration.
 	Settings func() ([]api.Setting, error)
 	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
@@ -59,7 +62,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
+	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
 	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
 }
 

@@ -67,7 +67,7 @@ func (v *Supervisor) claim(w *want) (*Session, bool, error) {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
+		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
 	v.sessions[key] = s
 	v.starting++

@@ -116,7 +116,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 				all = append(all, box)
 				continue
 			}
-			v.Skills.Again(key, r.Skills)
+			v.Skills.Again(key, r.Settings.Root, r.Skills)
 			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 		sessions[box] = key

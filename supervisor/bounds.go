@@ -44,6 +44,9 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if err = w.held.Hold(&w.settings, req); err != nil {
 		return w, err
 	}
+	if w.settings.Root, err = v.Skills.Root(w.settings.Image); err != nil {
+		return w, err
+	}
 	if err = mounts.Leads(&w.held, w.settings.Mounts); err != nil {
 		return w, err
 	}

@@ -159,7 +159,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	}
 	v.cfg.Store(&cfg)
 	v.ledger.SetKeep(cfg.Usage.KeepDays)
-	v.setWarm()
+	v.SetWarm()
 	v.line.Wake()
 	v.execs.Wake()
 	return nil

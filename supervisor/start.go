@@ -156,8 +156,8 @@ func (v *Supervisor) quiet() bool {
 	return starting == 0 && v.line.Len() == 0 && v.hostRoom() == nil && v.boxes.Present()
 }
 
-// setWarm tells the pool what is wanted ahead of need.
-func (v *Supervisor) setWarm() {
+// SetWarm tells the pool what is wanted ahead of need.
+func (v *Supervisor) SetWarm() {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
 	host := v.host
@@ -169,6 +169,9 @@ func (v *Supervisor) setWarm() {
 		}
 		settings, _, err := cfg.Merge(&policy.Request{Profile: name})
 		var by map[string]policy.Mechanism
+		if err == nil {
+			settings.Root, err = v.Skills.Root(settings.Image)
+		}
 		if err == nil {
 			by, err = cfg.Enforcement(&settings, host)
 		}

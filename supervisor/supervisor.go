@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/gate"
+	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -37,6 +38,7 @@ import (
 type Parts struct {
 	Boxes    *driver.Driver
 	Skills   *skills.Store
+	Images   *images.Store
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -118,7 +120,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.Skills = activation.New(v.boxes, parts.Skills, v.writeRecord, v.log)
+	v.Skills = activation.New(v.boxes, parts.Skills, parts.Images, v.writeRecord, v.log)
 	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
@@ -145,7 +147,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		v.Close()
 		return nil, err
 	}
-	v.setWarm()
+	v.SetWarm()
 	v.work.Go(func() { v.reap(v.life) })
 	v.work.Go(func() { v.ledger.Run(v.life, v.readings) })
 	v.work.Go(func() { v.line.Run(v.life) })
@@ -243,7 +245,7 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.Current()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.Environment(), command.Environment(s.Made(), req.Env)) {
+	if req.Env != nil && !slices.Equal(s.Environment(), command.Environment(s.Made(), settings.Root, req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names

@@ -36,13 +36,13 @@ layer() { # NAME COMMAND...
 
 # Packages whose tests start boxes; all others need neither root nor a particular kernel, but for
 # test/install, test/host and test/limits, which only the virtual machine has everything for.
-boxes='./test/boxes/... ./test/sessions/... ./test/abuse ./test/survival ./test/network ./test/api ./test/langbot ./cmd/boxctl'
+boxes='./test/boxes/... ./test/sessions/... ./test/images ./test/abuse ./test/survival ./test/network ./test/api ./test/langbot ./cmd/boxctl'
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
 pure() {
 	need gcc 'gcc libc6-dev' && need man man-db && need groff groff-base && need mandoc mandoc && need zsh zsh && need fish fish || return
 	local all
-	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/network -e /test/api -e /test/langbot -e /test/host -e /test/install -e /test/packages -e '/cmd/boxctl$') || return
+	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/images -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/network -e /test/api -e /test/langbot -e /test/host -e /test/install -e /test/packages -e '/cmd/boxctl$') || return
 	BOXD_TEST_STRICT=1 CGO_ENABLED=1 test/again.sh go test -race -shuffle=on -timeout 10m $all -run
 }
 

@@ -72,7 +72,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		req.Code = &f.code
 		given++
 	}
-	if given != 1 {
+	if given != 1 && (given > 0 || !f.set.Changed("image")) { // which may say what runs
 		errs = append(errs, errors.New("give one of: a program with its arguments, --command, --code with --language"))
 	}
 	if f.env != nil {
@@ -101,6 +101,7 @@ read from only with -i. With --here the directory boxctl is in is the workspace:
 there stays, and is yours.`,
 		Example: `  boxctl run -- python3 -c 'print(6*7)'
   boxctl run --here -- make test
+  boxctl run --image python:3.12 -- python3 -V
   boxctl run -it -- bash
   boxctl run -c 'ls -la | head' < input.txt
   boxctl run --language python --code 'import sys; print(sys.version)'`,

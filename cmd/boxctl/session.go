@@ -38,7 +38,7 @@ type sessionFlags struct {
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` to start from")
-	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from")
+	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from: host, or one of boxctl images ls")
 	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
 	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")

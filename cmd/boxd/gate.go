@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/access/grants"
 	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 )
@@ -63,9 +65,12 @@ func applyTo(policies func(policy.Config) error, door *gate.Gate, started *confi
 	}
 }
 
-// sweep removes what an earlier boxd has left in the store of skills and nobody has any more.
-func sweep(s *skills.Store, log *slog.Logger) {
+// sweep removes what an earlier boxd has left in the stores of skills and images and nobody has any more.
+func sweep(ctx context.Context, s *skills.Store, imgs *images.Store, log *slog.Logger) {
 	if err := s.Sweep(); err != nil {
 		log.Warn("skills", "error", err)
+	}
+	if err := imgs.Sweep(ctx); err != nil {
+		log.Warn("images", "error", err)
 	}
 }

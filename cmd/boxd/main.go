@@ -22,7 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -129,17 +128,17 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	}()
 	boxes, told, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
 	defer closeBoxes()
-	sup, err := supervisor.New(ctx, cfg.Config, supervisor.Parts{Boxes: boxes, Skills: in.skills, StateDir: cfg.Daemon.StateDir, Log: log, AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events})
+	store, sup, end, err := openSupervisor(ctx, cfg, in, boxes, seen, keep)
 	if err != nil {
 		keep = true // what lives is an earlier boxd's, and for one that comes up
 		return err
 	}
 	told.Store(sup)
-	defer sup.Close()
-	sweep(in.skills, log) // sessions that live on have theirs
-	seen.begin(ctx, cfg, sup, boxes)
+	defer end()
+	sweep(ctx, in.skills, store, log) // sessions that live on have theirs
+	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
-	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}

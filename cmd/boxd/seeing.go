@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/leaks"
 	"github.com/boxd-dev/boxd/supervisor/recent"
 	"github.com/boxd-dev/boxd/systemd/journal"
@@ -56,9 +57,20 @@ func (n *notes) openAudit(ctx context.Context, cfg *config.Config, beside *sync.
 	return err
 }
 
+// known lists the keys of all boxes that somebody has.
+func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]bool {
+	return func() map[string]bool {
+		keys := sup.Keys()
+		for _, key := range imgs.Keys() {
+			keys[key] = true
+		}
+		return keys
+	}
+}
+
 // begin notes that boxd serves, and makes metrics of its supervisor.
-func (n *notes) begin(ctx context.Context, cfg *config.Config, sup *supervisor.Supervisor, boxes *driver.Driver) {
-	left := &leaks.Looker{List: boxes.List, Known: sup.Keys, Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
+func (n *notes) begin(ctx context.Context, cfg *config.Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
+	left := &leaks.Looker{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
 	started := time.Now()
 	n.look = func() metrics.Snapshot {
 		o := sup.Overview()

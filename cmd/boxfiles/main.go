@@ -10,7 +10,14 @@ package main
 import (
 	"os"
 
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/layers"
 	"github.com/boxd-dev/boxd/isolation/files/serve"
 )
 
-func main() { os.Exit(serve.Main(os.Stdin, os.Stdout)) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == files.LayerCommand {
+		os.Exit(layers.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(serve.Main(os.Stdin, os.Stdout))
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/keeper"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 func main() {
@@ -33,8 +34,10 @@ func run(args []string) error {
 		case isolation.HoldCommand:
 			_, err := io.Copy(io.Discard, os.Stdin)
 			return err
-		case keeper.ZygoteCommand:
-			return keeper.Zygote(args[1:])
+		case zygote.Command:
+			return zygote.Host(args[1:])
+		case zygote.ImageCommand:
+			return zygote.Image()
 		case tree.AnchorCommand:
 			return tree.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}

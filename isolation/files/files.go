@@ -18,6 +18,12 @@ const (
 	MaxDepth   = 4096     // directories below each other that are entered
 )
 
+// Arguments that make the program unpack the layer of an image that its standard input is: see isolation/files/layers.
+const (
+	LayerCommand = "layer"
+	LastLayer    = "last"
+)
+
 // Request asks for one thing: exactly one pointer is set. Paths are bytes, since names of files are; one that
 // is not absolute begins at the working directory of the program.
 type Request struct {

@@ -34,7 +34,7 @@ func (l *launching) makeDirectory() (string, error) {
 // writeRecord makes the box known to the next keeper: from the Setup on it may live without this one.
 func (l *launching) writeRecord() error {
 	r := &records.Record{
-		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits,
+		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
 	}
 	if err := r.Identify(l.embryo.pid); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (k *Keeper) watchAgain(r *records.Record, pidfd int) error {
 		return fmt.Errorf("box %s: %w", r.Key, err)
 	}
 	b := &box{
-		pid: r.PID, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), ids: k.ids.Adopt(r.IDBase), gone: make(chan struct{}), handed: true, record: r,
+		pid: r.PID, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), ids: k.ids.Adopt(r.IDBase), gone: make(chan struct{}), handed: true, record: r, image: r.Image,
 	}
 	if r.Group != "" {
 		var err error

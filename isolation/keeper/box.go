@@ -29,6 +29,7 @@ type box struct {
 	groups *tree.Box     // nil: none
 	gone   chan struct{} // closed when it and all its processes are dead and released
 	handed bool          // boxd knows of it; guarded by Keeper.mu
+	image  string        // the tree of its image in the store; "": host
 
 	mounting sync.Mutex      // held while its mounts change
 	changing sync.Mutex      // guards the fields below, and is held while limits change
@@ -39,6 +40,9 @@ type box struct {
 // end kills a box if it lives, waits until nothing of it is left, and removes its workspace if
 // asked. A box that is not known is no error: what is asked for is true.
 func (k *Keeper) end(req *isolation.EndBox) error {
+	if req.Key == "" && req.Tree != "" {
+		return k.dropTree(req.Tree)
+	}
 	k.mu.Lock()
 	b := k.boxes[req.Key]
 	starting := b != nil && b.pidfd == nil
@@ -54,7 +58,10 @@ func (k *Keeper) end(req *isolation.EndBox) error {
 			return err
 		}
 	}
-	if !req.RemoveWork {
+	switch {
+	case req.Tree != "":
+		return k.work.Keep(req.Key, req.Tree)
+	case !req.RemoveWork:
 		return nil
 	}
 	return k.work.Remove(req.Key)

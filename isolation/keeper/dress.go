@@ -70,6 +70,28 @@ func (b *box) lives() bool {
 	return lives && err == nil
 }
 
+// dropTree removes the tree of an image that no box has.
+func (k *Keeper) dropTree(tree string) error {
+	k.mu.Lock()
+	used := len(k.damaged) > 0 // who knows what those have
+	for _, b := range k.boxes {
+		used = used || b.image == tree
+	}
+	if used || !isolation.ValidTree(tree) {
+		k.mu.Unlock()
+		return unix.EBUSY
+	}
+	remove, err := k.work.Drop(tree)
+	if err == nil {
+		k.zygotes.Drop(tree)
+	}
+	k.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return remove()
+}
+
 // reclaim takes memory back that the programs of a box do not need.
 func (k *Keeper) reclaim(key string) error {
 	b, err := k.known(key)

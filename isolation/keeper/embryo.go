@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // embryo is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
@@ -63,11 +64,14 @@ type nursery struct {
 const quiet = 5 * time.Millisecond
 
 // enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
-// follow.
-func (n *nursery) enter(from *ids.Ranges) *embryo {
+// follow. All of them are of the image "host".
+func (n *nursery) enter(image string, from *ids.Ranges) *embryo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
+	if image != "" {
+		return nil
+	}
 	return n.takeLocked(from)
 }
 
@@ -84,7 +88,7 @@ func (n *nursery) takeLocked(from *ids.Ranges) *embryo {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]
-		if e.alive() && n.stamp == hostStamp() {
+		if e.alive() && n.stamp == zygote.HostStamp() {
 			return e
 		}
 		e.discard(from)
@@ -127,7 +131,7 @@ const growAgain = time.Second
 
 // grow makes one embryo and reports whether there should be more at once.
 func (n *nursery) grow(k *Keeper) bool {
-	stamp := hostStamp()
+	stamp := zygote.HostStamp()
 	e, err := k.conceive()
 	if err != nil {
 		if !errors.Is(err, unix.EUSERS) { // all ids are in use, which is no fault
@@ -178,7 +182,7 @@ func (k *Keeper) conceive() (*embryo, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestEmbryo(own, noGroup)
+	c, err := k.requestEmbryo("", own, zygote.NoGroup)
 	if err != nil {
 		return nil, err
 	}
@@ -189,35 +193,36 @@ func (k *Keeper) conceive() (*embryo, error) {
 type conceiving struct {
 	k     *Keeper
 	e     *embryo
+	image string
 	group int
-	clone *cloning
+	clone *zygote.Cloning
 }
 
-// requestEmbryo asks the zygote for a PID 1 with these ids, which it takes over, in the control group of a
+// requestEmbryo asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
 // descriptor or in none of its own. The caller must call await, and may do other things before.
-func (k *Keeper) requestEmbryo(own ids.Range, group int) (*conceiving, error) {
+func (k *Keeper) requestEmbryo(image string, own ids.Range, group int) (*conceiving, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.Release(own)
 		return nil, err
 	}
-	clone, err := k.zygote.request(k, own, ends[1], group)
+	clone, err := k.zygotes.Of(image).Request(own, ends[1], group)
 	if err != nil {
 		unix.Close(ends[0])
 		k.ids.Release(own)
 		return nil, err
 	}
-	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, group: group, clone: clone}, nil
+	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, image: image, group: group, clone: clone}, nil
 }
 
 func (c *conceiving) await() (*embryo, error) {
-	pid, pidfd, err := c.clone.await()
+	pid, pidfd, err := c.clone.Await()
 	if err != nil {
 		unix.Close(c.e.control)
 	}
-	if errors.Is(err, errZygoteGone) && !c.clone.fresh {
+	if errors.Is(err, zygote.ErrGone) && !c.clone.Fresh {
 		// It has died since it was last used. A PID 1 that it may have cloned before ends with its socket.
-		again, err := c.k.requestEmbryo(c.e.ids, c.group)
+		again, err := c.k.requestEmbryo(c.image, c.e.ids, c.group)
 		if err != nil {
 			return nil, err
 		}

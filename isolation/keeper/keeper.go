@@ -28,6 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/seccomp"
 	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/workspaces"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // Config is what the keeper allows. It comes from root and is never changed by a request.
@@ -39,8 +40,7 @@ type Config struct {
 
 // Times the keeper gives to things that take milliseconds when all is well.
 const (
-	zygotePatience = 20 * time.Second
-	endPatience    = 30 * time.Second
+	endPatience = 30 * time.Second
 )
 
 // Keeper serves one boxd at a time, and watches its boxes also while there is none.
@@ -55,7 +55,7 @@ type Keeper struct {
 	rules    sources.Rules
 	ids      *ids.Ranges
 	users    sources.UserNamespaces
-	zygote   zygote
+	zygotes  zygote.Set
 	ahead    nursery
 	groups   groups
 	work     *workspaces.Dir
@@ -130,6 +130,7 @@ func (k *Keeper) prepare() error {
 	if k.work, err = workspaces.Open(state, k.cfg.Store); err != nil {
 		return err
 	}
+	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
 	if k.records, err = records.Open(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
@@ -151,7 +152,7 @@ func (k *Keeper) close() {
 		k.run.Hide()
 	}
 	k.ahead.close(k.ids)
-	k.zygote.close()
+	k.zygotes.Close()
 	k.users.Close()
 	k.groups.close()
 	k.ids.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/sources"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // launching is one start of a box. Its steps run in order; when one fails, undo releases what the
@@ -75,7 +76,7 @@ func (k *Keeper) launch(spec *isolation.Spec) *launching {
 }
 
 func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
-	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: noGroup}, socket: -1}
+	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -94,7 +95,7 @@ func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
 			f()
 		}
 	}
-	if l.init.FD != noGroup {
+	if l.init.FD != zygote.NoGroup {
 		l.init.Close() // nobody asks the zygote again
 	}
 	return l
@@ -110,7 +111,7 @@ func (l *launching) claim() (string, error) {
 	if l.k.boxes[l.spec.Key] != nil || l.k.damaged[l.spec.Key] {
 		return l.spec.Key, unix.EEXIST
 	}
-	l.box = &box{gone: make(chan struct{})}
+	l.box = &box{gone: make(chan struct{}), image: l.spec.Image}
 	l.k.boxes[l.spec.Key] = l.box
 	l.undo = append(l.undo, func() {
 		l.k.mu.Lock()
@@ -130,12 +131,17 @@ func (l *launching) openSources() (string, error) {
 
 // takeEmbryo takes a PID 1 that waits for its setup, or ids for a new one.
 func (l *launching) takeEmbryo() (string, error) {
-	l.embryo = l.k.ahead.enter(l.k.ids)
+	l.embryo = l.k.ahead.enter(l.spec.Image, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.embryo == nil {
 		own, err := l.k.ids.Take()
 		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
 			l.embryo = l.k.ahead.await(l.k.ids)
+		}
+		if l.embryo != nil && l.spec.Image != "" { // of another image: its ids will do
+			l.embryo.discard(l.k.ids)
+			l.embryo = nil
+			own, err = l.k.ids.Take()
 		}
 		switch {
 		case l.embryo != nil:
@@ -166,7 +172,7 @@ func (l *launching) askZygote() (string, error) {
 	if l.ids == nil {
 		return "", nil
 	}
-	group := noGroup
+	group := zygote.NoGroup
 	if l.box.groups != nil {
 		in, err := l.box.groups.Init()
 		if err != nil {
@@ -177,7 +183,7 @@ func (l *launching) askZygote() (string, error) {
 	}
 	own := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestEmbryo(own, group)
+	asked, err := l.k.requestEmbryo(l.spec.Image, own, group)
 	if err != nil {
 		return "", err
 	}

@@ -22,6 +22,7 @@ type Record struct {
 	Group  string // path of its control group, "" if it has none
 	Scope  bool   // Group is a scope's
 	Limits cgroup.Limits
+	Image  string // the tree of its image in the store; "": host
 }
 
 // head is the first line of a record.
@@ -33,7 +34,11 @@ const maxRecord = 16 << 10
 // encode returns the record as lines of a name and a value, for a person to read as well.
 func (r *Record) encode() []byte {
 	b := []byte(head + "\n")
-	for _, f := range r.fields() {
+	list := r.fields()
+	if r.Image != "" { // an earlier keeper has not heard of it
+		list = append(list, r.image())
+	}
+	for _, f := range list {
 		b = append(b, f.name+" "+f.get()+"\n"...)
 	}
 	return b
@@ -56,6 +61,13 @@ func decode(data []byte) (*Record, error) {
 			return nil, errors.New("no valid " + f.name)
 		}
 		rest = after
+	}
+	if after, last := strings.CutSuffix(rest, "\n"); last {
+		value, named := strings.CutPrefix(after, "image ")
+		if !named || !r.image().set(value) {
+			return nil, errors.New("more than a record")
+		}
+		rest = ""
 	}
 	switch {
 	case rest != "":
@@ -100,6 +112,8 @@ func (r *Record) fields() []field {
 	}
 	return list
 }
+
+func (r *Record) image() field { return text("image", &r.Image, isolation.ValidTree) }
 
 // limits goes through the numbers of limits, in the order of a record.
 func limits(l *cgroup.Limits) func(yield func(string, *uint64) bool) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"strings"
@@ -62,21 +63,24 @@ func Enter(img Host) error {
 		return fmt.Errorf("attach the tree: %w", err)
 	}
 	b := &builder{root: root, host: host}
-	for _, part := range []func() error{b.directories, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, b.proc} {
+	for _, part := range []func() error{
+		func() error { return b.directories("usr") }, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, func() error { return b.showProgram(b.root) },
+		func() error { return attachProc(b.root) },
+	} {
 		if err := part(); err != nil {
 			return err
 		}
 	}
-	return b.enter()
-}
-
-// enter makes the finished tree read-only and the root, and lets go of the host's.
-func (b *builder) enter() error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
 	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // this mount alone
 		return fmt.Errorf("make the tree read-only: %w", err)
 	}
-	if err := unix.Fchdir(b.root); err != nil {
+	return enter(b.root)
+}
+
+// enter makes a finished tree the root, and lets go of the host's.
+func enter(root int) error {
+	if err := unix.Fchdir(root); err != nil {
 		return fmt.Errorf("enter the tree: %w", err)
 	}
 	// Putting the old root below the new one's own path leaves no place for it (pivot_root(2)).
@@ -89,10 +93,11 @@ func (b *builder) enter() error {
 	return nil
 }
 
-func (b *builder) directories() error {
-	dirs := []string{
-		"proc", "dev", "dev/pts", "dev/shm", "etc", "usr", "var", "run", "home", isolation.SkillsDir[1:],
-	}
+// directories makes those that every box has, and others at the top.
+func (b *builder) directories(others ...string) error {
+	dirs := append([]string{
+		"proc", "dev", "dev/pts", "dev/shm", "etc", "var", "run", "home", isolation.SkillsDir[1:],
+	}, others...)
 	for _, r := range isolation.Roots() {
 		dirs = append(dirs, r[1:])
 	}
@@ -256,17 +261,22 @@ func (b *builder) filesProgram(program int) error {
 	if err != nil {
 		return fmt.Errorf("copy /%s: %w", name, err)
 	}
+	return nil
+}
+
+// showProgram mounts the copy on itself in a tree, as nothing in that can be executed.
+func (b *builder) showProgram(target int) error {
+	name := isolation.FilesProgram[1:]
 	tree, err := mountfd.Clone(b.root, name, false)
 	if err != nil {
 		return fmt.Errorf("clone /%s: %w", name, err)
 	}
 	defer unix.Close(tree)
-	// A mount of its own, since nothing in the tree itself can be executed.
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if err := mountfd.Restrict(tree, &attr); err != nil {
 		return fmt.Errorf("restrict /%s: %w", name, err)
 	}
-	return mountfd.Attach(tree, b.root, name)
+	return mountfd.Attach(tree, target, name)
 }
 
 func (b *builder) bindFile(name string) error {
@@ -295,11 +305,7 @@ func (b *builder) etc(show []string) error {
 			return err
 		}
 	}
-	// These differ from box to box: PID 1 writes them.
-	if err := b.links(map[string]string{
-		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf",
-		"etc/mtab": "../proc/self/mounts", "etc/os-release": "../usr/lib/os-release",
-	}); err != nil {
+	if err := b.names(map[string]string{"etc/os-release": "../usr/lib/os-release"}); err != nil {
 		return err
 	}
 	for _, pattern := range show {
@@ -314,6 +320,15 @@ func (b *builder) etc(show []string) error {
 		}
 	}
 	return nil
+}
+
+// names makes what of /etc is about the box, whatever its image: it differs from box to box, and PID 1 writes it.
+func (b *builder) names(others map[string]string) error {
+	links := map[string]string{
+		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf", "etc/mtab": "../proc/self/mounts",
+	}
+	maps.Copy(links, others)
+	return b.links(links)
 }
 
 // match returns the paths below / that a pattern of Etc names.
@@ -361,17 +376,17 @@ func (b *builder) parents(name string) error {
 	return nil
 }
 
-// proc mounts a procfs that the copies in boxes cover with their own. It is needed twice: the Go
+// attachProc mounts a procfs that the copies in boxes cover with their own. It is needed twice: the Go
 // runtime writes /proc/<pid>/uid_map of a new box by path, and the kernel lets a user namespace
 // mount a procfs only where one is fully visible. hidepid=ptraceable leaves nothing of the host to
 // see in it for root in a box.
-func (b *builder) proc() error {
+func attachProc(root int) error {
 	m, err := mountfd.New("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "ptraceable")
 	if err != nil {
 		return fmt.Errorf("procfs: %w", err)
 	}
 	defer unix.Close(m)
-	if err := mountfd.Attach(m, b.root, "proc"); err != nil {
+	if err := mountfd.Attach(m, root, "proc"); err != nil {
 		return fmt.Errorf("attach /proc: %w", err)
 	}
 	return nil

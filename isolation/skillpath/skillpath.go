@@ -19,6 +19,12 @@ const (
 	BuiltIn = "builtin" // the space of the skills that boxd brings; no principal's has this name
 )
 
+// Trees of images lie in ImageTrees beside the workspaces; what becomes / of a box is ImageRoot in one.
+const (
+	ImageTrees = "image-trees"
+	ImageRoot  = "rootfs"
+)
+
 // Space is that of a principal: no name of anybody is in a path.
 func Space(owner string) string {
 	sum := sha256.Sum256([]byte(owner))

@@ -115,6 +115,7 @@ func makeOneShot(c *route.Call, req *api.SessionRequest, exec *supervisor.ExecRe
 	if req.DryRun {
 		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
 	}
+	exec.Usual = req.Image != nil
 	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
 		return nil, err
 	}

@@ -24,6 +24,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/images"
+	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -34,6 +36,7 @@ import (
 type Desk struct {
 	boxes *driver.Driver
 	store *skills.Store
+	imgs  *images.Store
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
@@ -41,9 +44,17 @@ type Desk struct {
 	held map[string]map[string]*skills.Lease
 }
 
-// New returns a desk for the skills of a store, which stays the caller's.
-func New(boxes *driver.Driver, store *skills.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
-	return &Desk{boxes: boxes, store: store, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}}
+// New returns a desk for the skills of a store and the images of another, which stay the caller's.
+func New(boxes *driver.Driver, store *skills.Store, imgs *images.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
+	return &Desk{boxes: boxes, store: store, imgs: imgs, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}}
+}
+
+// Root is what a session of an image is made from; nil: of the image "host".
+func (d *Desk) Root(image string) (*root.Root, error) {
+	if d.imgs == nil {
+		return nil, nil //nolint:nilnil // there are no others
+	}
+	return d.imgs.Root(image)
 }
 
 // patience bounds one change. What has begun is not left half done because its caller has gone.
@@ -52,6 +63,9 @@ const patience = time.Minute
 // Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
 // named, and nothing else: a session that could do without them is not to fail for them.
 func (d *Desk) Begin(s *session.Session) {
+	if d.imgs != nil {
+		d.imgs.Hold(s.Key, s.Settings.Root)
+	}
 	var list []policy.ActiveSkill
 	for _, name := range s.Current().Skills {
 		k, l := d.lease(s, "", name)
@@ -124,7 +138,10 @@ func (d *Desk) Mount(ctx context.Context, s *session.Session) error {
 }
 
 // Again holds what a session of an earlier boxd has, until Release. The store must not be swept before.
-func (d *Desk) Again(key string, list []policy.ActiveSkill) {
+func (d *Desk) Again(key string, image *root.Root, list []policy.ActiveSkill) {
+	if d.imgs != nil {
+		d.imgs.Hold(key, image)
+	}
 	for _, k := range list {
 		if !k.Missing {
 			d.set(key, k.Name, d.store.Again([]skills.Leased{{Name: k.Name, Digest: k.Digest, Tree: k.Tree}}))
@@ -146,6 +163,9 @@ func (d *Desk) Adopted(ctx context.Context, s *session.Session) {
 
 // Release gives back all that a session has, whose box has ended or has never been.
 func (d *Desk) Release(key string) {
+	if d.imgs != nil {
+		d.imgs.Release(key)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.held[key] {

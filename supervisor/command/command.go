@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -38,6 +39,8 @@ type Exec struct {
 	Limits      policy.ProgramLimits
 	OutputLimit *quantity.Size // per stream; "": the configured one
 
+	// Usual lets nothing be asked for: the session is of an image, which may say what runs in it.
+	Usual bool
 	// Beginning keeps the beginning of each stream alone.
 	Beginning bool
 	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
@@ -75,6 +78,12 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 	if req.Own != nil {
 		return c.own(req)
 	}
+	asked := *req // of which the caller keeps his own
+	asked.Usual = false
+	if root := c.Settings.Root; root != nil && req.Argv == nil && req.Command == nil && req.Code == nil {
+		asked.Argv = root.Command
+	}
+	req = &asked
 	if err := req.Validate(c.Config); err != nil {
 		return nil, err
 	}
@@ -97,6 +106,9 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 	cmd := &o.Command
 	if cmd.Dir == "" {
 		cmd.Dir = isolation.Workspace
+		if root := c.Settings.Root; root != nil && root.Dir != "" {
+			cmd.Dir = root.Dir
+		}
 	}
 	if !req.Follow {
 		limit := c.Config.Exec.OutputLimit
@@ -164,6 +176,7 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 		}
 	}
 	switch {
+	case given == 0 && req.Usual: // its session knows
 	case given != 1:
 		return fault.Errorf(fault.Invalid, "%d of argv, command and code are given, not one", given).
 			WithHint("argv is a program with its arguments, command a line for the shell, code a text in language")
@@ -233,9 +246,12 @@ func validateCode(cfg *policy.Config, field, code string) error {
 	return nil
 }
 
-// Environment is the configured one with a session's on top.
-func Environment(cfg *policy.Config, env map[string]string) []string {
+// Environment is the configured one with that of a session's image, and then its own, on top.
+func Environment(cfg *policy.Config, image *root.Root, env map[string]string) []string {
 	all := maps.Clone(cfg.Env)
+	if image != nil {
+		maps.Copy(all, image.Env)
+	}
 	maps.Copy(all, env)
 	list := make([]string, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {

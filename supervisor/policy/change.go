@@ -111,6 +111,8 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 // minProgramMemory is what the smallest programs need to be loaded.
 const minProgramMemory = quantity.MiB
 
+func isWeight(n int) bool { return n >= cgroup.MinWeight && n <= cgroup.MaxWeight }
+
 // Recheck holds the settings of a session that an earlier boxd has made against this configuration, as if
 // they were asked for now, and returns their profile. by is what keeps its limits.
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {

@@ -114,7 +114,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"profiles.default.mounts":   func(c *Config) { profile(c, func(p *Profile) { p.Mounts = "x" }) },
 		"profiles.default.locked":   func(c *Config) { profile(c, func(p *Profile) { p.Locked = []string{"x"} }) },
 		"profiles.default.cpus":     func(c *Config) { profile(c, func(p *Profile) { p.CPUs = -1 }) },
-		"profiles.default.image":    func(c *Config) { profile(c, func(p *Profile) { p.Image = "x" }) },
+		"profiles.default.image":    func(c *Config) { profile(c, func(p *Profile) { p.Image = "x y" }) },
 		"profiles.default.tmp":      func(c *Config) { profile(c, func(p *Profile) { p.Tmp = 1 }) },
 		"profiles.default.leftover": func(c *Config) { profile(c, func(p *Profile) { p.Leftovers = "x" }) },
 	} {

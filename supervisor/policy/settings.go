@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
@@ -95,6 +96,7 @@ type Settings struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
+	Root            *root.Root        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
 }
 
 // Bounds of a session's fields.
@@ -264,8 +266,8 @@ func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
 // validate checks the values that have bounds of their own.
 func (s *Settings) validate() error {
 	switch {
-	case s.Image != ImageHost:
-		return fault.Field("image", s.Image, ImageHost)
+	case !root.Valid(s.Image):
+		return fault.Field("image", s.Image, ImageHost+", or the name or digest of an image of the store")
 	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
 		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
 	case !(s.CPUs >= minCPUs && s.CPUs <= maxCPUs): // also refuses NaN
@@ -297,8 +299,6 @@ func (s *Settings) validate() error {
 	}
 	return nil
 }
-
-func isWeight(n int) bool { return n >= cgroup.MinWeight && n <= cgroup.MaxWeight }
 
 // maxSize is far beyond any machine and leaves room for sums.
 const maxSize = 1024 * quantity.TiB

@@ -157,7 +157,7 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		field string
 	}{
 		{"profile", Request{Profile: "gone"}, fault.Invalid, "profile"},
-		{"image", Request{Image: new("x")}, fault.Invalid, "image"},
+		{"image", Request{Image: new("x y")}, fault.Invalid, "image"},
 		{"network", Request{Network: new("wan")}, fault.Invalid, "network"},
 		{"network of the host", Request{Network: new(NetworkHost)}, fault.Unsupported, "network"},
 		{"profile with more", Request{Profile: "network_extended"}, fault.Unsupported, "read_only_root"},

@@ -33,6 +33,9 @@ func (s *Session) Spec() *isolation.Spec {
 			spec.ManagedWork = false
 		}
 	}
+	if s.Settings.Root != nil {
+		spec.Image = s.Settings.Root.Tree
+	}
 	return spec
 }
 

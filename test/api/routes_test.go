@@ -37,15 +37,17 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.mounts()
 	c.skills()
 	c.spaces()
+	c.images()
 	c.oneShots()
 	c.processes()
 	c.logs()
 	c.streams()
 	c.stdio()
-	small := begin(t, seen, "[skills]\nmax = 1\n[sessions]\nmax = 2\nmax_workspaces = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
+	small := begin(t, seen, "[images]\nmax = 1\n[skills]\nmax = 1\n[sessions]\nmax = 2\nmax_workspaces = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()
 	small.fewSkills()
 	small.fewSpaces()
+	small.fewImages()
 	begin(t, seen, bounded).policies()
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
 	without := []string{
@@ -203,14 +205,14 @@ func (c *contract) sessions() {
 	for body, field := range map[string]string{
 		`{"memory":"1KiB"}`: "memory", `{"cpus":0}`: "cpus", `{"pids":0}`: "pids", `{"tmp":"1B"}`: "tmp", `{"profile":"none"}`: "profile", `{"id":"\u0007"}`: "id",
 		`{"cpu_weight":0}`: "cpu_weight", `{"env":{"A=B":""}}`: "env", `{"mounts":[{"source":"","target":"/x"}]}`: "mounts[0].source",
-		`{"mounts":[{"source":"/home","target":"x"}]}`: "mounts[0].target",
+		`{"mounts":[{"source":"/home","target":"x"}]}`: "mounts[0].target", `{"image":"debian"}`: "image",
 	} {
 		c.refused(400, field, ask{route: route, body: body})
 	}
 	for body, field := range map[string]string{
 		`{"colour":"red"}`: "colour", `{"memory":true}`: "memory", `{"memory":"64 MB"}`: "memory", `{"ttl":"soon"}`: "ttl", `{"cpus":"1"}`: "cpus", `{"oom":"nobody"}`: "oom",
 		`{"mounts":[{"source":"/x","target":"/y","colour":"red"}]}`: "mounts[0].colour", `{"mounts":[{"target":"/x"}]}`: "mounts[0].source",
-		`{"mounts":[{"source":"/home"}]}`: "mounts[0].target", `{"env":{"A":1}}`: "env.A", `[]`: "body", `{"image":"debian"}`: "image", `{"network":"on"}`: "network", `{`: "body",
+		`{"mounts":[{"source":"/home"}]}`: "mounts[0].target", `{"env":{"A":1}}`: "env.A", `[]`: "body", `{"network":"on"}`: "network", `{`: "body",
 	} {
 		c.refused(400, field, ask{route: route, body: body, odd: true})
 	}

@@ -15,7 +15,7 @@ for format in deb rpm; do
 	mv "$(VERSION=0.0.1~previous packaging/build.sh $format amd64 "$dir/packages")" "$dir/packages/boxd-previous.$format"
 done
 go build -o "$dir/bin/" ./test/boxes/probe ./test/survival/mcpserver
-for pkg in test/install test/host test/limits test/boxes test/sessions test/abuse test/survival test/network test/api test/langbot cmd/boxctl; do
+for pkg in test/install test/host test/limits test/boxes test/sessions test/images test/abuse test/survival test/network test/api test/langbot cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	# The boxctl that is in a test is of the version that is installed.
 	go test -c -ldflags "-X github.com/boxd-dev/boxd/cmd/boxctl.version=$(packaging/version.sh)" -o "$dir/$pkg/test" "./$pkg"
@@ -44,7 +44,7 @@ echo "== test/host, after $SECONDS s"
 # Boxes have control groups here, below an anchor like that of the package. The tests above stop its slice.
 systemd-run -q --unit=boxd-test --slice=box.slice -p Type=exec -p Delegate=yes -p TasksMax=infinity -p OOMPolicy=continue /usr/lib/boxd/boxkeeper anchor || exit 1
 export BOXD_TEST_CGROUP=box.slice/boxd-test.service
-for pkg in test/limits test/boxes test/sessions test/abuse test/survival test/network test/api test/langbot cmd/boxctl; do
+for pkg in test/limits test/boxes test/sessions test/images test/abuse test/survival test/network test/api test/langbot cmd/boxctl; do
 	echo "== $pkg, after $SECONDS s"
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/systemd/journal"
@@ -39,6 +40,7 @@ type Config struct {
 	Log     journal.Config `toml:"log"`
 	Audit   audit.Config   `toml:"audit"`
 	Skills  skills.Config  `toml:"skills"`
+	Images  images.Config  `toml:"images"`
 	Access  rules.Config   `toml:"access"`
 	policy.Config
 	LangBot    setup.Config          `toml:"langbot"`
@@ -187,6 +189,7 @@ func Default() Config {
 		Log:    journal.DefaultConfig(),
 		Audit:  audit.DefaultConfig(),
 		Skills: skills.DefaultConfig(),
+		Images: images.DefaultConfig(),
 		Access: rules.DefaultConfig(),
 		Config: policy.DefaultConfig(),
 
@@ -225,7 +228,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
+	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Images.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

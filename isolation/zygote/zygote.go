@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+// Package zygote is the small process that boxes are cloned from, and the keeper's handle on one.
+package zygote
 
 import (
 	"context"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,48 +35,61 @@ import (
 //
 // When the keeper's end closes, the zygote ends.
 
-// ZygoteCommand is the argument that makes the keeper's program a zygote; what of /etc to show
-// follows it.
-const ZygoteCommand = "zygote"
+// Arguments that make the keeper's program a zygote.
+const (
+	Command      = "zygote"       // of the image "host"; what of /etc to show follows it
+	ImageCommand = "zygote-image" // of an image of the store, whose tree it is given
+)
+
+// patience is how long the keeper waits for a word of a zygote, which takes milliseconds when all is well.
+const patience = 20 * time.Second
 
 // Descriptors a zygote is started with.
 const (
 	zygoteSocket  = 3
 	zygoteBoxInit = 4
 	zygoteFiles   = 5
+	zygoteTree    = 6 // of an image of the store alone
 )
 
-// zygote is the keeper's handle on one.
-type zygote struct {
+// Zygote is the keeper's handle on one. It starts with the first request, and again when it has died. The descriptors
+// stay the keeper's.
+type Zygote struct {
+	BoxInit  int      // of the program that becomes PID 1 of boxes
+	BoxFiles int      // of the program that serves files in them
+	Etc      []string // what of the host's /etc is shown, of the image "host"
+	// Tree opens the tree of an image of the store, whose descriptor is then ours; nil: it is the image "host".
+	Tree func() (int, error)
+
 	mu    sync.Mutex // guards the fields below, and is held from a request to its answer
 	conn  *fdpass.Conn
 	stamp string
 }
 
-// cloning is a request under way. Its maker must call await.
-type cloning struct {
-	z       *zygote
-	k       *Keeper
+// Cloning is a request under way. Its maker must call Await.
+type Cloning struct {
+	Fresh bool // the zygote was started for this request
+
+	z       *Zygote
 	ids     ids.Range
 	control int
-	group   int  // control group, noGroup if the clone has none of its own
-	fresh   bool // the zygote was started for this request
+	group   int // control group, NoGroup if the clone has none of its own
 }
 
-// request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
+// Request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
 // works while its caller does something else.
-func (z *zygote) request(k *Keeper, own ids.Range, control, group int) (*cloning, error) {
-	c := &cloning{z: z, k: k, ids: own, control: control, group: group}
+func (z *Zygote) Request(own ids.Range, control, group int) (*Cloning, error) {
+	c := &Cloning{z: z, ids: own, control: control, group: group}
 	z.mu.Lock()
-	stamp := hostStamp()
+	stamp := z.stampNow()
 	if z.conn != nil && z.stamp != stamp {
 		z.closeLocked() // the host has changed; boxes of the old zygote live on
 	}
-	c.fresh = z.conn == nil
+	c.Fresh = z.conn == nil
 	err := c.sendLocked()
-	if err != nil && !c.fresh { // it has died since it was last used
+	if err != nil && !c.Fresh { // it has died since it was last used
 		z.closeLocked()
-		c.fresh = true
+		c.Fresh = true
 		err = c.sendLocked()
 	}
 	if err != nil {
@@ -86,14 +101,14 @@ func (z *zygote) request(k *Keeper, own ids.Range, control, group int) (*cloning
 	return c, nil
 }
 
-func (c *cloning) sendLocked() error {
+func (c *Cloning) sendLocked() error {
 	if c.z.conn == nil {
-		if err := c.z.startLocked(c.k); err != nil {
+		if err := c.z.startLocked(); err != nil {
 			return err
 		}
 	}
 	files := []int{c.control, c.ids.Lock}
-	if c.group != noGroup {
+	if c.group != NoGroup {
 		files = append(files, c.group)
 	}
 	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.Base), files...); err != nil {
@@ -102,20 +117,20 @@ func (c *cloning) sendLocked() error {
 	return nil
 }
 
-// noGroup stands for no control group.
-const noGroup = -1
+// NoGroup stands for no control group.
+const NoGroup = -1
 
-// errZygoteGone means that a zygote has ended.
-var errZygoteGone = errors.New("zygote: gone")
+// ErrGone means that a zygote has ended.
+var ErrGone = errors.New("zygote: gone")
 
-// await returns the clone, or errZygoteGone. The pidfd is the caller's.
-func (c *cloning) await() (pid, pidfd int, err error) {
+// Await returns the clone, or ErrGone. The pidfd is the caller's.
+func (c *Cloning) Await() (pid, pidfd int, err error) {
 	defer c.z.mu.Unlock()
 	defer unix.Close(c.control)
 	body, files, err := receive(c.z.conn)
 	if err != nil {
 		c.z.closeLocked()
-		return 0, -1, fmt.Errorf("%w: %w", errZygoteGone, err)
+		return 0, -1, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	if len(body) != 8 || len(files) > 1 {
 		fdpass.CloseAll(files)
@@ -128,7 +143,7 @@ func (c *cloning) await() (pid, pidfd int, err error) {
 	return int(binary.LittleEndian.Uint32(body)), files[0], nil
 }
 
-func (z *zygote) startLocked(k *Keeper) error {
+func (z *Zygote) startLocked() error {
 	z.closeLocked()
 	conn, child, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -141,17 +156,27 @@ func (z *zygote) startLocked(k *Keeper) error {
 		return err
 	}
 	defer null.Close()
-	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", ZygoteCommand}, k.cfg.Etc...), &syscall.ProcAttr{
+	argv, files := append([]string{"boxkeeper", Command}, z.Etc...), []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(z.BoxInit), uintptr(z.BoxFiles)}
+	if z.Tree != nil {
+		tree, err := z.Tree()
+		if err != nil {
+			conn.Close()
+			return err
+		}
+		defer unix.Close(tree)
+		argv, files = []string{"boxkeeper", ImageCommand}, append(files, uintptr(tree))
+	}
+	_, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
-		Files: []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(k.boxInit), uintptr(k.boxFiles)},
+		Files: files,
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Setsid: true},
 	})
 	if err != nil {
 		conn.Close()
 		return fmt.Errorf("start zygote: %w", err)
 	}
-	body, files, err := receive(conn)
-	fdpass.CloseAll(files)
+	body, rights, err := receive(conn)
+	fdpass.CloseAll(rights)
 	if err == nil && len(body) > 0 {
 		err = errors.New(string(body))
 	}
@@ -159,32 +184,41 @@ func (z *zygote) startLocked(k *Keeper) error {
 		conn.Close()
 		return &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
 	}
-	z.conn, z.stamp = conn, hostStamp()
+	z.conn, z.stamp = conn, z.stampNow()
 	return nil
 }
 
 func receive(conn *fdpass.Conn) ([]byte, []int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), zygotePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return conn.RecvContext(ctx, true)
 }
 
-func (z *zygote) close() {
+// Close ends the zygote. Its boxes live on.
+func (z *Zygote) Close() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.closeLocked()
 }
 
-func (z *zygote) closeLocked() {
+func (z *Zygote) closeLocked() {
 	if z.conn != nil {
 		z.conn.Close()
 		z.conn = nil
 	}
 }
 
-// hostStamp changes when something a zygote copied from the host has changed, as after an
+// stampNow changes when what the zygote has made its tree of has: trees of the store never do.
+func (z *Zygote) stampNow() string {
+	if z.Tree != nil {
+		return ""
+	}
+	return HostStamp()
+}
+
+// HostStamp changes when something a zygote copied from the host has changed, as after an
 // installation of libraries: then boxes need a new tree.
-func hostStamp() string {
+func HostStamp() string {
 	var stamp []byte
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc"} {
 		var st unix.Stat_t
@@ -195,8 +229,26 @@ func hostStamp() string {
 	return string(stamp)
 }
 
-// Zygote is the life of a zygote; it returns when the keeper is gone.
-func Zygote(etc []string) error {
+// Host is the life of a zygote of the image "host"; it returns when the keeper is gone.
+func Host(etc []string) error {
+	return live(func() error {
+		err := rootfs.Enter(rootfs.Host{Etc: etc, Files: zygoteFiles})
+		unix.Close(zygoteFiles)
+		return err
+	})
+}
+
+// Image is the life of a zygote of an image of the store.
+func Image() error {
+	return live(func() error {
+		err := rootfs.EnterImage(zygoteTree, zygoteFiles)
+		unix.Close(zygoteFiles)
+		unix.Close(zygoteTree)
+		return err
+	})
+}
+
+func live(enter func() error) error {
 	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
 	// SIGCHLD: what has ended is gone without being waited for (wait(2)); the keeper holds pidfds.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
@@ -208,9 +260,7 @@ func Zygote(etc []string) error {
 	}
 	unix.Close(zygoteBoxInit)
 	buf := fdpass.NewBuffer(64)
-	err = rootfs.Enter(rootfs.Host{Etc: etc, Files: zygoteFiles})
-	unix.Close(zygoteFiles)
-	if err != nil {
+	if err := enter(); err != nil {
 		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))
 	}
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -228,7 +278,7 @@ func Zygote(etc []string) error {
 		if len(body) != 4 || len(files) < 2 || len(files) > 3 {
 			return errors.New("malformed request")
 		}
-		group := noGroup
+		group := NoGroup
 		if len(files) == 3 {
 			group = files[2]
 		}
@@ -271,7 +321,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int) (pid, pi
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 			Setsid:      true,
-			UseCgroupFD: group != noGroup, CgroupFD: max(group, 0),
+			UseCgroupFD: group != NoGroup, CgroupFD: max(group, 0),
 			PidFD:       &pidfd,
 			UidMappings: ids, GidMappings: ids,
 			GidMappingsEnableSetgroups: true,

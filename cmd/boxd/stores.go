@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/images"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// openSupervisor opens the store of images, and the supervisor, which holds what its sessions have of them. end ends both.
+func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, end func(), err error) {
+	store, err = images.Open(cfg.Images, images.Parts{ //nolint:contextcheck // what nobody wants is removed in the life of boxd
+		StateDir: cfg.Daemon.StateDir, Boxes: boxes, Log: seen.log, Life: context.WithoutCancel(ctx), // sessions end after ctx
+		Policy: func() *policy.Config { return &cfg.Config }, Changed: func() { sup.SetWarm() },
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
+		Boxes: boxes, Skills: in.skills, Images: store, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
+	})
+	if err != nil {
+		store.Close()
+		return nil, nil, nil, err
+	}
+	return store, sup, func() { sup.Close(); store.Close() }, nil
+}

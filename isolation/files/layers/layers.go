@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package layers unpacks layers of images, inside a box that has nothing but them. A layer is a tar archive that nobody
+// vouches for: what it says is looked through before anything is made of it, and whatever it says, it is looked up
+// below one directory alone (openat2, RESOLVE_IN_ROOT).
+package layers
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Root is the directory of the image, in the box.
+const Root = "/workspace/rootfs"
+
+// Limits are what a layer may come to.
+type Limits struct {
+	Bytes   int64 // of all files
+	Entries int
+}
+
+// Totals are what it has come to. Devices and FIFOs are left out.
+type Totals struct {
+	Bytes   int64
+	Entries int
+	LeftOut int
+}
+
+// Refusal says why an archive is not unpacked.
+type Refusal struct {
+	Entry string // "": all of it
+	Why   string
+}
+
+func (r *Refusal) Error() string {
+	if r.Entry == "" {
+		return r.Why
+	}
+	return "entry " + strconv.Quote(shorten(r.Entry)) + ": " + r.Why
+}
+
+func shorten(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}
+
+// Bounds of paths, far beyond those of real images.
+const (
+	maxName  = 255
+	maxPath  = 4000
+	maxDepth = 200
+)
+
+// Main unpacks one layer and returns the exit status. The arguments are the limits, and with the last layer
+// files.LastLayer and the directory in which programs of the image start.
+// The answer is a line of numbers; a reason goes to standard error.
+func Main(args []string, in *os.File, out, problems io.Writer) int {
+	unix.Umask(0)
+	t, err := run(args, in)
+	if err != nil {
+		fmt.Fprintln(problems, strings.ToValidUTF8(err.Error(), "?"))
+		return 1
+	}
+	if _, err := fmt.Fprintln(out, t.Bytes, t.Entries, t.LeftOut); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func run(args []string, in *os.File) (Totals, error) {
+	if len(args) < 2 || len(args) > 4 {
+		return Totals{}, errors.New("want bytes and entries")
+	}
+	bytes, err := strconv.ParseInt(args[0], 10, 64)
+	entries, err2 := strconv.Atoi(args[1])
+	if err := errors.Join(err, err2); err != nil {
+		return Totals{}, err
+	}
+	if err := os.Mkdir(Root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return Totals{}, err
+	}
+	root, err := unix.Open(Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Totals{}, err
+	}
+	defer unix.Close(root)
+	t, err := Apply(root, in, Limits{Bytes: bytes, Entries: entries})
+	if err == nil && len(args) == 4 && args[2] == files.LastLayer {
+		err = (&tree{root: root, limits: Limits{Entries: maxDepth}}).finish(args[3])
+	}
+	return t, err
+}
+
+// Apply puts a layer on what the layers before it have made of a directory. After an error that is of no use any more.
+func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
+	t := &tree{root: root, limits: l}
+	// What a layer takes away is of those before it, wherever in the archive that is said: first of all.
+	for _, pass := range []func(*tar.Header, string, io.Reader) error{t.whiteout, t.add} {
+		if _, err := in.Seek(0, io.SeekStart); err != nil {
+			return t.totals, err
+		}
+		if err := t.each(in, pass); err != nil {
+			return t.totals, err
+		}
+	}
+	return t.totals, nil
+}
+
+// tree is an image in the making.
+type tree struct {
+	root   int
+	limits Limits
+	seen   Totals // of the first pass
+	totals Totals // what was made
+}
+
+// each reads an archive to its end.
+func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error) error {
+	r := tar.NewReader(in)
+	for {
+		h, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return &Refusal{Why: "the archive ends in the middle of an entry"}
+		case errors.Is(err, tar.ErrInsecurePath): // clean names it
+		case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong):
+			return &Refusal{Why: "no tar archive, or damaged"}
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		name, err := clean(h.Name)
+		if err == nil && name != "." {
+			err = do(h, name, r)
+		}
+		if errno := unix.Errno(0); errors.As(err, &errno) {
+			err = describe(h.Name, errno)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// describe says what the kernel thinks of an entry.
+func describe(name string, errno unix.Errno) error {
+	if errno == unix.ENOSPC || errno == unix.EDQUOT {
+		return &Refusal{Entry: name, Why: "no room for it: " + errno.Error()}
+	}
+	if errno == unix.ELOOP {
+		return &Refusal{Entry: name, Why: "the links on the way to it lead in a circle"}
+	}
+	if errno == unix.ENOTDIR {
+		return &Refusal{Entry: name, Why: "something on the way to it is no directory"}
+	}
+	return &Refusal{Entry: name, Why: errno.Error()}
+}
+
+// clean returns the name of an entry in its shortest form, "." for the root itself.
+func clean(name string) (string, error) {
+	refuse := func(why string) (string, error) { return "", &Refusal{Entry: name, Why: why} }
+	switch {
+	case name == "" || strings.IndexByte(name, 0) >= 0:
+		return refuse("no name")
+	case name[0] == '/':
+		return refuse("an absolute path")
+	case len(name) > maxPath:
+		return refuse("the path is too long")
+	}
+	depth := 0
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return refuse("a path with ..")
+		}
+		if len(part) > maxName {
+			return refuse("the name is too long")
+		}
+		depth++
+	}
+	if depth > maxDepth {
+		return refuse("the path is too deep")
+	}
+	return path.Clean(name), nil
+}
+
+// Names by which a layer takes away what is below it (OCI image specification, layer.md).
+const (
+	whiteoutPrefix = ".wh."
+	opaqueMark     = ".wh..wh..opq"
+	whiteoutOther  = ".wh..wh." // of aufs itself
+)
+
+// whiteout looks an entry through, and takes away what it says. Nothing of this layer is there yet.
+func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
+	if t.seen.Entries++; t.seen.Entries > t.limits.Entries {
+		return &Refusal{Why: "more than " + strconv.Itoa(t.limits.Entries) + " entries (images.max_entries)"}
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeGNUSparse:
+		if h.Size > t.limits.Bytes-t.seen.Bytes {
+			return &Refusal{Entry: name, Why: "with it the image has too many bytes (images.max_bytes)"}
+		}
+		t.seen.Bytes += h.Size
+	case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+	case tar.TypeLink:
+		if _, err := clean(h.Linkname); err != nil {
+			return &Refusal{Entry: name, Why: "a hard link to " + strconv.Quote(shorten(h.Linkname)) + ", which is not in the image"}
+		}
+	case tar.TypeSymlink:
+		if h.Linkname == "" || len(h.Linkname) > maxPath || strings.IndexByte(h.Linkname, 0) >= 0 {
+			return &Refusal{Entry: name, Why: "a link that leads nowhere"}
+		}
+	default:
+		return &Refusal{Entry: name, Why: fmt.Sprintf("an entry of the unknown type %q", h.Typeflag)}
+	}
+	dir, base := path.Split(name)
+	victim, is := strings.CutPrefix(base, whiteoutPrefix)
+	switch {
+	case !is || strings.HasPrefix(base, whiteoutOther) && base != opaqueMark:
+		return nil
+	case victim == "" || victim == "." || victim == "..":
+		return &Refusal{Entry: name, Why: "it takes away nothing that has a name"}
+	}
+	parent, err := t.open(path.Clean(dir))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil // as is what it would take away
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	if base == opaqueMark {
+		return empty(parent)
+	}
+	return remove(parent, victim)
+}
+
+// add makes what an entry says.
+func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
+	dir, base := path.Split(name)
+	if strings.HasPrefix(base, whiteoutPrefix) {
+		return nil
+	}
+	switch h.Typeflag {
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		t.totals.LeftOut++
+		return nil
+	}
+	parent, err := t.directory(path.Clean(dir))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	t.totals.Entries++
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return t.addDir(parent, base, h)
+	case tar.TypeSymlink:
+		if err := remove(parent, base); err != nil {
+			return err
+		}
+		return unix.Symlinkat(h.Linkname, parent, base)
+	case tar.TypeLink:
+		return t.addLink(parent, base, h)
+	}
+	return t.addFile(parent, base, h, r)
+}
+
+// mode is what an entry may be done with in a box. Programs there are not who the image means by its owners, root
+// first of all: what the owner may read and execute, all may. No setuid or setgid bit is kept.
+func mode(h *tar.Header, least uint32) uint32 {
+	m := uint32(h.Mode)&0o1777 | least
+	return m | m>>6&0o5
+}
+
+func (t *tree) addDir(parent int, base string, h *tar.Header) error {
+	err := unix.Mkdirat(parent, base, 0o755)
+	if errors.Is(err, unix.EEXIST) {
+		var st unix.Stat_t
+		if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		err = nil
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			if err = remove(parent, base); err == nil {
+				err = unix.Mkdirat(parent, base, 0o755)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Fchmodat(parent, base, mode(h, 0o700), 0) // what was looked at is a directory, and nobody else is here
+}
+
+func (t *tree) addLink(parent int, base string, h *tar.Header) error {
+	target, err := clean(h.Linkname)
+	if err != nil {
+		return err
+	}
+	dir, name := path.Split(target)
+	from, err := t.open(path.Clean(dir))
+	if err == nil {
+		defer unix.Close(from)
+		err = remove(parent, base)
+	}
+	if err == nil {
+		err = unix.Linkat(from, name, parent, base, 0)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return &Refusal{Entry: h.Name, Why: "a hard link to " + strconv.Quote(shorten(h.Linkname)) + ", which is not in the image"}
+	}
+	return err
+}
+
+func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) error {
+	if err := remove(parent, base); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	// Of what the header says only so much was allowed for.
+	n, err := io.Copy(f, io.LimitReader(r, t.limits.Bytes-t.totals.Bytes+1))
+	t.totals.Bytes += n
+	if err == nil && t.totals.Bytes > t.limits.Bytes {
+		err = &Refusal{Entry: h.Name, Why: "with it the image has too many bytes (images.max_bytes)"}
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &Refusal{Entry: h.Name, Why: "the archive ends in the middle of it"}
+	}
+	if err == nil {
+		err = f.Chmod(os.FileMode(mode(h, 0o600) & 0o777))
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// Compiled programs know their sources by this.
+	at := unix.NsecToTimespec(h.ModTime.UnixNano())
+	return unix.UtimesNanoAt(parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
+}

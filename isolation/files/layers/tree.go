@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layers
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// open opens a directory of the tree. Links on the way to it lead where they would in the image.
+func (t *tree) open(dir string) (int, error) {
+	fd, err := openat2(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	if !errors.Is(err, unix.ELOOP) {
+		return fd, err
+	}
+	fd, err = openat2(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if err != nil {
+		return -1, err
+	}
+	// Through links a tree may become deeper than anybody can remove it.
+	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err == nil && strings.Count(at, "/") > maxDepth {
+		err = unix.ENAMETOOLONG
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func openat2(dir int, name string, flags, resolve uint64) (int, error) {
+	for {
+		fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolve})
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return fd, err
+		}
+	}
+}
+
+// directory opens a directory of the tree, and makes it if it is missing: an archive need not name them all.
+func (t *tree) directory(dir string) (int, error) {
+	fd, err := t.open(dir)
+	if !errors.Is(err, unix.ENOENT) || dir == "." {
+		return fd, err
+	}
+	above, name := path.Split(dir)
+	parent, err := t.directory(path.Clean(above))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	if t.totals.Entries++; t.totals.Entries > 2*t.limits.Entries {
+		return -1, &Refusal{Entry: dir, Why: "more directories than the archive has entries"}
+	}
+	if err := unix.Mkdirat(parent, name, 0o755); err != nil {
+		return -1, err // EEXIST: a link that leads nowhere
+	}
+	return t.open(dir)
+}
+
+// remove removes what is in a directory by a name, with all below it. Nothing is no error.
+func remove(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	switch {
+	case err == nil || errors.Is(err, unix.ENOENT):
+		return nil
+	case !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM):
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	err = empty(fd)
+	unix.Close(fd)
+	if err != nil {
+		return err
+	}
+	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+}
+
+// empty removes everything in a directory.
+func empty(dir int) error {
+	for {
+		fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), ".")
+		names, err := f.Readdirnames(1024)
+		f.Close()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := remove(dir, name); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Who is who in a box. An image need not know its user.
+const (
+	boxUID    = "1000"
+	boxUser   = "box:x:1000:1000:box:/home/box:/bin/sh\n"
+	boxGroup  = "box:x:1000:\n"
+	rootUser  = "root:x:0:0:root:/root:/bin/sh\n"
+	rootGroup = "root:x:0:\n"
+	maxLookup = 1 << 20
+)
+
+// finish adds what an image may lack: the directory in which its programs start, and the box user among those it knows.
+func (t *tree) finish(dir string) error {
+	if name, err := clean(strings.Trim(dir, "/")); err == nil {
+		if fd, err := t.directory(name); err == nil { // or programs do not start, and say why
+			unix.Close(fd)
+		}
+	}
+	etc, err := openat2(t.root, "etc", unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	if errors.Is(err, unix.ENOENT) {
+		etc, err = t.directory("etc")
+	}
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		return nil // what it is instead is hidden in boxes
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(etc)
+	return errors.Join(addLine(etc, "passwd", rootUser, boxUser), addLine(etc, "group", rootGroup, boxGroup))
+}
+
+// addLine adds a line to a file of users or groups that has none of its number. What is no file is left alone.
+func addLine(etc int, name, first, line string) error {
+	fd, err := openat2(etc, name, unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	old := []byte(first)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.ELOOP):
+		return nil
+	case err != nil:
+		return err
+	default:
+		f := os.NewFile(uintptr(fd), name)
+		old, err = io.ReadAll(io.LimitReader(f, maxLookup+1))
+		f.Close()
+		if err != nil || len(old) > maxLookup {
+			return nil // a directory, or nothing that anybody looks users up in
+		}
+	}
+	for l := range bytes.Lines(old) {
+		if parts := bytes.Split(bytes.TrimSpace(l), []byte(":")); len(parts) > 2 && string(parts[2]) == boxUID {
+			return nil
+		}
+	}
+	if n := len(old); n > 0 && old[n-1] != '\n' {
+		old = append(old, '\n')
+	}
+	if err := remove(etc, name); err != nil {
+		return err
+	}
+	if fd, err = unix.Openat(etc, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644); err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(append(old, line...))
+	return errors.Join(err, f.Close())
+}

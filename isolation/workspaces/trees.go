@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package workspaces
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
+)
+
+// Trees of images are what boxes have unpacked into their workspaces: they lie beside those, on the same filesystem and
+// as closed to all others, and nobody writes to them any more. Whatever is in one, nothing in it is ever looked up
+// outside of a box.
+
+// doomed begins the names of trees that are being removed; isolation.ValidTree knows none of them.
+const doomed = ".doomed-"
+
+// openTrees opens the directory of the trees.
+func (w *Dir) openTrees() (root int, err error) {
+	dir := filepath.Join(filepath.Dir(w.root.Name()), skillpath.ImageTrees)
+	if err := unix.Mkdir(dir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, fmt.Errorf("trees of images: %w", err)
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("trees of images: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o777 != 0o700 {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s: want a directory of mode 0700: %w", dir, errors.Join(err, unix.EPERM))
+	}
+	return fd, nil
+}
+
+// Keep makes the workspace of a box that has ended the tree of an image. It may be called again.
+func (w *Dir) Keep(key, tree string) error {
+	if !isolation.ValidTree(tree) {
+		return unix.EINVAL
+	}
+	trees, err := w.openTrees()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(trees)
+	work, err := w.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	err = unix.Renameat2(int(work.Fd()), key, trees, tree, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(trees, tree, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil // an earlier keeper has done it
+	}
+	if err != nil {
+		return fmt.Errorf("keep the tree: %w", err)
+	}
+	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
+}
+
+// OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
+func (w *Dir) OpenTree(tree string) (int, error) {
+	if !isolation.ValidTree(tree) {
+		return -1, unix.EINVAL
+	}
+	trees, err := w.openTrees()
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(trees)
+	top, err := mountfd.OpenBeneath(trees, path.Join(tree, skillpath.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(top)
+	fd, err := mountfd.Clone(top, "", false)
+	if err != nil {
+		return -1, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := mountfd.Restrict(fd, &attr); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Drop takes a tree away, so that it cannot be opened any more; what it returns removes it and what earlier removals
+// have left. A tree that is not there is no error.
+func (w *Dir) Drop(tree string) (remove func() error, err error) {
+	trees, err := w.openTrees()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(trees)
+	err = unix.Renameat2(trees, tree, trees, doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove the tree: %w", err)
+	}
+	return w.sweepTrees, nil
+}
+
+// sweepTrees removes what Drop has taken away, and the quotas of it.
+func (w *Dir) sweepTrees() error {
+	root, err := openWork(filepath.Dir(w.root.Name()), skillpath.ImageTrees)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), doomed) {
+			errs = append(errs, root.RemoveAll(e.Name()))
+		}
+	}
+	if quotas, _ := w.kept(); quotas != nil {
+		errs = append(errs, quotas.Sweep())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zygote
+
+import (
+	"slices"
+	"sync"
+)
+
+// maxImages is how many zygotes of images of the store live at a time: each has a tree mounted, and some memory.
+const maxImages = 16
+
+// Set is the zygotes of one keeper: that of the image "host", and those of images of the store that were used last. The
+// descriptors stay the keeper's.
+type Set struct {
+	BoxInit, BoxFiles int
+	Etc               []string
+	Open              func(tree string) (int, error) // a detached mount of the tree of an image
+
+	mu     sync.Mutex         // guards the fields below
+	all    map[string]*Zygote // by tree
+	recent []string           // trees of the images of the store whose zygotes may live, the last used one last
+}
+
+// Of returns the zygote of a tree, "" for the image "host".
+func (s *Set) Of(tree string) *Zygote {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	z := s.all[tree]
+	if z == nil {
+		z = &Zygote{BoxInit: s.BoxInit, BoxFiles: s.BoxFiles, Etc: s.Etc}
+		if tree != "" {
+			z.Tree = func() (int, error) { return s.Open(tree) }
+		}
+		if s.all == nil {
+			s.all = map[string]*Zygote{}
+		}
+		s.all[tree] = z
+	}
+	if tree == "" {
+		return z
+	}
+	s.recent = append(slices.DeleteFunc(s.recent, func(t string) bool { return t == tree }), tree)
+	if len(s.recent) > maxImages {
+		go s.all[s.recent[0]].Close() // ends with the request it may be at; it starts again when it is needed
+		s.recent = s.recent[1:]
+	}
+	return z
+}
+
+// Drop ends the zygote of a tree that nobody uses any more and that cannot be opened again.
+func (s *Set) Drop(tree string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if z := s.all[tree]; z != nil {
+		z.Close()
+		delete(s.all, tree)
+		s.recent = slices.DeleteFunc(s.recent, func(t string) bool { return t == tree })
+	}
+}
+
+// Close ends all zygotes.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, z := range s.all {
+		z.Close()
+	}
+	s.all = nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package images is the part of the Go client about images.
+package images
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// Client asks a boxd about images.
+type Client struct{ *client.Client }
+
+func path(name string) string {
+	return "/v1/images/" + strings.ReplaceAll(url.PathEscape(name), ".", "%2E")
+}
+
+// List lists all images, by name.
+func (c Client) List(ctx context.Context) ([]api.Image, error) {
+	var list api.ImageList
+	_, err := c.Ask(ctx, http.MethodGet, "/v1/images", nil, &list)
+	return list.Images, err
+}
+
+// Get describes an image, by its name or digest.
+func (c Client) Get(ctx context.Context, name string) (img api.Image, err error) {
+	if name == "" {
+		return img, client.ErrNoID
+	}
+	_, err = c.Ask(ctx, http.MethodGet, path(name), nil, &img)
+	return img, err
+}
+
+// Import makes an image of an archive. name is what it is called, "" what the archive says; form says what the archive
+// is, "" what it looks like.
+func (c Client) Import(ctx context.Context, archive io.Reader, name, form string) (img api.Image, err error) {
+	query := url.Values{}
+	if name != "" {
+		query.Set("name", name)
+	}
+	if form != "" {
+		query.Set("form", form)
+	}
+	at := "/v1/images"
+	if len(query) > 0 {
+		at += "?" + query.Encode()
+	}
+	_, err = c.Ask(ctx, http.MethodPost, at, archive, &img)
+	return img, err
+}
+
+// Delete removes an image. Sessions that have it keep it.
+func (c Client) Delete(ctx context.Context, name string) error {
+	if name == "" {
+		return client.ErrNoID
+	}
+	_, err := c.Ask(ctx, http.MethodDelete, path(name), nil, nil)
+	return err
+}
+
+// Prune removes the images that no session has and no profile names, and returns them.
+func (c Client) Prune(ctx context.Context) ([]api.Image, error) {
+	var list api.ImageList
+	_, err := c.Ask(ctx, http.MethodPost, "/v1/images/prune", nil, &list)
+	return list.Images, err
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package archive reads images as they come: an OCI image layout, what "docker save" has written, or a plain tar archive
+// of a root directory. It verifies every digest that somebody has given, and looks into no layer: that is done in a box.
+package archive
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Forms of an archive.
+const (
+	Auto   = "auto"
+	OCI    = "oci"
+	Docker = "docker"
+	Rootfs = "rootfs"
+)
+
+// Limits are what an archive may come to.
+type Limits struct {
+	Bytes   int64 // of all layers together, as tar archives
+	Entries int   // of the archive itself
+}
+
+// Image is one image of an archive. Its layers are read from the archive, which must stay open.
+type Image struct {
+	Form   string
+	Digest string   // "sha256:…": of the manifest, or of what stands for it
+	Names  []string // that the archive gives it
+	Config Config
+	Layers []Layer
+}
+
+// Config is what an image says about programs that run in it.
+type Config struct {
+	Architecture string
+	Env          []string
+	WorkingDir   string
+	User         string
+	Entrypoint   []string
+	Cmd          []string
+}
+
+// Layer is a part of an image.
+type Layer struct {
+	Digest string // of the bytes in the archive; "": nobody has said
+	DiffID string // of the tar archive that they are; "": nobody has said
+	from   io.ReaderAt
+	at     int64
+	size   int64
+}
+
+// Bounds of what is not a layer.
+const (
+	maxDocument = 4 << 20
+	maxLayers   = 512
+	maxIndexed  = 4096
+	maxNesting  = 4
+)
+
+// file is where one of an archive is.
+type file struct {
+	at, size int64
+	link     string // it is another one
+}
+
+// opened is an archive that is being looked through.
+type opened struct {
+	from  *os.File
+	files map[string]file
+}
+
+func bad(format string, args ...any) *fault.Error {
+	f := fault.Errorf(fault.Invalid, "image archive: "+format, args...)
+	f.Field, f.Allowed = "body", "an OCI image layout, what docker save has written, or a tar archive of a root directory, whole and undamaged"
+	return f
+}
+
+// Open finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
+// "" if there is but one. plain is an empty file for what a compressed archive is.
+func Open(from, plain *os.File, form, name, arch string, l Limits) (*Image, error) {
+	if err := inflateInto(from, plain, l.Bytes); err != nil {
+		return nil, err
+	}
+	if n, err := plain.Seek(0, io.SeekEnd); err == nil && n > 0 {
+		from = plain
+	}
+	o := &opened{from: from, files: map[string]file{}}
+	if err := o.index(l.Entries); err != nil {
+		return nil, err
+	}
+	_, layout := o.files["oci-layout"]
+	_, index := o.files["index.json"]
+	_, saved := o.files["manifest.json"]
+	switch {
+	case form == OCI || form == Auto && layout && index:
+		return o.oci(name, arch)
+	case form == Docker || form == Auto && saved:
+		return o.docker(name, arch)
+	}
+	return o.rootfs()
+}
+
+// inflateInto decompresses an archive that is compressed as a whole.
+func inflateInto(from, plain *os.File, most int64) error {
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r, compressed, err := Decompress(from)
+	if err != nil || !compressed {
+		return err
+	}
+	defer r.Close()
+	return CopyBounded(plain, r, most)
+}
+
+// index finds the files that say what the others are.
+func (o *opened) index(most int) error {
+	if _, err := o.from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r := tar.NewReader(o.from)
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF) && n > 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			return bad("it is empty")
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return bad("it is truncated")
+		case errors.Is(err, tar.ErrInsecurePath): // of no file that is looked for
+		case err != nil:
+			return bad("no tar archive, or damaged: %v", err)
+		}
+		if n >= most {
+			return bad("it has more than %d entries (images.max_entries)", most)
+		}
+		name := path.Clean(h.Name)
+		if !known(name) {
+			continue
+		}
+		if _, twice := o.files[name]; twice {
+			return bad("it has %s twice", fault.Show(name))
+		}
+		if len(o.files) >= maxIndexed {
+			return bad("it has more than %d blobs", maxIndexed)
+		}
+		f := file{size: h.Size}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			if f.at, err = o.from.Seek(0, io.SeekCurrent); err != nil {
+				return err
+			}
+			for key := range h.PAXRecords {
+				if strings.HasPrefix(key, "GNU.sparse.") {
+					return bad("%s is sparse", fault.Show(name))
+				}
+			}
+		case tar.TypeSymlink: // of older versions of docker save
+			f.link = path.Join(path.Dir(name), h.Linkname)
+		default:
+			continue
+		}
+		o.files[name] = f
+	}
+}
+
+// known reports whether a name can be that of a file which belongs to the form of an archive.
+func known(name string) bool {
+	switch name {
+	case "oci-layout", "index.json", "manifest.json":
+		return true
+	}
+	if rest, ok := strings.CutPrefix(name, "blobs/sha256/"); ok {
+		return isHex(rest)
+	}
+	dir, base := path.Split(name)
+	switch {
+	case dir == "":
+		stem, ext, _ := strings.Cut(base, ".")
+		return isHex(stem) && (ext == "json" || ext == "tar")
+	case base == "layer.tar":
+		return isHex(strings.TrimSuffix(dir, "/"))
+	}
+	return false
+}
+
+func isHex(s string) bool {
+	return len(s) == sha256.Size*2 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// find returns a file of the archive.
+func (o *opened) find(name string) (file, error) {
+	f, ok := o.files[path.Clean(name)]
+	if ok && f.link != "" {
+		f, ok = o.files[f.link]
+		ok = ok && f.link == ""
+	}
+	if !ok {
+		return f, bad("%s is not in it", fault.Show(name))
+	}
+	return f, nil
+}
+
+// document reads a JSON file into v. want is what that has to be, "" anything.
+func (o *opened) document(name, want string, v any) error {
+	f, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	if f.size > maxDocument {
+		return bad("%s has %d bytes, more than %d", fault.Show(name), f.size, maxDocument)
+	}
+	data := make([]byte, f.size)
+	if _, err := io.ReadFull(io.NewSectionReader(o.from, f.at, f.size), data); err != nil {
+		return bad("it is truncated in %s", fault.Show(name))
+	}
+	sum := sha256.Sum256(data)
+	if digest := "sha256:" + hex.EncodeToString(sum[:]); want != "" && digest != want {
+		return bad("%s has the digest %s", fault.Show(want), digest)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return bad("%s is no JSON of its kind: %v", fault.Show(name), err)
+	}
+	return nil
+}
+
+// CopyBounded copies at most so many bytes, and refuses more.
+func CopyBounded(w io.Writer, r io.Reader, most int64) error {
+	n, err := io.Copy(w, io.LimitReader(r, most+1))
+	switch {
+	case err != nil:
+		return err
+	case n > most:
+		return bad("it becomes more than %d bytes (images.max_bytes)", most)
+	}
+	return nil
+}
+
+// Compressed content that becomes more than maxRatio times as long is no image of anything. The first bytes are free.
+const (
+	maxRatio  = 200
+	freeBytes = 64 << 20
+	maxWindow = 128 << 20 // of zstd, in memory
+)
+
+// Decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
+// what is wrong.
+func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
+	in := &counter{r: r}
+	b := bufio.NewReaderSize(in, 256<<10)
+	head, _ := b.Peek(4)
+	switch {
+	case len(head) > 1 && head[0] == 0x1f && head[1] == 0x8b:
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, true, bad("not what gzip has compressed, or damaged")
+		}
+		return &inflated{r: z, in: in, close: func() {}}, true, nil
+	case len(head) > 3 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd:
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, true, bad("not what zstd has compressed, or damaged")
+		}
+		return &inflated{r: z, in: in, close: z.Close}, true, nil
+	}
+	return &inflated{r: b, close: func() {}}, false, nil
+}
+
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+type inflated struct {
+	r     io.Reader
+	in    *counter // nil: nothing is compressed
+	n     int64
+	close func()
+}
+
+func (i *inflated) Close() error {
+	i.close()
+	return nil
+}
+
+func (i *inflated) Read(p []byte) (int, error) {
+	n, err := i.r.Read(p)
+	if i.in == nil {
+		return n, err
+	}
+	if i.n += int64(n); i.n > freeBytes && i.n > i.in.n*maxRatio {
+		return 0, bad("it becomes more than %d times as long when it is decompressed", maxRatio)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.As(err, new(*os.PathError)) {
+		err = bad("a compressed part is damaged or truncated: %v", err)
+	}
+	return n, err
+}
+
+// Write writes a layer as a tar archive of at most so many bytes, and holds it against its digests.
+func (l *Layer) Write(w io.Writer, most int64) error {
+	packed, plain := sha256.New(), sha256.New()
+	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
+	r, _, err := Decompress(section)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := CopyBounded(io.MultiWriter(w, plain), r, most); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, section); err != nil { // what the compression did not need
+		return err
+	}
+	for _, d := range []struct {
+		what, want string
+		sum        []byte
+	}{{"layer", l.Digest, packed.Sum(nil)}, {"content of layer", l.DiffID, plain.Sum(nil)}} {
+		if got := "sha256:" + hex.EncodeToString(d.sum); d.want != "" && got != d.want {
+			return bad("the %s %s has the digest %s", d.what, fault.Show(d.want), got)
+		}
+	}
+	return nil
+}
+
+// digestName returns the name of a blob by its digest.
+func digestName(digest string) (string, error) {
+	sum, ok := strings.CutPrefix(digest, "sha256:")
+	if !ok || !isHex(sum) {
+		return "", bad("the digest %s is none of sha256", fault.Show(digest))
+	}
+	return "blobs/sha256/" + sum, nil
+}
+
+// rootfs takes the whole archive for one layer.
+func (o *opened) rootfs() (*Image, error) {
+	size, err := o.from.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(o.from, 0, size)); err != nil {
+		return nil, fmt.Errorf("read the archive: %w", err)
+	}
+	digest := "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	return &Image{Form: Rootfs, Digest: digest, Layers: []Layer{{DiffID: digest, from: o.from, size: size}}}, nil
+}

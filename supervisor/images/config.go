@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Config is the table [images] of box.toml.
+type Config struct {
+	MaxArchive quantity.Size     `toml:"max_archive"`
+	MaxBytes   quantity.Size     `toml:"max_bytes"`
+	MaxEntries int               `toml:"max_entries"`
+	Max        int               `toml:"max"`
+	Timeout    quantity.Duration `toml:"timeout"`
+}
+
+// Bounds of the limits.
+const (
+	mostBytes   = quantity.TiB
+	mostEntries = 5_000_000
+	mostImages  = 1000
+)
+
+// DefaultConfig is what holds where nothing is said.
+func DefaultConfig() Config {
+	return Config{
+		MaxArchive: 4 * quantity.GiB, MaxBytes: 8 * quantity.GiB, MaxEntries: 500_000, Max: 100, Timeout: quantity.Duration(10 * time.Minute),
+	}
+}
+
+// Validate names the key that is wrong, and what is allowed.
+func (c *Config) Validate() error {
+	for _, b := range []struct {
+		key  string
+		size quantity.Size
+	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}} {
+		if b.size < quantity.MiB || b.size > mostBytes {
+			return fmt.Errorf("images.%s = %v: allowed is %v to %v", b.key, b.size, quantity.MiB, mostBytes)
+		}
+	}
+	switch {
+	case c.MaxEntries < 16 || c.MaxEntries > mostEntries:
+		return fmt.Errorf("images.max_entries = %d: allowed is 16 to %d", c.MaxEntries, mostEntries)
+	case c.Max < 0 || c.Max > mostImages:
+		return fmt.Errorf("images.max = %d: allowed is 0 to %d", c.Max, mostImages)
+	case c.Timeout < quantity.Duration(time.Second) || c.Timeout > quantity.Duration(24*time.Hour):
+		return fmt.Errorf("images.timeout = %v: allowed is 1s to 24h", c.Timeout)
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/images/archive"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Source says what an archive is.
+type Source struct {
+	Name string // of the image; "": what the archive says
+	Form string // of archive's; "": what it looks like
+}
+
+// Import makes an image of an archive: all of it or nothing. One of the same name gives way. It waits while another
+// one is on its way in.
+func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, error) {
+	forms := []string{archive.Auto, archive.OCI, archive.Docker, archive.Rootfs}
+	if from.Form == "" {
+		from.Form = archive.Auto
+	}
+	if !slices.Contains(forms, from.Form) {
+		return Image{}, fault.Field("form", from.Form, strings.Join(forms, ", "))
+	}
+	if from.Name != "" {
+		if err := ValidName(from.Name); err != nil {
+			return Image{}, err
+		}
+	}
+	select {
+	case s.busy <- struct{}{}:
+	case <-ctx.Done():
+		return Image{}, ctx.Err()
+	}
+	defer func() { <-s.busy }()
+	dir := path.Join(scratchDir, strings.ToLower(rand.Text()))
+	if err := s.root.Mkdir(dir, 0o700); err != nil {
+		return Image{}, fmt.Errorf("import an image: %w", err)
+	}
+	defer func() {
+		if err := s.root.RemoveAll(dir); err != nil {
+			s.in.Log.Warn("what an import has left is still on the disk", "error", err)
+		}
+	}()
+	return s.importFrom(ctx, dir, r, from)
+}
+
+func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from Source) (Image, error) {
+	var all [3]*os.File
+	for i, name := range []string{"archive", "plain", "layer"} {
+		f, err := s.root.OpenFile(path.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return Image{}, fmt.Errorf("import an image: %w", err)
+		}
+		defer f.Close()
+		all[i] = f
+	}
+	if err := receive(all[0], r, int64(s.cfg.MaxArchive)); err != nil {
+		return Image{}, err
+	}
+	limits := archive.Limits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
+	found, err := archive.Open(all[0], all[1], from.Form, from.Name, runtime.GOARCH, limits)
+	if err != nil {
+		return Image{}, err
+	}
+	name, err := nameOf(from.Name, found.Names)
+	if err != nil {
+		return Image{}, err
+	}
+	img := &Image{Name: name, Digest: found.Digest, Form: found.Form, Layers: len(found.Layers), Config: found.Config, Created: time.Now()}
+	s.mu.Lock()
+	old, count, same := s.images[name], len(s.images), s.findLocked(found.Digest)
+	if same != nil { // of the same content there is a tree
+		img.Tree, img.Bytes, img.Entries, img.LeftOut = same.Tree, same.Bytes, same.Entries, same.LeftOut
+	}
+	s.mu.Unlock()
+	if old == nil && count >= s.cfg.Max {
+		return Image{}, fault.Errorf(fault.Exhausted, "there are %d images, the limit (images.max)", count).WithHint("boxctl images prune removes what no session has")
+	}
+	if same == nil {
+		if err := s.unpack(ctx, img, found.Layers, all[2]); err != nil {
+			return Image{}, err
+		}
+	}
+	if err := s.enter(img); err != nil {
+		if same == nil {
+			s.drop(img.Tree)
+		}
+		return Image{}, err
+	}
+	return *img, nil
+}
+
+// plain is how long the archives of layers may be that come to so many bytes: their headers count.
+func (s *Store) plain(content int64) int64 { return content + int64(s.cfg.MaxEntries)*2048 }
+
+// receive writes an archive to the disk.
+func receive(f *os.File, r io.Reader, most int64) error {
+	n, err := io.Copy(f, io.LimitReader(r, most+1))
+	switch {
+	case errors.As(err, new(*os.PathError)) || err != nil && fault.KindOf(err) != fault.Internal:
+		return err
+	case err != nil:
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+	case n > most:
+		return fault.Field("body", fault.Word("more"), fmt.Sprintf("at most %v (images.max_archive)", quantity.Size(most)))
+	}
+	return nil
+}
+
+// unpack has a box make the tree of an image, which is then thrown away.
+func (s *Store) unpack(ctx context.Context, img *Image, layers []archive.Layer, scratch *os.File) error {
+	spec, err := s.spec(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.key = spec.Key
+	s.mu.Unlock()
+	box, err := s.in.Boxes.Launch(ctx, spec)
+	if err == nil {
+		for i := range layers {
+			if err = s.layer(ctx, box, img, &layers[i], scratch, i == len(layers)-1); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			img.Tree = strings.ToLower(rand.Text())
+			err = s.in.Boxes.Keep(context.WithoutCancel(ctx), spec.Key, img.Tree)
+		}
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		ended := s.in.Boxes.End(late, spec.Key, true)
+		box.Close()
+		if err == nil && ended != nil {
+			s.in.Log.Warn("the box in which an image was unpacked does not end", "key", spec.Key, "error", ended)
+		}
+	}
+	s.mu.Lock()
+	s.key = ""
+	s.mu.Unlock()
+	if step, ok := errors.AsType[*isolation.StepError](err); ok {
+		return fmt.Errorf("unpack image %s: %w", fault.Show(img.Name), step)
+	}
+	return err
+}
+
+// spec is the box in which layers are unpacked: the host's programs, no network, nothing of the host but an empty
+// workspace.
+func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
+	usual := policy.DefaultConfig()
+	settings, _, err := usual.Merge(&policy.Request{Profile: usual.Sessions.DefaultProfile})
+	if err != nil {
+		return nil, err
+	}
+	settings.WorkspaceQuota = quantity.Size(s.plain(int64(s.cfg.MaxBytes))) + quantity.Size(s.cfg.MaxEntries)*2048 // and blocks that are not full
+	settings.WorkspaceInodes = 2*s.cfg.MaxEntries + 64
+	found, err := s.in.Boxes.Look(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host: %w", err)
+	}
+	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: usage.HostLayout(), Host: *found})
+	if err != nil {
+		return nil, err
+	}
+	spec := session.SpecOf(&settings, by)
+	spec.Key, spec.Hostname = strings.ToLower(rand.Text() + rand.Text())[:isolation.KeyLen], "unpack"
+	return spec, nil
+}
+
+// kept is how much is read of what the program in the box says, which is not believed.
+const kept = 1 << 10
+
+// layer has one layer unpacked.
+func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *archive.Layer, scratch *os.File, last bool) error {
+	if err := errors.Join(scratch.Truncate(0), rewind(scratch)); err != nil {
+		return err
+	}
+	if err := l.Write(scratch, s.plain(int64(s.cfg.MaxBytes)-img.Bytes)); err != nil {
+		return err
+	}
+	argv := []string{isolation.FilesProgram, files.LayerCommand, strconv.FormatInt(int64(s.cfg.MaxBytes)-img.Bytes, 10), strconv.Itoa(s.cfg.MaxEntries - img.Entries)}
+	if last {
+		argv = append(argv, files.LastLayer, img.Config.WorkingDir)
+	}
+	// Another open file of it, which nothing can be written through.
+	in, err := os.Open("/proc/self/fd/" + strconv.FormatUint(uint64(scratch.Fd()), 10))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	p, err := box.Start(&isolation.Command{
+		Argv: argv, Env: []string{"GOMAXPROCS=2"}, Dir: isolation.Workspace, ScriptArg: -1, Stdin: isolation.StdinFile,
+		Timeout: time.Duration(s.cfg.Timeout), Output: isolation.Output{Head: kept},
+	}, client.Files{Stdin: in})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	exit, err := p.Wait(ctx)
+	if err != nil {
+		return err // the box ends with it
+	}
+	return s.count(p, exit, img)
+}
+
+func rewind(f *os.File) error {
+	_, err := f.Seek(0, io.SeekStart)
+	return err
+}
+
+// count takes what the program says, in the bounds of what it may.
+func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error {
+	said, _, err := p.Kept(0)
+	if err != nil {
+		return err
+	}
+	problem, _, err := p.Kept(1)
+	if err != nil {
+		return err
+	}
+	switch {
+	case exit.Reason == isolation.ReasonTimedOut:
+		return fault.Errorf(fault.Exhausted, "to unpack a layer took longer than %v (images.timeout)", s.cfg.Timeout).WithHint("a larger images.timeout, or an image of smaller layers")
+	case exit.Reason == isolation.ReasonOOM:
+		return fault.Errorf(fault.Invalid, "image archive: to unpack a layer takes more memory than there is for it").WithHint("leave out what the image does not need, such as very long names")
+	case exit.Reason != isolation.ReasonExited || exit.Code != 0:
+		text := strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return -1
+			}
+			return r
+		}, strings.ToValidUTF8(string(bytes.TrimSpace(problem)), "?"))
+		f := fault.Errorf(fault.Invalid, "image archive: layer: %s", text)
+		f.Field, f.Allowed = "body", "layers whose entries stay in the image, within images.max_bytes and images.max_entries"
+		return f
+	}
+	var got [3]int64
+	if n, err := fmt.Sscanf(string(said), "%d %d %d\n", &got[0], &got[1], &got[2]); n != 3 || err != nil || slices.Min(got[:]) < 0 || got[0] > int64(s.cfg.MaxBytes) || slices.Max(got[1:]) > int64(2*s.cfg.MaxEntries) {
+		return errors.New("unpack an image: the program in the box makes no sense")
+	}
+	img.Bytes += got[0]
+	img.Entries += int(got[1])
+	img.LeftOut += int(got[2])
+	if img.Entries > s.cfg.MaxEntries || img.Bytes > int64(s.cfg.MaxBytes) {
+		return fault.Errorf(fault.Invalid, "image archive: %d bytes in %d entries: allowed is %v (images.max_bytes) and %d (images.max_entries)", img.Bytes, img.Entries, s.cfg.MaxBytes, s.cfg.MaxEntries).WithHint("leave out what the image does not need")
+	}
+	return nil
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package images keeps the images that boxes are made from. They are the operator's, and every session whose profile
+// lets it may have them. An image is a tree of files that never changes, made in a box of its own by the keeper's
+// hand, and a record that says under which name it is known.
+package images
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/images/archive"
+	"github.com/boxd-dev/boxd/supervisor/images/root"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Directories of the store, in that of the state.
+const (
+	storeDir   = "images"
+	scratchDir = "scratch"
+	namesDir   = "names"
+)
+
+// Image is one of the store.
+type Image struct {
+	Name    string         `json:"name"`
+	Digest  string         `json:"digest"` // "sha256:…": of its manifest, or of what stands for it
+	Form    string         `json:"form"`   // of the archive it came in
+	Tree    string         `json:"tree"`
+	Bytes   int64          `json:"bytes"`
+	Entries int            `json:"entries"`
+	LeftOut int            `json:"left_out,omitempty"` // devices and FIFOs
+	Layers  int            `json:"layers"`
+	Config  archive.Config `json:"config"`
+	Created time.Time      `json:"created"`
+	Used    int            `json:"-"` // by how many sessions
+}
+
+// Parts are what a store works with. It owns none of them.
+type Parts struct {
+	StateDir string
+	Boxes    *driver.Driver
+	Policy   func() *policy.Config // what keeps the limits of the box in which layers are unpacked
+	Changed  func()                // called after a name stands for something else, or for nothing
+	Log      *slog.Logger
+	// Life is that of boxd: what nobody wants any more is removed in it, whoever did not want it.
+	Life context.Context //nolint:containedctx // never a request's
+}
+
+// Store is the store. It is safe for concurrent use.
+type Store struct {
+	cfg  Config
+	in   Parts
+	root *os.Root
+	// remove removes a tree, not in the name of who happens to be the last to let go of it.
+	remove func(tree string) error
+	busy   chan struct{} // has room for one import: each has an archive and what is in it on disk
+
+	mu      sync.Mutex // guards the fields below
+	images  map[string]*Image
+	leases  map[string]map[string]bool // by tree, of sessions
+	holding map[string]string          // by session, the tree
+	doomed  map[string]bool            // trees that nobody may have any more, and that are still there
+	key     string                     // of the box in which layers are unpacked
+}
+
+// Open opens the store, or makes it. What is not in order there is logged and left alone.
+func Open(cfg Config, in Parts) (*Store, error) {
+	state, err := os.OpenRoot(in.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	defer state.Close()
+	if err := state.Mkdir(storeDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	root, err := state.OpenRoot(storeDir)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	s := &Store{
+		cfg: cfg, in: in, root: root, busy: make(chan struct{}, 1),
+		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
+	}
+	s.remove = func(tree string) error {
+		ctx, cancel := context.WithTimeout(in.Life, dropPatience)
+		defer cancel()
+		return in.Boxes.DropTree(ctx, tree)
+	}
+	err = root.Mkdir(namesDir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err = errors.Join(err, root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700)); err == nil {
+		err = s.load()
+	}
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	return s, nil
+}
+
+// Close ends the use of the store. Imports must have ended.
+func (s *Store) Close() { s.root.Close() }
+
+func (s *Store) load() error {
+	dir, err := s.root.OpenRoot(namesDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := durable.Names(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		img := &Image{}
+		err := durable.ReadJSON(dir, name, img)
+		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
+			err = errors.New("not the record of that image")
+		}
+		if err != nil {
+			s.in.Log.Error("an image is not in order", "file", filepath.Join(dir.Name(), name), "error", err)
+			continue
+		}
+		s.images[img.Name] = img
+	}
+	return nil
+}
+
+// recordFile is where the record of an image is: its name is in no path.
+func recordFile(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16]) + ".json"
+}
+
+// ValidName checks the name of an image, as registries have them.
+func ValidName(name string) error {
+	if name == policy.ImageHost || !root.Valid(name) || strings.HasPrefix(name, "sha256:") {
+		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, not host")
+	}
+	return nil
+}
+
+// NotFound is the answer where there is no image of a name.
+func NotFound(name string) error {
+	f := fault.Errorf(fault.NotFound, "no image %s", fault.Show(name)).WithHint("boxctl images ls shows those there are")
+	f.Field, f.Value = "image", name
+	return f
+}
+
+// List returns all images, by name.
+func (s *Store) List() []Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Image, 0, len(s.images))
+	for _, name := range slices.Sorted(maps.Keys(s.images)) {
+		list = append(list, s.showLocked(s.images[name]))
+	}
+	return list
+}
+
+func (s *Store) showLocked(img *Image) Image {
+	shown := *img
+	shown.Used = len(s.leases[img.Tree])
+	return shown
+}
+
+// Get returns an image by its name or digest.
+func (s *Store) Get(name string) (Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	img := s.findLocked(name)
+	if img == nil {
+		return Image{}, NotFound(name)
+	}
+	return s.showLocked(img), nil
+}
+
+func (s *Store) findLocked(name string) *Image {
+	if img := s.images[name]; img != nil {
+		return img
+	}
+	for _, n := range slices.Sorted(maps.Keys(s.images)) {
+		if s.images[n].Digest == name {
+			return s.images[n]
+		}
+	}
+	return nil
+}
+
+// Root is what a session of an image is made from; nil: of the image "host".
+func (s *Store) Root(name string) (*root.Root, error) {
+	if name == policy.ImageHost {
+		return nil, nil //nolint:nilnil // the host needs nothing
+	}
+	img, err := s.Get(name)
+	if err != nil {
+		names := []string{policy.ImageHost}
+		for _, known := range s.List() {
+			names = append(names, known.Name)
+		}
+		return nil, fault.Field("image", name, strings.Join(names, ", ")).WithHint("boxctl images import brings images in")
+	}
+	is := &root.Root{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
+	for _, kv := range img.Config.Env {
+		// Where the box user is at home the image does not know.
+		if name, value, ok := strings.Cut(kv, "="); ok && name != "HOME" {
+			is.Env[name] = value
+		}
+	}
+	if policy.ValidateEnvironment(is.Env) != nil {
+		is.Env = nil
+	}
+	is.Command = slices.Concat(img.Config.Entrypoint, img.Config.Cmd)
+	if dir := img.Config.WorkingDir; dir != "/" && isolation.CleanAbsolute(dir) {
+		is.Dir = dir
+	}
+	return is, nil
+}
+
+// Hold keeps the tree of a session's image until Release.
+func (s *Store) Hold(session string, is *root.Root) {
+	if is == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[is.Tree] == nil {
+		s.leases[is.Tree] = map[string]bool{}
+	}
+	s.leases[is.Tree][session] = true
+	s.holding[session] = is.Tree
+}
+
+// dropPatience bounds the removal of a tree.
+const dropPatience = 5 * time.Minute
+
+// Release gives back what Hold has held for a session, whose box has ended or has never been.
+func (s *Store) Release(session string) {
+	s.mu.Lock()
+	tree := s.holding[session]
+	delete(s.holding, session)
+	delete(s.leases[tree], session)
+	if len(s.leases[tree]) == 0 {
+		delete(s.leases, tree)
+	}
+	doomed := s.doomed[tree]
+	s.mu.Unlock()
+	if doomed {
+		s.drop(tree)
+	}
+}
+
+// drop removes a tree, if nobody has it. What cannot be removed now is tried again later.
+func (s *Store) drop(tree string) {
+	s.mu.Lock()
+	used := len(s.leases[tree]) > 0 || s.namedLocked(tree)
+	s.doomed[tree] = !s.namedLocked(tree)
+	s.mu.Unlock()
+	if used {
+		return
+	}
+	if err := s.remove(tree); err != nil {
+		s.in.Log.Info("the tree of an image that nobody wants is still there", "tree", tree, "error", err)
+		return
+	}
+	s.mu.Lock()
+	delete(s.doomed, tree)
+	s.mu.Unlock()
+}
+
+func (s *Store) namedLocked(tree string) bool {
+	for _, img := range s.images {
+		if img.Tree == tree {
+			return true
+		}
+	}
+	return false
+}
+
+// Remove removes an image by its name. Sessions that have it keep it.
+func (s *Store) Remove(name string) error {
+	s.mu.Lock()
+	img := s.findLocked(name)
+	if img == nil {
+		s.mu.Unlock()
+		return NotFound(name)
+	}
+	err := s.root.Remove(namesDir + "/" + recordFile(img.Name))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		delete(s.images, img.Name)
+		err = nil
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("record of image %s: %w", fault.Show(name), err)
+	}
+	s.in.Changed()
+	s.drop(img.Tree)
+	return nil
+}
+
+// Keys are those of the boxes in which layers are unpacked.
+func (s *Store) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.key == "" {
+		return nil
+	}
+	return []string{s.key}
+}
+
+// enter puts an image into the store, and what had its name before out of it.
+func (s *Store) enter(img *Image) error {
+	s.mu.Lock()
+	old := s.images[img.Name]
+	dir, err := s.root.OpenRoot(namesDir)
+	if err == nil {
+		err = durable.SyncJSON(dir, recordFile(img.Name), img)
+		dir.Close()
+	}
+	if err == nil {
+		s.images[img.Name] = img
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("record of image %s: %w", fault.Show(img.Name), err)
+	}
+	s.in.Changed()
+	if old != nil && old.Tree != img.Tree {
+		s.drop(old.Tree)
+	}
+	return nil
+}
+
+// nameOf is the name of an image that is imported: what was asked for, or the only one the archive gives it.
+func nameOf(asked string, given []string) (string, error) {
+	name := asked
+	if name == "" && len(given) > 0 {
+		name = slices.MaxFunc(given, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // with its registry
+	}
+	if name == "" {
+		return "", fault.Field("name", fault.Word("missing"), "a name: the archive gives the image none")
+	}
+	return name, ValidName(name)
+}

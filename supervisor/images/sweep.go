@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/skillpath"
+)
+
+// Prune removes the images that no session has, but for those of these names; it returns what is gone.
+func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
+	var gone []Image
+	for _, img := range s.List() {
+		if img.Used > 0 || slices.Contains(keep, img.Name) {
+			continue
+		}
+		if err := s.Remove(img.Name); err != nil {
+			return gone, err
+		}
+		gone = append(gone, img)
+	}
+	return gone, s.Sweep(ctx)
+}
+
+// Sweep removes the trees that no image and no session has. Sessions of an earlier boxd must hold theirs before.
+func (s *Store) Sweep(ctx context.Context) error {
+	s.busy <- struct{}{} // no tree is on its way in
+	defer func() { <-s.busy }()
+	ctx, cancel := context.WithTimeout(ctx, dropPatience)
+	defer cancel()
+	host, err := s.in.Boxes.Look(ctx)
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	entries, err := os.ReadDir(filepath.Join(filepath.Dir(host.Workspaces), skillpath.ImageTrees))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	there := map[string]bool{}
+	for _, e := range entries {
+		if there[e.Name()] = true; isolation.ValidTree(e.Name()) {
+			s.drop(e.Name())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, img := range s.images {
+		if !there[img.Tree] {
+			s.in.Log.Error("an image is in the store and not on the disk", "image", name)
+			delete(s.images, name)
+		}
+	}
+	return nil
+}

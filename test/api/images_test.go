@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// root is a tar archive of a root directory with one file.
+func (c *contract) root(content string) string {
+	c.t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Name: "etc/issue", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))})
+	if err == nil {
+		_, err = w.Write([]byte(content))
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return b.String()
+}
+
+func tarHead() http.Header { return http.Header{"Content-Type": {"application/x-tar"}} }
+
+// images asks for all that can be done with images.
+func (c *contract) images() {
+	const all, one, prune = "/v1/images", "/v1/images/{image}", "POST /v1/images/prune"
+	var img api.Image
+	c.reads(c.gets(201, ask{route: "POST " + all, query: "name=mine%3A1&form=rootfs", body: c.root("one"), head: tarHead()}), &img)
+	if img.Name != "mine:1" || img.Form != "rootfs" || img.Layers != 1 || img.Entries != 2 {
+		c.t.Errorf("%+v", img)
+	}
+	c.refused(400, "name", ask{route: "POST " + all, query: "name=host", body: c.root("x"), head: tarHead()})
+	c.refused(400, "name", ask{route: "POST " + all, body: c.root("x"), head: tarHead()})
+	c.refused(400, "form", ask{route: "POST " + all, query: "name=x&form=iso", body: c.root("x"), head: tarHead(), odd: true})
+	c.refused(400, "body", ask{route: "POST " + all, query: "name=x", body: "nonsense", head: tarHead()})
+	c.refused(403, "role", ask{route: "POST " + all, query: "name=x", body: c.root("x"), head: tarHead(), uid: otherUID})
+	c.refused(403, "role", ask{route: prune, uid: otherUID})
+	c.refused(403, "role", ask{route: "DELETE " + one, p: "mine:1", uid: otherUID})
+	var list api.ImageList
+	c.reads(c.gets(200, ask{route: "GET " + all, uid: otherUID}), &list)
+	if len(list.Images) != 1 || list.Images[0].Digest != img.Digest {
+		c.t.Errorf("%+v", list)
+	}
+	c.gets(200, ask{route: "GET " + one, p: "mine:1"})
+	c.gets(200, ask{route: "GET " + one, p: img.Digest})
+	c.refused(404, "image", ask{route: "GET " + one, p: "other:1"})
+	c.refused(404, "image", ask{route: "DELETE " + one, p: "other:1"})
+	c.refused(400, "image", ask{route: "POST /v1/sessions", body: `{"id":"of-none","image":"other:1"}`})
+	c.refused(400, "image", ask{route: "POST /v1/sessions", body: `{"id":"of-none","image":"../etc"}`})
+	var made api.Session
+	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-mine","image":"mine:1"}`}), &made)
+	if made.Image != "mine:1" {
+		c.t.Errorf("%+v", made)
+	}
+	c.reads(c.gets(200, ask{route: prune}), &list)
+	if len(list.Images) != 0 {
+		c.t.Errorf("pruned while a session has it: %+v", list)
+	}
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "of-mine"})
+	c.gets(201, ask{route: "POST " + all, query: "name=other%3A1", body: c.root("two"), head: tarHead()})
+	c.gets(204, ask{route: "DELETE " + one, p: "other:1"})
+	c.reads(c.gets(200, ask{route: prune}), &list)
+	if len(list.Images) != 1 || list.Images[0].Name != "mine:1" {
+		c.t.Errorf("pruned %+v", list)
+	}
+}
+
+// fewImages asks for one image more than there may be.
+func (c *contract) fewImages() {
+	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("a"), head: tarHead()})
+	c.refused(429, "", ask{route: "POST /v1/images", query: "name=b", body: c.root("b"), head: tarHead()})
+	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("c"), head: tarHead()})
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images_test
+
+import (
+	"archive/tar"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/client/images"
+)
+
+// An image of several layers is what / of a box is, with what it says about its programs; of the host nothing is there.
+func TestABoxIsMadeOfAnImage(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	second := layer(t,
+		entry{name: "etc/", kind: tar.TypeDir}, entry{name: "etc/passwd", content: "root:x:0:0::/root:/bin/sh"},
+		entry{name: "opt/a", content: "one"}, entry{name: "opt/b", content: "two"}, entry{name: "opt/twin", kind: tar.TypeLink, link: "opt/b"},
+		entry{name: "data/old/x", content: "x"}, entry{name: "data/kept", content: "kept"},
+		entry{name: "secret", content: "s", mode: 0o4600, uid: 7}, entry{name: "lib", kind: tar.TypeSymlink, link: "/usr/lib"},
+		entry{name: "usr/lib/", kind: tar.TypeDir, mode: 0o700}, entry{name: "dev/null", kind: tar.TypeChar, mode: 0o666},
+	)
+	third := layer(t,
+		entry{name: "opt/.wh.a"}, entry{name: "data/old/.wh..wh..opq"}, entry{name: "data/old/new", content: "new"},
+		entry{name: "lib/through", content: "through a link"},
+	)
+	img := imports(t, d, simple(t, "tools:1", second, third).layout(t), "")
+	if img.Name != "tools:1" || img.Layers != 3 || img.LeftOut != 1 || img.Form != "oci" || img.Config.User != "nobody" {
+		t.Errorf("imported %+v", img)
+	}
+	if got := runs(t, d, "tools:1"); got != "green\n/srv/app\n" {
+		t.Errorf("without a command: %q", got)
+	}
+	got := runs(t, d, "tools:1", "id", "env=HOME", "ls=/", "ls=/opt", "cat=/opt/twin", "ls=/data", "ls=/data/old", "mode=/secret", "cat=/secret", "cat=/usr/lib/through", "mode=/usr/lib")
+	want := "1000 1000\n/home/box\n" +
+		"app bin data dev etc home lib media mnt opt proc run secret skills srv tmp usr var workspace \n" +
+		"b twin \ntwokept old \nnew \n100604\nsthrough a link40705\n"
+	if got != want {
+		t.Errorf("in the box:\n%s\nwant\n%s", got, want)
+	}
+	got = runs(t, d, "tools:1", "cat=/etc/passwd", "cat=/etc/group", "cat=/etc/hostname", "write=/opt/x", "write=/bin/program", "write=/x", "mknod=/tmp/null", "write=/tmp/x", "write=/workspace/x", "cat=/tmp/x", "cat=/dev/null")
+	if !strings.HasPrefix(got, "root:x:0:0::/root:/bin/sh\nbox:x:1000:1000:box:/home/box:/bin/sh\nroot:x:0:\nbox:x:1000:\n") || strings.Count(got, "read-only file system") != 3 ||
+		strings.Count(got, "operation not permitted") != 1 || !strings.HasSuffix(got, "written") {
+		t.Errorf("users and writes: %q", got)
+	}
+	c := images.Client{Client: d.Client}
+	if err := c.Delete(t.Context(), "tools:1"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })
+	d.NothingLeft(before)
+}

@@ -142,7 +142,7 @@ func (c *contract) streams() {
 // attached talks to a process.
 func (c *contract) attached(told map[string]bool) {
 	c.refused(400, "Upgrade", ask{route: processStream, s: "s", p: "writer"})
-	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 100000","stdin":true,"output":"4KiB"}`})
+	c.gets(201, ask{route: startRoute, s: "s", p: "reader", body: `{"command":"cat; seq 400000","stdin":true,"output":"4KiB"}`})
 	first := c.dial(told, processStream, "reader")
 	first.says(`{"attach":{"replay":true,"write":true,"lossless":true}}`)
 	if msg, _ := first.hears("attached"); !msg.Attached.Writer {

@@ -170,7 +170,22 @@ func fixOf(c *api.Check, family Family) []string {
 	case "scopes":
 		return []string{either(family, "apt-get install dbus", "dnf install dbus-broker"), "systemctl start dbus.socket", "systemctl restart boxd.service"}
 	}
+	if c.Name == "network of boxes" {
+		return networkFix(c)
+	}
 	return []string{"# no command is known: " + c.Hint}
+}
+
+func networkFix(c *api.Check) []string {
+	switch {
+	case strings.Contains(c.Hint, "ip_forward"):
+		return []string{"echo 'net.ipv4.ip_forward = 1' >/etc/sysctl.d/60-boxd-network.conf # for all links of this host", "sysctl --system"}
+	case strings.Contains(c.Hint, "modprobe"):
+		return []string{"modprobe -a nf_tables veth", "printf '%s\n' nf_tables veth >/etc/modules-load.d/boxd-network.conf"}
+	case strings.Contains(c.Hint, "link begins"):
+		return []string{"nft list chains # " + c.Hint}
+	}
+	return []string{"ip route # what others have", dropIn("network", "network", `ipv4 = "BLOCK"`) + " # away from those", restartAll}
 }
 
 func workspaceFix(c *api.Check, family Family) []string {

@@ -210,6 +210,10 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		{check("warn", "workspace limit", "x", ""), `'[workspaces]' 'store_size = "16GiB"'`, "60-store.toml"},
 		{check("warn", "output", "files in memory have huge pages (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},
 		{check("warn", "disk", "3 MiB free", ""), "boxctl rm ID", "boxctl ls --all"},
+		{check("warn", "network of boxes", "x", "sysctl -w net.ipv4.ip_forward=1, and"), "60-boxd-network.conf", "sysctl --system"},
+		{check("warn", "network of boxes", "x", "modprobe nf_tables veth, or"), "modprobe -a nf_tables", "modules-load.d"},
+		{check("warn", "network of boxes", "x", "let packets through there whose link begins with bx"), "nft list chains", "begins with bx"},
+		{check("warn", "network of boxes", "x", "choose another block in"), "ip route", "60-network.toml"},
 		{check("fail", "scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
 	} {
 		for family, want := range map[Family]string{Debian: tc.debian, Fedora: tc.fedora} {

@@ -96,7 +96,7 @@ func TestAnUpgradeOfADisabledSocket(t *testing.T) {
 // What other programs write while a package is installed and removed is not the package's.
 func others() []string {
 	return []string{
-		"/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "/tmp", "/var/tmp", "/suite",
+		"/var/lib/dpkg", "/var/backups", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "/tmp", "/var/tmp", "/suite",
 		"/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/etc/subuid-", "/etc/subgid-", "/home", "/root",
 		"/run/systemd", "/run/udev", "/run/log", "/run/user", "/run/dbus", "/run/lock", "/run/mount", "/run/utmp", "/run/initctl",
 	}

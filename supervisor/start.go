@@ -24,10 +24,12 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer cancel()
 	begin := time.Now()
-	v.Skills.Begin(s) // before its record
 	var box *client.Box
 	var warm bool
-	err := v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, new(s.Current()))
+	err := v.Skills.Begin(s) // before its record
+	if err == nil {
+		err = v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, new(s.Current()))
+	}
 	if err == nil {
 		box, warm, err = v.box(ctx, s)
 	}

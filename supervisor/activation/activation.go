@@ -61,10 +61,12 @@ func (d *Desk) Root(image string) (*root.Root, error) {
 const patience = time.Minute
 
 // Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
-// named, and nothing else: a session that could do without them is not to fail for them.
-func (d *Desk) Begin(s *session.Session) {
+// named, and nothing else: a session that could do without them is not to fail for them. It fails without its image.
+func (d *Desk) Begin(s *session.Session) error {
 	if d.imgs != nil {
-		d.imgs.Hold(s.Key, s.Settings.Root)
+		if err := d.imgs.Take(s.Key, s.Settings.Root); err != nil {
+			return err
+		}
 	}
 	var list []policy.ActiveSkill
 	for _, name := range s.Current().Skills {
@@ -73,6 +75,7 @@ func (d *Desk) Begin(s *session.Session) {
 		list = append(list, k)
 	}
 	s.SetSkills(list)
+	return nil
 }
 
 // lease holds a skill as it is now; nil: it is not there. It is the session's owner's, or that of whom of names: then

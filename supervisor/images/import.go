@@ -67,6 +67,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 	return s.importFrom(ctx, dir, r, from)
 }
 
+// importing holds a tree that an import has in hand; there is one at a time, and no session has such a key.
+const importing = "import"
+
 func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from Source) (Image, error) {
 	var all [3]*os.File
 	for i, name := range []string{"archive", "plain", "layer"} {
@@ -92,10 +95,12 @@ func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from So
 	img := &Image{Name: name, Digest: found.Digest, Form: found.Form, Layers: len(found.Layers), Config: found.Config, Created: time.Now()}
 	s.mu.Lock()
 	old, count, same := s.images[name], len(s.images), s.findLocked(found.Digest)
-	if same != nil { // of the same content there is a tree
+	if same != nil { // of the same content there is a tree, which stays whoever removes its image meanwhile
+		s.holdLocked(importing, same.Tree)
 		img.Tree, img.Bytes, img.Entries, img.LeftOut = same.Tree, same.Bytes, same.Entries, same.LeftOut
 	}
 	s.mu.Unlock()
+	defer s.Release(importing)
 	if old == nil && count >= s.cfg.Max {
 		return Image{}, fault.Errorf(fault.Exhausted, "there are %d images, the limit (images.max)", count).WithHint("boxctl images prune removes what no session has")
 	}

@@ -237,18 +237,36 @@ func (s *Store) Root(name string) (*root.Root, error) {
 	return is, nil
 }
 
-// Hold keeps the tree of a session's image until Release.
+// Take keeps the tree of a new session's image until Release. Where the image was removed since Root it is NotFound.
+func (s *Store) Take(session string, is *root.Root) error {
+	if is == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.leases[is.Tree]) == 0 && !s.namedLocked(is.Tree) {
+		return NotFound(is.Digest)
+	}
+	s.holdLocked(session, is.Tree)
+	return nil
+}
+
+// Hold is Take for a session of an earlier boxd, which has the tree whatever became of the image.
 func (s *Store) Hold(session string, is *root.Root) {
 	if is == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leases[is.Tree] == nil {
-		s.leases[is.Tree] = map[string]bool{}
+	s.holdLocked(session, is.Tree)
+}
+
+func (s *Store) holdLocked(session, tree string) {
+	if s.leases[tree] == nil {
+		s.leases[tree] = map[string]bool{}
 	}
-	s.leases[is.Tree][session] = true
-	s.holding[session] = is.Tree
+	s.leases[tree][session] = true
+	s.holding[session] = tree
 }
 
 // dropPatience bounds the removal of a tree.

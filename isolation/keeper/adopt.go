@@ -57,7 +57,8 @@ func (k *Keeper) takeOver() error {
 	}
 	living := map[string]int{} // pidfds
 	known := map[string]*records.Record{}
-	k.groups.keep = map[string]bool{}
+	alive := map[string]bool{} // or not known to be dead
+	k.groups.keep = alive
 	for _, key := range keys {
 		r, pidfd, err := k.find(key)
 		switch {
@@ -65,11 +66,11 @@ func (k *Keeper) takeOver() error {
 		case err != nil:
 			k.cfg.Log.Printf("DAMAGED RECORD: %v: nobody touches that box any more; end it, then remove its directory", err)
 			k.damaged[key] = true
-			k.groups.keep[key] = true
+			alive[key] = true
 			continue
 		default:
 			living[key] = pidfd
-			k.groups.keep[key] = true
+			alive[key] = true
 		}
 		known[key] = r
 	}
@@ -84,7 +85,7 @@ func (k *Keeper) takeOver() error {
 			k.clear(key, known[key])
 		}
 	}
-	k.net.Adopt(slices.Collect(maps.Keys(k.groups.keep)))
+	k.net.Adopt(slices.Collect(maps.Keys(alive)))
 	return err
 }
 

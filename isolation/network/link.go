@@ -51,7 +51,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if err := h.ensure(); err != nil {
 		return "", err
 	}
-	space, err := namespace(pid, alive)
+	space, err := h.namespace(pid, alive)
 	if err != nil {
 		return "", err
 	}
@@ -78,17 +78,14 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 }
 
 // namespace opens the network of a box. The host's own is none: what is written there would be for all.
-func namespace(pid int, alive func() bool) (*os.File, error) {
+func (h *Host) namespace(pid int, alive func() bool) (*os.File, error) {
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return nil, fmt.Errorf("the box's network: %w", err)
 	}
-	var own, box unix.Stat_t
-	err = unix.Stat("/proc/self/ns/net", &own)
-	if err == nil {
-		err = unix.Fstat(int(space.Fd()), &box)
-	}
-	if err == nil && (!alive() || own.Ino == box.Ino && own.Dev == box.Dev) {
+	var box unix.Stat_t
+	err = unix.Fstat(int(space.Fd()), &box)
+	if err == nil && (!alive() || h.own.Ino == 0 || h.own.Ino == box.Ino && h.own.Dev == box.Dev) {
 		err = unix.ESRCH
 	}
 	if err != nil {
@@ -278,7 +275,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		answer, err = h.look(l)
 		return answer, nil, err
 	}
-	space, err := namespace(pid, alive)
+	space, err := h.namespace(pid, alive)
 	if err != nil {
 		return nil, nil, err
 	}

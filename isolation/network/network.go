@@ -30,6 +30,7 @@ type Host struct {
 	cfg  rule.Config
 	tag  string // what the names of its links begin with
 	log  *log.Logger
+	own  unix.Stat_t // the host's network. /proc/self has that of the first thread, which may be in a box's for a while
 	stop chan struct{}
 	done sync.WaitGroup
 
@@ -53,9 +54,13 @@ const (
 	keyChars = 9
 )
 
-// New returns the part of a keeper's.
+// New returns the part of a keeper's. The network of its thread is the host's.
 func New(cfg rule.Config, l *log.Logger) *Host {
-	return &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}}
+	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}}
+	if err := unix.Stat("/proc/thread-self/ns/net", &h.own); err != nil {
+		l.Printf("network: boxes can have none: %v", err)
+	}
+	return h
 }
 
 func digest(text string) string {

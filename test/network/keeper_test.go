@@ -116,7 +116,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if _, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordRules, cloud4 + "/32 tcp 80"}); err == nil {
 		t.Error("the metadata service can be named where no profile does")
 	}
-	if _, _, err := h.Do("key", os.Getpid(), alive, []string{network.WordRules}); err == nil {
+	if _, _, err := h.Do("key", unix.Gettid(), alive, []string{network.WordRules}); err == nil {
 		t.Error("the host's own network is taken for a box's")
 	}
 }

@@ -51,24 +51,27 @@ func TestMessagesPastTheLibrary(t *testing.T) {
 	t.Parallel()
 	server, ours, client := served(t, nil)
 	sizes := []int{0, 1, 124, 125, 126, 127, 1<<16 - 2, 1<<16 - 1, 1 << 16, 1 << 20, 8 << 20}
-	var tasks sync.WaitGroup
+	var tasks, sent sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() { _, _, _ = ours.Read(t.Context()) }) // takes the pongs
-	tasks.Go(func() {
+	sent.Go(func() {
 		for range 100 {
 			if err := ours.Ping(t.Context()); err != nil {
 				t.Error(err)
 				return
 			}
 		}
-		_ = ours.CloseNow()
 	})
-	tasks.Go(func() {
+	sent.Go(func() {
 		for _, n := range sizes {
 			if err := server.send(t.Context(), []byte{7}, bytes.Repeat([]byte{byte(n)}, n)); err != nil {
 				t.Error(err)
 			}
 		}
+	})
+	tasks.Go(func() {
+		sent.Wait()
+		_ = ours.CloseNow()
 	})
 	for _, n := range sizes {
 		kind, data, err := client.Read(t.Context())

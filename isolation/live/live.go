@@ -175,7 +175,33 @@ func (p *place) isAt(target string, id uint64) error {
 // mount below another (before 6.5), the old one stays there, covered.
 func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
-	return done, b.enter(func(p *place) error { return p.replace(tree, m, old, done) })
+	return done, b.enter(func(p *place) error {
+		err := p.replace(tree, m, old, done)
+		if errors.Is(err, errNotBeneath) && !b.closed {
+			err = p.onTop(tree, m, old, done)
+		}
+		return err
+	})
+}
+
+// errNotBeneath means that the kernel cannot put a mount below another. Nothing has changed.
+var errNotBeneath = errors.New("no mount can be put below another")
+
+// onTop covers what is on a target.
+func (p *place) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
+	target, err := p.open(m.Target)
+	if err != nil {
+		return unix.ESTALE
+	}
+	defer unix.Close(target)
+	if now, err := mountID(target, ""); err != nil || now != old {
+		return errors.Join(err, unix.ESTALE)
+	}
+	done.Below = true
+	if err := mountfd.Attach(tree, target, ""); err != nil {
+		return err
+	}
+	return p.settle(tree, m, done)
 }
 
 // moveMountBeneath is MOVE_MOUNT_BENEATH of move_mount(2), from Linux 6.5 on.
@@ -192,11 +218,7 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	}
 	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)
 	if errors.Is(err, unix.EINVAL) {
-		done.Below = true
-		if err = mountfd.Attach(tree, target, ""); err == nil {
-			err = p.settle(tree, m, done)
-		}
-		return err
+		return errNotBeneath
 	}
 	if err != nil {
 		return err

@@ -192,3 +192,25 @@ func TestReplacingLeavesOneMount(t *testing.T) {
 		t.Errorf("the target is left: %v", err)
 	}
 }
+
+// Where nothing can be put below a mount, a version of a skill goes before the next one comes.
+func TestSwappingLeavesOneMount(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	old := given(t, b, dir+"/t")
+	tree := aTree(t)
+	done, err := b.swap(tree, &isolation.Mount{Target: dir + "/t"}, 1)
+	unix.Close(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := b.find(done.ID); err != nil || at != dir+"/t" {
+		t.Errorf("the new one is on %q, %v", at, err)
+	}
+	if at, err := b.find(old.ID); err != nil || at != "" {
+		t.Errorf("the old one is on %q, %v", at, err)
+	}
+	if gone, err := b.Remove(dir+"/t", []uint64{done.ID}, old.Made, false); err != nil || gone.Busy {
+		t.Errorf("%+v, %v", gone, err)
+	}
+}

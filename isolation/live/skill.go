@@ -3,8 +3,8 @@
 package live
 
 import (
+	"errors"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -41,10 +41,39 @@ func (l *Lender) skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 	if err != nil || same {
 		return done, err
 	}
-	if len(stack) >= isolation.MaxStacked {
-		return nil, &isolation.Refusal{Field: "skill", Value: target, Allowed: "at most " + strconv.Itoa(isolation.MaxStacked) + " versions on each other, which this kernel keeps (before Linux 6.5)"}
+	done, err = own.Replace(tree, &src.Mount, stack[0])
+	if errors.Is(err, errNotBeneath) {
+		return own.swap(tree, &src.Mount, len(stack))
 	}
-	return own.Replace(tree, &src.Mount, stack[0])
+	return done, err
+}
+
+// swap is for kernels that cannot put a mount below another. The old version is not covered, as it is soon removed:
+// what is mounted on a directory ends with that, whoever removes it in another namespace (rmdir of a mount point, since
+// Linux 3.18). So it goes first, and for a moment the directory is bare.
+func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounted, error) {
+	done := &isolation.Mounted{}
+	return done, b.enter(func(p *place) error {
+		for range stacked {
+			if err := p.bare(m.Target); err != nil {
+				return err
+			}
+		}
+		return p.add(tree, m, done)
+	})
+}
+
+// bare takes off the uppermost mount of a target.
+func (p *place) bare(target string) error {
+	fd, err := p.open(target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := detach(fd); err != nil {
+		return err
+	}
+	return unix.Fchdir(p.root)
 }
 
 // stack lists the mounts on a target, the uppermost first. They are looked for in the box's table, so that there is

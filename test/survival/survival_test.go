@@ -396,9 +396,12 @@ func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 	l := &load{t: t, d: d, stop: make(chan struct{})}
 	l.run()
 	l.goesOn()
-	for range times {
+	for i := range times {
 		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		kill(d)
+		if i%5 == 4 { // clients give up where half a minute has brought them nothing
+			l.goesOn()
+		}
 	}
 	l.goesOn()
 	l.finish()

@@ -202,7 +202,7 @@ func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
 	term.types("echo be''fore; x=kept\n")
 	term.shows("before")
 	counter := onTerminal(t, boxctlOf(t, d, "exec", "--timeout", "2m", "-c", "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 5", "work"))
-	counter.shows("100")
+	counter.shows("20")
 	for i := range 4 {
 		if i%2 == 0 {
 			d.Kill()

@@ -23,27 +23,14 @@ const (
 // lies on the image (overlayfs, read-only). A directory of the skeleton is joined with one of the image, and hides
 // anything else of its name, so that a link or a file there leads nowhere.
 func EnterImage(tree, files int) error {
-	unix.Umask(0)
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mount namespace private: %w", err)
-	}
-	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	b, err := begin() // the skeleton
 	if err != nil {
-		return fmt.Errorf("open the host's root: %w", err)
+		return err
 	}
-	defer unix.Close(host)
-	skeleton, err := mountfd.New("tmpfs", 0, "mode", "0755", "size", treeSize)
-	if err != nil {
-		return fmt.Errorf("tmpfs for the tree: %w", err)
-	}
-	defer unix.Close(skeleton)
-	if err := mountfd.Attach(skeleton, unix.AT_FDCWD, staging); err != nil {
-		return fmt.Errorf("attach the tree: %w", err)
-	}
-	b := &builder{root: skeleton, host: host}
+	defer b.close()
 	for _, part := range []func() error{
 		func() error { return b.directories() }, b.devices, func() error { return b.names(nil) }, func() error { return b.filesProgram(files) },
-		func() error { return mountfd.Attach(tree, skeleton, layerPlace) },
+		func() error { return mountfd.Attach(tree, b.root, layerPlace) },
 	} {
 		if err := part(); err != nil {
 			return err

@@ -45,24 +45,11 @@ type builder struct {
 // a private one. The namespaces of boxes are copies of it; what is mounted here is locked there
 // (mount_namespaces(7)), so it stays read-only even for root in a box.
 func Enter(img Host) error {
-	unix.Umask(0)
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mount namespace private: %w", err)
-	}
-	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	b, err := begin()
 	if err != nil {
-		return fmt.Errorf("open the host's root: %w", err)
+		return err
 	}
-	defer unix.Close(host)
-	root, err := mountfd.New("tmpfs", 0, "mode", "0755", "size", treeSize)
-	if err != nil {
-		return fmt.Errorf("tmpfs for the tree: %w", err)
-	}
-	defer unix.Close(root)
-	if err := mountfd.Attach(root, unix.AT_FDCWD, staging); err != nil {
-		return fmt.Errorf("attach the tree: %w", err)
-	}
-	b := &builder{root: root, host: host}
+	defer b.close()
 	for _, part := range []func() error{
 		func() error { return b.directories("usr") }, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, func() error { return b.showProgram(b.root) },
 		func() error { return attachProc(b.root) },
@@ -76,21 +63,6 @@ func Enter(img Host) error {
 		return fmt.Errorf("make the tree read-only: %w", err)
 	}
 	return enter(b.root)
-}
-
-// enter makes a finished tree the root, and lets go of the host's.
-func enter(root int) error {
-	if err := unix.Fchdir(root); err != nil {
-		return fmt.Errorf("enter the tree: %w", err)
-	}
-	// Putting the old root below the new one's own path leaves no place for it (pivot_root(2)).
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("pivot_root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("let go of the host's root: %w", err)
-	}
-	return nil
 }
 
 // directories makes those that every box has, and others at the top.

@@ -33,7 +33,10 @@ import (
 
 // routes is the whole API. What viewers may see of their own, operators may see of anybody, and end it; for all
 // else in somebody's name it takes an admin.
-func routes() []route.Route {
+func routes() []route.Route { return slices.Concat(hostRoutes(), sessionRoutes()) }
+
+// hostRoutes are those of the host and of what outlives sessions.
+func hostRoutes() []route.Route {
 	return []route.Route{
 		line("GET /healthz", route.Anyone, "", host.Health),
 		line("GET /readyz", route.Anyone, "", host.Ready),
@@ -52,6 +55,32 @@ func routes() []route.Route {
 		line("GET /v1/errors", access.Viewer, "owner", seeing.Errors),
 		line("GET /v1/audit", access.Operator, "n session principal request", seeing.Audit),
 		line("GET /v1/usage", access.Viewer, "days all", host.Usage),
+		line("GET /v1/skills", access.Viewer, "owner", skills.List),
+		line("POST /v1/skills", access.User, "owner", skills.Create),
+		line("POST /v1/skills/index", access.Viewer, "owner", skills.Index),
+		line("POST /v1/skills/preview", access.User, "owner url session path subdir select replace digest", skills.Preview),
+		line("POST /v1/skills/install", access.User, "owner url session path subdir select replace digest", skills.Install),
+		line("GET /v1/skills/{skill}", access.Viewer, "owner", skills.Get),
+		line("PATCH /v1/skills/{skill}", access.User, "owner", skills.Change),
+		line("DELETE /v1/skills/{skill}", access.User, "owner", skills.Delete),
+		line("GET /v1/skills/{skill}/files", access.Viewer, "owner path hidden limit", skills.Files),
+		line("GET /v1/skills/{skill}/file", access.Viewer, "owner path", skills.ReadFile),
+		line("PUT /v1/skills/{skill}/file", access.User, "owner", skills.WriteFile),
+		line("DELETE /v1/skills/{skill}/file", access.User, "owner path if_match", skills.RemoveFile),
+		line("GET /v1/workspaces", access.Viewer, "owner", spaces.List),
+		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
+		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
+		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
+		line("GET /v1/images", access.Viewer, "", images.List),
+		line("POST /v1/images", access.Operator, "name form", images.Import),
+		line("POST /v1/images/prune", access.Operator, "", images.Prune),
+		line("GET /v1/images/{image}", access.Viewer, "", images.Get),
+		line("DELETE /v1/images/{image}", access.Operator, "", images.Delete),
+	}
+}
+
+func sessionRoutes() []route.Route {
+	return []route.Route{
 		line("POST /v1/exec", access.User, "", sessions.OneShot),
 		line("GET /v1/exec/stream", access.User, "", sessions.OneShotStream),
 		line("GET /v1/sessions", access.Viewer, "all", sessions.List),
@@ -81,27 +110,6 @@ func routes() []route.Route {
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
 		line("POST /v1/sessions/{id}/archive", access.User, "owner", files.Collect),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),
-		line("GET /v1/skills", access.Viewer, "owner", skills.List),
-		line("POST /v1/skills", access.User, "owner", skills.Create),
-		line("POST /v1/skills/index", access.Viewer, "owner", skills.Index),
-		line("POST /v1/skills/preview", access.User, "owner url session path subdir select replace digest", skills.Preview),
-		line("POST /v1/skills/install", access.User, "owner url session path subdir select replace digest", skills.Install),
-		line("GET /v1/skills/{skill}", access.Viewer, "owner", skills.Get),
-		line("PATCH /v1/skills/{skill}", access.User, "owner", skills.Change),
-		line("DELETE /v1/skills/{skill}", access.User, "owner", skills.Delete),
-		line("GET /v1/skills/{skill}/files", access.Viewer, "owner path hidden limit", skills.Files),
-		line("GET /v1/skills/{skill}/file", access.Viewer, "owner path", skills.ReadFile),
-		line("PUT /v1/skills/{skill}/file", access.User, "owner", skills.WriteFile),
-		line("DELETE /v1/skills/{skill}/file", access.User, "owner path if_match", skills.RemoveFile),
-		line("GET /v1/workspaces", access.Viewer, "owner", spaces.List),
-		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
-		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
-		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
-		line("GET /v1/images", access.Viewer, "", images.List),
-		line("POST /v1/images", access.Operator, "name form", images.Import),
-		line("POST /v1/images/prune", access.Operator, "", images.Prune),
-		line("GET /v1/images/{image}", access.Viewer, "", images.Get),
-		line("DELETE /v1/images/{image}", access.Operator, "", images.Delete),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", processes.Start),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", processes.Get),

@@ -90,7 +90,7 @@ func mayImport() map[string]string {
 		"supervisor/events":            "internal/fault internal/trace",
 		"supervisor/recent":            "internal/trace",
 		"supervisor/leaks":             "",
-		"supervisor/audit":             "internal/chain internal/fault internal/quantity",
+		"supervisor/audit":             "internal/chain internal/durable internal/fault internal/quantity",
 		"supervisor/admission":         "internal/fault",
 		"supervisor/ended":             "",
 		"supervisor/turns":             "",

@@ -19,6 +19,14 @@ import (
 // tempPrefix marks a file that is still being written; readers pass over it.
 const tempPrefix = ".new-"
 
+// Directory opens a directory that is boxd's alone, and makes it (0700) if it is not there. The one above it must be.
+func Directory(path string) (*os.Root, error) {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return os.OpenRoot(path)
+}
+
 // WriteJSON replaces the file name in dir by v as JSON: a reader sees the old record or the new one.
 // It does not wait for the disk. A record survives the death of its writer, which is what the
 // records of living things are for; nothing lives across a loss of power.

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -58,11 +58,7 @@ const (
 // Open returns the log in a state directory. A disk that takes nothing is no error of Open: see Admit. The function
 // tell hears when records cannot be written, and when they can be again.
 func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, detail string)) (*Log, error) {
-	path := filepath.Join(stateDir, DirName)
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("audit log: %w", err)
-	}
-	dir, err := os.OpenRoot(path)
+	dir, err := durable.Directory(filepath.Join(stateDir, DirName))
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}

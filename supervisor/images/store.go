@@ -83,15 +83,7 @@ type Store struct {
 
 // Open opens the store, or makes it. What is not in order there is logged and left alone.
 func Open(cfg Config, in Parts) (*Store, error) {
-	state, err := os.OpenRoot(in.StateDir)
-	if err != nil {
-		return nil, fmt.Errorf("images: %w", err)
-	}
-	defer state.Close()
-	if err := state.Mkdir(storeDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("images: %w", err)
-	}
-	root, err := state.OpenRoot(storeDir)
+	root, err := durable.Directory(filepath.Join(in.StateDir, storeDir))
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}

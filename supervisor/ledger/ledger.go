@@ -7,9 +7,7 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -21,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -97,10 +96,7 @@ type meter struct {
 // Open opens the ledger in a state directory, and makes it if there is none. It keeps that many days.
 func Open(state string, keep int, clock Clock, log *slog.Logger) (*Ledger, error) {
 	path := filepath.Join(state, "usage")
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("ledger: %w", err)
-	}
-	dir, err := os.OpenRoot(path)
+	dir, err := durable.Directory(path)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}

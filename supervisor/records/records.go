@@ -75,11 +75,7 @@ const suffix = ".json"
 
 // Open opens the directory of records in a state directory, and makes it if it is not there.
 func Open(state string) (*Dir, error) {
-	dir := filepath.Join(state, "sessions")
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("records: %w", err)
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := durable.Directory(filepath.Join(state, "sessions"))
 	if err != nil {
 		return nil, fmt.Errorf("records: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -103,15 +104,7 @@ type record struct {
 
 // Open opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
 func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
-	dir, err := os.OpenRoot(state)
-	if err != nil {
-		return nil, fmt.Errorf("skills: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Mkdir(Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("skills: %w", err)
-	}
-	root, err := dir.OpenRoot(Dir)
+	root, err := durable.Directory(filepath.Join(state, Dir))
 	if err != nil {
 		return nil, fmt.Errorf("skills: %w", err)
 	}

@@ -89,11 +89,7 @@ const patience = 10 * time.Minute
 // Open reads what there is, and finishes what an earlier boxd has begun; workspaces is where those of sessions are. Who
 // has which is told by Again, before anything is asked.
 func Open(ctx context.Context, state, workspaces string, parts Parts) (*Store, error) {
-	at := filepath.Join(state, "named-workspaces")
-	if err := os.Mkdir(at, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("workspaces: %w", err)
-	}
-	dir, err := os.OpenRoot(at)
+	dir, err := durable.Directory(filepath.Join(state, "named-workspaces"))
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}

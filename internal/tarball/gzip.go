@@ -9,16 +9,16 @@ import (
 	"io"
 )
 
-// Compressed content that becomes more than maxRatio times as long is no archive of anything: gzip comes to about
-// a thousand with nothing but zeros. The first bytes are free, since small archives are mostly padding.
-const (
-	maxRatio  = 200
-	freeBytes = 8 << 20
-)
+// maxRatio is how many times as long compressed content may become. What becomes more is no archive of anything: gzip
+// comes to about a thousand with nothing but zeros.
+const maxRatio = 200
+
+// freeBytes of any archive are free, since small ones are mostly padding.
+const freeBytes = 8 << 20
 
 // decompress reads what may be compressed.
 func decompress(r io.Reader) (io.Reader, error) {
-	in := &counter{r: r}
+	in := &Counter{R: r}
 	b := bufio.NewReaderSize(in, 64<<10)
 	if head, _ := b.Peek(2); len(head) < 2 || head[0] != 0x1f || head[1] != 0x8b {
 		return b, nil
@@ -27,29 +27,34 @@ func decompress(r io.Reader) (io.Reader, error) {
 	if err != nil {
 		return nil, &Refusal{Reason: "not what gzip has compressed, or damaged"}
 	}
-	return &inflated{z: z, in: in}, nil
+	return &Inflated{Z: z, In: in, Free: freeBytes}, nil
 }
 
-type counter struct {
-	r io.Reader
+// Counter counts what is read.
+type Counter struct {
+	R io.Reader
 	n int64
 }
 
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
+// Read reads from R.
+func (c *Counter) Read(p []byte) (int, error) {
+	n, err := c.R.Read(p)
 	c.n += int64(n)
 	return n, err
 }
 
-type inflated struct {
-	z  io.Reader
-	in *counter
-	n  int64
+// Inflated is what becomes of compressed content, as long as it becomes no more than 200 times as long.
+type Inflated struct {
+	Z    io.Reader // decompresses
+	In   *Counter  // what it reads
+	Free int64     // bytes that are not held against the ratio
+	n    int64
 }
 
-func (i *inflated) Read(p []byte) (int, error) {
-	n, err := i.z.Read(p)
-	if i.n += int64(n); i.n > freeBytes && i.n > i.in.n*maxRatio {
+// Read reads from Z. A *Refusal: it is too much.
+func (i *Inflated) Read(p []byte) (int, error) {
+	n, err := i.Z.Read(p)
+	if i.n += int64(n); i.n > i.Free && i.n > i.In.n*maxRatio {
 		return 0, &Refusal{Reason: fmt.Sprintf("it becomes more than %d times as long when it is decompressed", maxRatio), TooMuch: true}
 	}
 	return n, err

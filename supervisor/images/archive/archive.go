@@ -21,6 +21,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/tarball"
 )
 
 // Forms of an archive.
@@ -253,17 +254,16 @@ func CopyBounded(w io.Writer, r io.Reader, most int64) error {
 	return nil
 }
 
-// Compressed content that becomes more than maxRatio times as long is no image of anything. The first bytes are free.
+// Bounds of decompression.
 const (
-	maxRatio  = 200
-	freeBytes = 64 << 20
+	freeBytes = 64 << 20  // that may be of nothing but zeros, see tarball.Inflated
 	maxWindow = 128 << 20 // of zstd, in memory
 )
 
 // Decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
 // what is wrong.
 func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
-	in := &counter{r: r}
+	in := &tarball.Counter{R: r}
 	b := bufio.NewReaderSize(in, 256<<10)
 	head, _ := b.Peek(4)
 	switch {
@@ -272,32 +272,20 @@ func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 		if err != nil {
 			return nil, true, bad("not what gzip has compressed, or damaged")
 		}
-		return &inflated{r: z, in: in, close: func() {}}, true, nil
+		return &inflated{&tarball.Inflated{Z: z, In: in, Free: freeBytes}, func() {}}, true, nil
 	case len(head) > 3 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd:
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, true, bad("not what zstd has compressed, or damaged")
 		}
-		return &inflated{r: z, in: in, close: z.Close}, true, nil
+		return &inflated{&tarball.Inflated{Z: z, In: in, Free: freeBytes}, z.Close}, true, nil
 	}
-	return &inflated{r: b, close: func() {}}, false, nil
+	return io.NopCloser(b), false, nil
 }
 
-type counter struct {
-	r io.Reader
-	n int64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	return n, err
-}
-
+// inflated says of what was compressed what is wrong with it.
 type inflated struct {
-	r     io.Reader
-	in    *counter // nil: nothing is compressed
-	n     int64
+	from  *tarball.Inflated
 	close func()
 }
 
@@ -307,12 +295,9 @@ func (i *inflated) Close() error {
 }
 
 func (i *inflated) Read(p []byte) (int, error) {
-	n, err := i.r.Read(p)
-	if i.in == nil {
-		return n, err
-	}
-	if i.n += int64(n); i.n > freeBytes && i.n > i.in.n*maxRatio {
-		return 0, bad("it becomes more than %d times as long when it is decompressed", maxRatio)
+	n, err := i.from.Read(p)
+	if too, ok := errors.AsType[*tarball.Refusal](err); ok {
+		return 0, bad("%s", too.Reason)
 	}
 	if err != nil && !errors.Is(err, io.EOF) && !errors.As(err, new(*os.PathError)) {
 		err = bad("a compressed part is damaged or truncated: %v", err)

@@ -72,14 +72,7 @@ func (hidden) Type() string { return "TOKEN" }
 
 // TokenCommand makes tokens.
 func TokenCommand(app *ctl.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Make tokens, by which boxd knows who has them",
-		Args:  ctl.Usage(cobra.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newCommand(app))
-	return cmd
+	return ctl.Group("token", "Make tokens, by which boxd knows who has them", "", newCommand(app))
 }
 
 // token is what is printed of a new one.

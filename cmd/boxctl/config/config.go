@@ -19,15 +19,7 @@ import (
 
 // Command returns boxctl config with what is below it.
 func Command(a *ctl.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Show the configuration that is in force, or check a file",
-		Long:  "config is about box.toml(5): what of it is in force, and whether a file is in order.",
-		Args:  ctl.Usage(cobra.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(showCommand(a), checkCommand(a))
-	return cmd
+	return ctl.Group("config", "Show the configuration that is in force, or check a file", "config is about box.toml(5): what of it is in force, and whether a file is in order.", showCommand(a), checkCommand(a))
 }
 
 func showCommand(a *ctl.App) *cobra.Command {

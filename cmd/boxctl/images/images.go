@@ -30,17 +30,9 @@ func (s commands) client() images.Client { return images.Client{Client: s.Client
 // Command is that with all others below it.
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
-	cmd := &cobra.Command{
-		Use:   "images",
-		Short: "Keep images: what / of boxes is made from",
-		Long: `Without an image a box has the host's own programs. An image is another tree of files, such as one that "docker save"
+	return ctl.Group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that "docker save"
 has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
-as the profile lets them (boxctl run --image NAME).`,
-		Args: ctl.Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(s.list(), s.inspect(), s.imports(), s.remove(), s.prune())
-	return cmd
+as the profile lets them (boxctl run --image NAME).`, s.list(), s.inspect(), s.imports(), s.remove(), s.prune())
 }
 
 func (s commands) list() *cobra.Command {

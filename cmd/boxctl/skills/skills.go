@@ -28,16 +28,8 @@ func (s commands) client() skills.Client { return skills.Client{Client: s.Client
 // Command is that with all others below it.
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
-	cmd := &cobra.Command{
-		Use:   "skills",
-		Short: "Keep skills: packages of instructions for agents",
-		Long: `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
-needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`,
-		Args: ctl.Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(s.list(), s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(), s.deactivate())
-	return cmd
+	return ctl.Group("skills", "Keep skills: packages of instructions for agents", `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
+needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`, s.list(), s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(), s.deactivate())
 }
 
 func (s commands) list() *cobra.Command {

@@ -26,16 +26,8 @@ func (s commands) client() spaces.Client { return spaces.Client{Client: s.Client
 // Command is that with all others below it.
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
-	cmd := &cobra.Command{
-		Use:   "workspaces",
-		Short: "Keep workspaces that outlive boxes",
-		Long: `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
---workspace NAME. That stays when the box ends, and several boxes can have it at a time.`,
-		Args: ctl.Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(s.list(), s.show(), s.create(), s.remove())
-	return cmd
+	return ctl.Group("workspaces", "Keep workspaces that outlive boxes", `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
+--workspace NAME. That stays when the box ends, and several boxes can have it at a time.`, s.list(), s.show(), s.create(), s.remove())
 }
 
 func (s commands) list() *cobra.Command {

@@ -20,7 +20,10 @@ import (
 func aBox(t *testing.T) (b *Box, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("entering a mount namespace needs root")
+		if os.Getenv("BOXD_TEST_STRICT") == "1" {
+			t.Fatal("missing: root, to enter a mount namespace")
+		}
+		t.Skip("missing: root, to enter a mount namespace")
 	}
 	// As in a box, /tmp is a mount: it is not covered.
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind /tmp /tmp && echo && exec sleep 1000")

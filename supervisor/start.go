@@ -133,6 +133,7 @@ func (v *Supervisor) newPool() *pool.Pool {
 func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	err := v.boxes.End(ctx, key, true)
 	box.Close()
+	v.Skills.Ended()
 	if err != nil && !errors.Is(err, client.ErrKeeperGone) {
 		v.log.Warn("box ahead of need does not end", "key", key, "error", err) // the next boxd finds it
 	}

@@ -65,6 +65,9 @@ func (w *Dir) Keep(key, tree string) error {
 	if err != nil {
 		return fmt.Errorf("keep the tree: %w", err)
 	}
+	w.mu.Lock()
+	delete(w.ids, key) // a workspace no more; its project is found by the tree
+	w.mu.Unlock()
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/boxd-dev/boxd/isolation/skillpath"
 )
 
 func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
@@ -41,5 +43,28 @@ func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
 				t.Errorf("%v, %v", info, err)
 			}
 		})
+	}
+}
+
+// What has become the tree of an image is no workspace any more, and its project is not remembered as one.
+func TestAKeptWorkspaceIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := &Dir{}
+	if err := w.open(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	const key, tree = "key", "abcdefghijklmnopqrstuvwxyz"
+	if err := w.root.Mkdir(key, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.ids[key] = 7
+	for range 2 {
+		if err := w.Keep(key, tree); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), skillpath.ImageTrees, tree)); err != nil || len(w.ids) > 0 {
+		t.Errorf("%v, remembered %v", err, w.ids)
 	}
 }

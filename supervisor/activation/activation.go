@@ -57,6 +57,13 @@ func (d *Desk) Root(image string) (*root.Root, error) {
 	return d.imgs.Root(image)
 }
 
+// Ended has the trees of images removed that only a box without a session had: it has ended.
+func (d *Desk) Ended() {
+	if d.imgs != nil {
+		d.imgs.Again()
+	}
+}
+
 // patience bounds one change. What has begun is not left half done because its caller has gone.
 const patience = time.Minute
 

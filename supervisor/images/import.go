@@ -49,12 +49,11 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 			return Image{}, err
 		}
 	}
-	select {
-	case s.busy <- struct{}{}:
-	case <-ctx.Done():
-		return Image{}, ctx.Err()
+	done, err := waitFor(ctx, s.receiving)
+	if err != nil {
+		return Image{}, err
 	}
-	defer func() { <-s.busy }()
+	defer done()
 	dir := path.Join(scratchDir, strings.ToLower(rand.Text()))
 	if err := s.root.Mkdir(dir, 0o700); err != nil {
 		return Image{}, fmt.Errorf("import an image: %w", err)
@@ -65,6 +64,19 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		}
 	}()
 	return s.importFrom(ctx, dir, r, from)
+}
+
+// maxReceiving is how many archives may be on the disk at a time, whole or in part.
+const maxReceiving = 4
+
+// waitFor waits for room. done gives it back.
+func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {
+	select {
+	case room <- struct{}{}:
+		return func() { <-room }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // importing holds a tree that an import has in hand; there is one at a time, and no session has such a key.
@@ -83,8 +95,13 @@ func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from So
 	if err := receive(all[0], r, int64(s.cfg.MaxArchive)); err != nil {
 		return Image{}, err
 	}
+	done, err := waitFor(ctx, s.busy) // only now: who sends slowly keeps nobody else waiting
+	if err != nil {
+		return Image{}, err
+	}
+	defer done()
 	limits := archive.Limits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
-	found, err := archive.Open(all[0], all[1], from.Form, from.Name, runtime.GOARCH, limits)
+	found, err := archive.Open(ctx, all[0], all[1], from.Form, from.Name, runtime.GOARCH, limits)
 	if err != nil {
 		return Image{}, err
 	}
@@ -203,7 +220,7 @@ func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *archi
 	if err := errors.Join(scratch.Truncate(0), rewind(scratch)); err != nil {
 		return err
 	}
-	if err := l.Write(scratch, s.plain(int64(s.cfg.MaxBytes)-img.Bytes)); err != nil {
+	if err := l.Write(ctx, scratch, s.plain(int64(s.cfg.MaxBytes)-img.Bytes)); err != nil {
 		return err
 	}
 	argv := []string{isolation.FilesProgram, files.LayerCommand, strconv.FormatInt(int64(s.cfg.MaxBytes)-img.Bytes, 10), strconv.Itoa(s.cfg.MaxEntries - img.Entries)}

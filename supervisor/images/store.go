@@ -70,8 +70,12 @@ type Store struct {
 	in   Parts
 	root *os.Root
 	// remove removes a tree, not in the name of who happens to be the last to let go of it.
-	remove func(tree string) error
-	busy   chan struct{} // has room for one import: each has an archive and what is in it on disk
+	remove    func(ctx context.Context, tree string) error
+	receiving chan struct{} // has room for so many archives on their way
+	busy      chan struct{} // has room for one import: each has what is in its archive on disk
+	poke      chan struct{} // tells the remover to look
+	work      sync.WaitGroup
+	stop      context.CancelFunc // ends the remover
 
 	mu      sync.Mutex // guards the fields below
 	images  map[string]*Image
@@ -88,13 +92,9 @@ func Open(cfg Config, in Parts) (*Store, error) {
 		return nil, fmt.Errorf("images: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, in: in, root: root, busy: make(chan struct{}, 1),
+		cfg: cfg, in: in, root: root, remove: in.Boxes.DropTree,
+		receiving: make(chan struct{}, maxReceiving), busy: make(chan struct{}, 1), poke: make(chan struct{}, 1),
 		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
-	}
-	s.remove = func(tree string) error {
-		ctx, cancel := context.WithTimeout(in.Life, dropPatience)
-		defer cancel()
-		return in.Boxes.DropTree(ctx, tree)
 	}
 	err = root.Mkdir(namesDir, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -107,11 +107,18 @@ func Open(cfg Config, in Parts) (*Store, error) {
 		root.Close()
 		return nil, fmt.Errorf("images: %w", err)
 	}
+	life, stop := context.WithCancel(in.Life)
+	s.stop = stop
+	s.work.Go(func() { s.removeDoomed(life) })
 	return s, nil
 }
 
-// Close ends the use of the store. Imports must have ended.
-func (s *Store) Close() { s.root.Close() }
+// Close ends the use of the store. Imports must have ended. A tree that is not removed yet is left to the next boxd.
+func (s *Store) Close() {
+	s.stop()
+	s.work.Wait()
+	s.root.Close()
+}
 
 func (s *Store) load() error {
 	dir, err := s.root.OpenRoot(namesDir)
@@ -259,43 +266,6 @@ func (s *Store) holdLocked(session, tree string) {
 	}
 	s.leases[tree][session] = true
 	s.holding[session] = tree
-}
-
-// dropPatience bounds the removal of a tree.
-const dropPatience = 5 * time.Minute
-
-// Release gives back what Hold has held for a session, whose box has ended or has never been.
-func (s *Store) Release(session string) {
-	s.mu.Lock()
-	tree := s.holding[session]
-	delete(s.holding, session)
-	delete(s.leases[tree], session)
-	if len(s.leases[tree]) == 0 {
-		delete(s.leases, tree)
-	}
-	doomed := s.doomed[tree]
-	s.mu.Unlock()
-	if doomed {
-		s.drop(tree)
-	}
-}
-
-// drop removes a tree, if nobody has it. What cannot be removed now is tried again later.
-func (s *Store) drop(tree string) {
-	s.mu.Lock()
-	used := len(s.leases[tree]) > 0 || s.namedLocked(tree)
-	s.doomed[tree] = !s.namedLocked(tree)
-	s.mu.Unlock()
-	if used {
-		return
-	}
-	if err := s.remove(tree); err != nil {
-		s.in.Log.Info("the tree of an image that nobody wants is still there", "tree", tree, "error", err)
-		return
-	}
-	s.mu.Lock()
-	delete(s.doomed, tree)
-	s.mu.Unlock()
 }
 
 func (s *Store) namedLocked(tree string) bool {

@@ -3,10 +3,15 @@
 package images
 
 import (
+	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
@@ -25,7 +30,8 @@ func stored(t *testing.T) (*Store, *[]string) {
 	}
 	removed := &[]string{}
 	s := &Store{
-		in: Parts{Changed: func() {}, Log: slog.New(slog.DiscardHandler)}, root: dir, remove: func(tree string) error { *removed = append(*removed, tree); return nil },
+		in: Parts{Changed: func() {}, Log: slog.New(slog.DiscardHandler)}, root: dir, remove: func(_ context.Context, tree string) error { *removed = append(*removed, tree); return nil },
+		busy: make(chan struct{}, 1), poke: make(chan struct{}, 1),
 		images: map[string]*Image{}, leases: map[string]map[string]bool{}, holding: map[string]string{}, doomed: map[string]bool{},
 	}
 	if err := s.enter(&Image{Name: "one", Digest: "sha256:1", Tree: "tree"}); err != nil {
@@ -41,15 +47,21 @@ func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 	if err := s.Take("a", is); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Remove("one"); err != nil || len(*removed) > 0 {
-		t.Fatalf("%v, removed %q", err, *removed)
+	if err := s.Remove("one"); err != nil {
+		t.Fatal(err)
+	}
+	s.removeFree(t.Context())
+	if len(*removed) > 0 {
+		t.Fatalf("removed %q", *removed)
 	}
 	s.Hold("b", is) // of an earlier boxd
 	s.Release("a")
+	s.removeFree(t.Context())
 	if len(*removed) > 0 {
 		t.Fatalf("removed %q", *removed)
 	}
 	s.Release("b")
+	s.removeFree(t.Context())
 	if !slices.Equal(*removed, []string{"tree"}) {
 		t.Errorf("removed %q", *removed)
 	}
@@ -70,10 +82,85 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Release(importing)
+	s.removeFree(t.Context())
 	if len(*removed) > 0 {
 		t.Errorf("removed %q", *removed)
 	}
 	if err := s.Take("a", &root.Root{Tree: "tree"}); err != nil {
+		t.Error(err)
+	}
+	if len(s.doomed) > 0 {
+		t.Errorf("a tree that is named is doomed: %v", s.doomed)
+	}
+}
+
+// Who lets go of a tree waits for no removal, what a box ahead of need still has is tried again when that has ended, and
+// Close leaves the rest to the next boxd.
+func TestRemovalKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	s, _ := stored(t)
+	tries := make(chan string)
+	s.remove = func(ctx context.Context, tree string) error {
+		select {
+		case tries <- tree:
+			return unix.EBUSY
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	life, stop := context.WithCancel(t.Context())
+	s.stop = stop
+	s.work.Go(func() { s.removeDoomed(life) })
+	if err := s.Remove("one"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if tree := <-tries; tree != "tree" {
+			t.Errorf("removes %q", tree)
+		}
+		s.Again()
+	}
+	s.Close()
+}
+
+func TestPruneKeepsWhatProfilesName(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []string{"one", "sha256:1"} {
+		s, _ := stored(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.busy <- struct{}{} // an import that goes on
+		gone, err := s.Prune(ctx, []string{keep})
+		if !errors.Is(err, context.Canceled) || len(gone) > 0 || s.images["one"] == nil {
+			t.Errorf("kept as %s: %v, %v", keep, gone, err)
+		}
+	}
+}
+
+// Who sends slowly keeps nobody waiting but who sends as well.
+func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	s, _ := stored(t)
+	s.cfg, s.receiving = DefaultConfig(), make(chan struct{}, maxReceiving)
+	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	from, to := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Import(t.Context(), from, Source{Name: "two"})
+		ended <- err
+	}()
+	if _, err := io.WriteString(to, "the beginning"); err != nil { // it is being received
+		t.Fatal(err)
+	}
+	done, err := waitFor(t.Context(), s.busy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+	to.CloseWithError(errors.New("gone"))
+	if err := <-ended; fault.KindOf(err) != fault.Invalid {
 		t.Error(err)
 	}
 }

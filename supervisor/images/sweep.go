@@ -4,22 +4,24 @@ package images
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 )
 
-// Prune removes the images that no session has, but for those of these names; it returns what is gone.
+// Prune removes the images that no session has, but for those of these names and digests; it returns what is gone.
 func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
 	var gone []Image
 	for _, img := range s.List() {
-		if img.Used > 0 || slices.Contains(keep, img.Name) {
+		if img.Used > 0 || slices.Contains(keep, img.Name) || slices.Contains(keep, img.Digest) {
 			continue
 		}
 		if err := s.Remove(img.Name); err != nil {
@@ -32,8 +34,11 @@ func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
 
 // Sweep removes the trees that no image and no session has. Sessions of an earlier boxd must hold theirs before.
 func (s *Store) Sweep(ctx context.Context) error {
-	s.busy <- struct{}{} // no tree is on its way in
-	defer func() { <-s.busy }()
+	done, err := waitFor(ctx, s.busy) // no tree is on its way in
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, dropPatience)
 	defer cancel()
 	host, err := s.in.Boxes.Look(ctx)
@@ -49,9 +54,12 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 	there := map[string]bool{}
 	for _, e := range entries {
-		if there[e.Name()] = true; isolation.ValidTree(e.Name()) {
-			s.drop(e.Name())
+		name := e.Name()
+		there[name] = true
+		if !isolation.ValidTree(name) { // a removal that did not come to its end: with any tree the keeper removes it
+			name = strings.ToLower(rand.Text())
 		}
+		s.drop(name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,6 +4,7 @@ package images_test
 
 import (
 	"archive/tar"
+	"errors"
 	"strings"
 	"testing"
 
@@ -47,8 +48,27 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 		strings.Count(got, "operation not permitted") != 1 || !strings.HasSuffix(got, "written") {
 		t.Errorf("users and writes: %q", got)
 	}
+	roots := 0
+	for line := range strings.SplitSeq(runs(t, d, "tools:1", "cat=/proc/self/mountinfo"), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[4] != "/" {
+			continue
+		}
+		roots++
+		if !strings.HasPrefix(f[5], "ro,nosuid,nodev") || !strings.Contains(line, " - overlay ") {
+			t.Errorf("the root is %s", line)
+		}
+	}
+	if roots != 1 {
+		t.Errorf("%d roots", roots)
+	}
+	also := simple(t, "saved:1", second, third)
+	img = imports(t, d, also.saved(t), "")
+	if got := runs(t, d, "saved:1", "cat=/opt/twin", "ls=/opt"); got != "twob twin \n" || img.Form != "docker" || img.Name != "saved:1" || img.Layers != 3 {
+		t.Errorf("docker save: %q of %+v", got, img)
+	}
 	c := images.Client{Client: d.Client}
-	if err := c.Delete(t.Context(), "tools:1"); err != nil {
+	if err := errors.Join(c.Delete(t.Context(), "tools:1"), c.Delete(t.Context(), "saved:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })

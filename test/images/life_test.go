@@ -4,6 +4,8 @@ package images_test
 
 import (
 	"errors"
+	"io/fs"
+	"os"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -54,13 +56,22 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
 	d.Kill()
+	left := treesDir(t, d) + "/.doomed-left" // by a removal that was interrupted
+	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(left+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	d.Restart()
+	boxtest.Eventually(t, "what an earlier removal has left is gone", func() bool {
+		_, err := os.Lstat(left)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	if err := c.Delete(t.Context(), "now:1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tries(t.Context(), d.Client, "now:1", "id"); status(err) != 400 {
 		t.Errorf("an image that is gone: %v", err)
 	}
+	boxtest.Eventually(t, "the tree of the young one is gone", func() bool { return trees(t, d) == 1 })
 	for _, id := range []string{"named", "profile", "digest"} {
 		if got := cats(t, d, id, "/version"); got != "old" {
 			t.Errorf("%s, after its image has gone: %q", id, got)
@@ -71,6 +82,33 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		if err := d.Delete(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
+	}
+	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	d.NothingLeft(before)
+}
+
+// Boxes ahead of need have the tree of an image that is removed: it goes when they have ended.
+func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nwarm = 2\n")
+	d.Warm()
+	before := d.Look()
+	c := images.Client{Client: d.Client}
+	for _, version := range []string{"old", "young"} {
+		imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: version})).layout(t), "")
+		boxtest.Eventually(t, "boxes are ahead of need, and one tree is there", func() bool {
+			s, err := d.Status(t.Context())
+			return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 2 && trees(t, d) == 1
+		})
+	}
+	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Profile: "ready"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := cats(t, d, "a", "/version"); got != "young" {
+		t.Errorf("of the image that was: %q", got)
+	}
+	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "now:1")); err != nil {
+		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)

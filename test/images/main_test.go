@@ -252,10 +252,39 @@ func tries(ctx context.Context, c *client.Client, image string, args ...string) 
 // trees are the trees of images that are on the disk.
 func trees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
-	n := 0
-	for _, dir := range []string{d.State + "/image-trees", d.State + "/store/image-trees"} {
-		entries, _ := os.ReadDir(dir) // where they are, the host decides
-		n += len(entries)
+	entries, _ := os.ReadDir(treesDir(t, d)) // none before the first image
+	return len(entries)
+}
+
+// treesDir is where they are, which the host decides.
+func treesDir(t *testing.T, d *boxtest.Daemon) string {
+	t.Helper()
+	if _, err := os.Stat(d.State + "/store/image-trees"); err == nil {
+		return d.State + "/store/image-trees"
 	}
-	return n
+	return d.State + "/image-trees"
+}
+
+// saved writes an image as docker save does that knows no OCI: directories with layer.tar, those that it has twice as links.
+func (i *image) saved(t testing.TB) []byte {
+	t.Helper()
+	var ids, layers []string
+	var all []entry
+	for n, plain := range i.plain {
+		id := digest(plain)
+		dir, other := strings.TrimPrefix(digest([]byte{byte(n)}), "sha256:"), strings.TrimPrefix(digest([]byte{byte(n), 0}), "sha256:")
+		all = append(all, entry{name: other + "/layer.tar", content: string(plain)}, entry{name: dir + "/layer.tar", kind: tar.TypeSymlink, link: "../" + other + "/layer.tar"})
+		ids, layers = append(ids, id), append(layers, dir+"/layer.tar")
+	}
+	encode := func(v any) string {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	config := encode(map[string]any{"architecture": runtime.GOARCH, "os": "linux", "config": i.config, "rootfs": map[string]any{"type": "layers", "diff_ids": ids}})
+	name := strings.TrimPrefix(digest([]byte(config)), "sha256:") + ".json"
+	list := []any{map[string]any{"Config": name, "RepoTags": []string{i.name}, "Layers": layers}}
+	return layer(t, append(all, entry{name: name, content: config}, entry{name: "manifest.json", content: encode(list)})...)
 }

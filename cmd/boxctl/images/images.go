@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -165,16 +166,20 @@ type progress struct {
 	r     io.Reader
 	w     io.Writer
 	on    bool
+	mu    sync.Mutex // guards the fields below: what sends may read on after the answer has come
 	sent  int64
 	shown int64
+	over  bool
 }
 
 const progressStep = 8 << 20
 
 func (p *progress) Read(b []byte) (int, error) {
 	n, err := p.r.Read(b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sent += int64(n)
-	if p.on && p.sent-p.shown >= progressStep {
+	if p.on && !p.over && p.sent-p.shown >= progressStep {
 		p.shown = p.sent
 		fmt.Fprintf(p.w, "\rsent %v", quantity.Size(p.sent-p.sent%progressStep))
 	}
@@ -183,6 +188,9 @@ func (p *progress) Read(b []byte) (int, error) {
 
 // end takes the line back.
 func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
 	if p.shown > 0 {
 		fmt.Fprintf(p.w, "\r\x1b[K")
 	}

@@ -8,6 +8,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -72,6 +73,8 @@ const (
 	maxLayers   = 512
 	maxIndexed  = 4096
 	maxNesting  = 4
+	maxReads    = 256      // of documents: indexes may name each other again and again
+	maxRead     = 32 << 20 // bytes of them
 )
 
 // file is where one of an archive is.
@@ -84,6 +87,8 @@ type file struct {
 type opened struct {
 	from  *os.File
 	files map[string]file
+	read  int   // documents
+	bytes int64 // of those
 }
 
 func bad(format string, args ...any) *fault.Error {
@@ -94,15 +99,15 @@ func bad(format string, args ...any) *fault.Error {
 
 // Open finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
 // "" if there is but one. plain is an empty file for what a compressed archive is.
-func Open(from, plain *os.File, form, name, arch string, l Limits) (*Image, error) {
-	if err := inflateInto(from, plain, l.Bytes); err != nil {
+func Open(ctx context.Context, from, plain *os.File, form, name, arch string, l Limits) (*Image, error) {
+	if err := inflateInto(ctx, from, plain, l.Bytes); err != nil {
 		return nil, err
 	}
 	if n, err := plain.Seek(0, io.SeekEnd); err == nil && n > 0 {
 		from = plain
 	}
 	o := &opened{from: from, files: map[string]file{}}
-	if err := o.index(l.Entries); err != nil {
+	if err := o.index(ctx, l.Entries); err != nil {
 		return nil, err
 	}
 	_, layout := o.files["oci-layout"]
@@ -110,15 +115,15 @@ func Open(from, plain *os.File, form, name, arch string, l Limits) (*Image, erro
 	_, saved := o.files["manifest.json"]
 	switch {
 	case form == OCI || form == Auto && layout && index:
-		return o.oci(name, arch)
+		return o.oci(ctx, name, arch)
 	case form == Docker || form == Auto && saved:
 		return o.docker(name, arch)
 	}
-	return o.rootfs()
+	return o.rootfs(ctx)
 }
 
 // inflateInto decompresses an archive that is compressed as a whole.
-func inflateInto(from, plain *os.File, most int64) error {
+func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -127,11 +132,11 @@ func inflateInto(from, plain *os.File, most int64) error {
 		return err
 	}
 	defer r.Close()
-	return CopyBounded(plain, r, most)
+	return copyBounded(ctx, plain, r, most)
 }
 
 // index finds the files that say what the others are.
-func (o *opened) index(most int) error {
+func (o *opened) index(ctx context.Context, most int) error {
 	if _, err := o.from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -148,6 +153,9 @@ func (o *opened) index(most int) error {
 		case errors.Is(err, tar.ErrInsecurePath): // of no file that is looked for
 		case err != nil:
 			return bad("no tar archive, or damaged: %v", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 		if n >= most {
 			return bad("it has more than %d entries (images.max_entries)", most)
@@ -228,6 +236,11 @@ func (o *opened) document(name, want string, v any) error {
 	if f.size > maxDocument {
 		return bad("%s has %d bytes, more than %d", fault.Show(name), f.size, maxDocument)
 	}
+	o.read++
+	o.bytes += f.size
+	if o.read > maxReads || o.bytes > maxRead {
+		return bad("its indexes lead to more than %d documents, or %d bytes of them", maxReads, maxRead)
+	}
 	data := make([]byte, f.size)
 	if _, err := io.ReadFull(io.NewSectionReader(o.from, f.at, f.size), data); err != nil {
 		return bad("it is truncated in %s", fault.Show(name))
@@ -242,9 +255,22 @@ func (o *opened) document(name, want string, v any) error {
 	return nil
 }
 
-// CopyBounded copies at most so many bytes, and refuses more.
-func CopyBounded(w io.Writer, r io.Reader, most int64) error {
-	n, err := io.Copy(w, io.LimitReader(r, most+1))
+// wanted is a reader that ends when nobody wants it any more.
+type wanted struct {
+	io.Reader
+	gone func() error
+}
+
+func (w wanted) Read(p []byte) (int, error) {
+	if err := w.gone(); err != nil {
+		return 0, err
+	}
+	return w.Reader.Read(p)
+}
+
+// copyBounded copies at most so many bytes, and refuses more.
+func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) error {
+	n, err := io.Copy(w, io.LimitReader(wanted{r, ctx.Err}, most+1))
 	switch {
 	case err != nil:
 		return err
@@ -306,7 +332,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 }
 
 // Write writes a layer as a tar archive of at most so many bytes, and holds it against its digests.
-func (l *Layer) Write(w io.Writer, most int64) error {
+func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 	packed, plain := sha256.New(), sha256.New()
 	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
 	r, _, err := Decompress(section)
@@ -314,10 +340,10 @@ func (l *Layer) Write(w io.Writer, most int64) error {
 		return err
 	}
 	defer r.Close()
-	if err := CopyBounded(io.MultiWriter(w, plain), r, most); err != nil {
+	if err := copyBounded(ctx, io.MultiWriter(w, plain), r, most); err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, section); err != nil { // what the compression did not need
+	if _, err := io.Copy(io.Discard, wanted{section, ctx.Err}); err != nil { // what the compression did not need
 		return err
 	}
 	for _, d := range []struct {
@@ -341,13 +367,13 @@ func digestName(digest string) (string, error) {
 }
 
 // rootfs takes the whole archive for one layer.
-func (o *opened) rootfs() (*Image, error) {
+func (o *opened) rootfs(ctx context.Context) (*Image, error) {
 	size, err := o.from.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(o.from, 0, size)); err != nil {
+	if _, err := io.Copy(sum, wanted{io.NewSectionReader(o.from, 0, size), ctx.Err}); err != nil {
 		return nil, fmt.Errorf("read the archive: %w", err)
 	}
 	digest := "sha256:" + hex.EncodeToString(sum.Sum(nil))

@@ -5,10 +5,15 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,14 +22,19 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// written writes a tar archive of names and contents.
+// written writes a tar archive of names and contents; "-> " begins that of a symbolic link.
 func written(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i := 0; i < len(files); i += 2 {
-		err := w.WriteHeader(&tar.Header{Name: files[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[i+1]))})
-		if err == nil {
+		h := &tar.Header{Name: files[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[i+1]))}
+		to, link := strings.CutPrefix(files[i+1], "-> ")
+		if link {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, to, 0
+		}
+		err := w.WriteHeader(h)
+		if err == nil && !link {
 			_, err = io.WriteString(w, files[i+1])
 		}
 		if err != nil {
@@ -51,7 +61,7 @@ func opens(t testing.TB, data []byte, form, name string) (*Image, error) {
 	if _, err := all[0].Write(data); err != nil {
 		t.Fatal(err)
 	}
-	return Open(all[0], all[1], form, name, "amd64", Limits{Bytes: 1 << 20, Entries: 1000})
+	return Open(t.Context(), all[0], all[1], form, name, "amd64", Limits{Bytes: 1 << 20, Entries: 1000})
 }
 
 const layerID = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // of nothing
@@ -62,11 +72,11 @@ func config(arch string) string {
 
 func TestWhatDockerHasSavedIsFound(t *testing.T) {
 	t.Parallel()
-	const hex, layer = "d29bda1b4ea4fe5a1de1a9e1b1c4a4bf9a0a9c4b1e0e2e7f2a4a4b7e7d7f7b01", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	const sum, layer = "d29bda1b4ea4fe5a1de1a9e1b1c4a4bf9a0a9c4b1e0e2e7f2a4a4b7e7d7f7b01", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	list := func(tags string) string {
-		return `[{"Config":"` + hex + `.json","RepoTags":[` + tags + `],"Layers":["` + layer + `/layer.tar"]}]`
+		return `[{"Config":"` + sum + `.json","RepoTags":[` + tags + `],"Layers":["` + layer + `/layer.tar"]}]`
 	}
-	_, err := opens(t, written(t, "manifest.json", list(`"a:1"`), hex+".json", config("amd64"), layer+"/layer.tar", ""), Auto, "")
+	_, err := opens(t, written(t, "manifest.json", list(`"a:1"`), sum+".json", config("amd64"), layer+"/layer.tar", ""), Auto, "")
 	if err == nil || !strings.Contains(err.Error(), "has the digest sha256:") {
 		t.Errorf("a configuration of another digest: %v", err)
 	}
@@ -78,6 +88,64 @@ func TestWhatDockerHasSavedIsFound(t *testing.T) {
 		if _, err := opens(t, written(t, "manifest.json", text), Auto, ""); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	const other, content = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "what the layer has"
+	text := strings.Replace(config("amd64"), layerID, digestOf(content), 1)
+	name := strings.TrimPrefix(digestOf(text), "sha256:")
+	saved := strings.NewReplacer(sum, name).Replace(list(`"a:1","b.example/a:1"`))
+	for what, files := range map[string][]string{
+		"a file": {"manifest.json", saved, name + ".json", text, layer + "/layer.tar", content},
+		"a link": {"manifest.json", saved, name + ".json", text, layer + "/layer.tar", "-> ../" + other + "/layer.tar", other + "/layer.tar", content},
+	} {
+		img, err := opens(t, written(t, files...), Auto, "")
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		var got bytes.Buffer
+		err = img.Layers[0].Write(t.Context(), &got, 1<<20)
+		if err != nil || got.String() != content || img.Form != Docker || img.Digest != "sha256:"+name || !slices.Equal(img.Names, []string{"a:1", "b.example/a:1"}) || !slices.Equal(img.Config.Env, []string{"A=b"}) {
+			t.Errorf("%s: %+v, %q, %v", what, img, got.String(), err)
+		}
+	}
+	for _, to := range []string{"../" + layer + "/layer.tar", "../../../etc/passwd", "/etc/passwd", "../" + other + "/layer.tar"} {
+		if _, err := opens(t, written(t, "manifest.json", saved, name+".json", text, layer+"/layer.tar", "-> "+to), Auto, ""); err == nil || !strings.Contains(err.Error(), "is not in it") {
+			t.Errorf("a link to %s: %v", to, err)
+		}
+	}
+}
+
+func digestOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Indexes that name each other again and again come to an end, however many ways lead through them.
+func TestIndexesThatFanOutAreRefused(t *testing.T) {
+	t.Parallel()
+	files := []string{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`}
+	text := `{"manifests":[]}`
+	for range maxNesting - 1 {
+		files = append(files, "blobs/sha256/"+strings.TrimPrefix(digestOf(text), "sha256:"), text)
+		one := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"%s","size":%d}`, digestOf(text), len(text))
+		text = `{"manifests":[` + strings.Repeat(one+",", 1999) + one + `]}`
+	}
+	archive := written(t, append(files, "index.json", text)...)
+	if _, err := opens(t, archive, Auto, ""); err == nil || !strings.Contains(err.Error(), "documents") {
+		t.Errorf("8 billion ways: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err = f.Write(archive); err == nil {
+		_, err = Open(ctx, f, f, OCI, "", "amd64", Limits{Bytes: 1 << 20, Entries: 1000})
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("for nobody: %v", err)
 	}
 }
 
@@ -97,10 +165,10 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 		t.Fatalf("%+v, %v", img, err)
 	}
 	var got bytes.Buffer
-	if err := img.Layers[0].Write(&got, 1<<20); err != nil || !bytes.Equal(got.Bytes(), plain) {
+	if err := img.Layers[0].Write(t.Context(), &got, 1<<20); err != nil || !bytes.Equal(got.Bytes(), plain) {
 		t.Errorf("%d bytes, %v", got.Len(), err)
 	}
-	if err := img.Layers[0].Write(io.Discard, 100); fault.KindOf(err) != fault.Invalid {
+	if err := img.Layers[0].Write(t.Context(), io.Discard, 100); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("more than there may be: %v", err)
 	}
 	if _, err := opens(t, b.Bytes()[:b.Len()-8], Auto, ""); fault.KindOf(err) != fault.Invalid {
@@ -135,7 +203,7 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		for i := range img.Layers {
-			_ = img.Layers[i].Write(io.Discard, 1<<16) // it may be refused, and must come to an end
+			_ = img.Layers[i].Write(t.Context(), io.Discard, 1<<16) // it may be refused, and must come to an end
 		}
 	})
 }

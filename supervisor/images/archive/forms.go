@@ -4,6 +4,7 @@ package archive
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 
@@ -64,7 +65,7 @@ type candidate struct {
 	names []string
 }
 
-func (o *opened) oci(name, arch string) (*Image, error) {
+func (o *opened) oci(ctx context.Context, name, arch string) (*Image, error) {
 	var layout struct {
 		Version string `json:"imageLayoutVersion"`
 	}
@@ -79,7 +80,7 @@ func (o *opened) oci(name, arch string) (*Image, error) {
 		return nil, err
 	}
 	var found []candidate
-	if err := o.collect(&top, nil, arch, maxNesting, &found); err != nil {
+	if err := o.collect(ctx, &top, nil, arch, maxNesting, &found); err != nil {
 		return nil, err
 	}
 	c, err := choose(found, name, arch)
@@ -90,7 +91,7 @@ func (o *opened) oci(name, arch string) (*Image, error) {
 }
 
 // collect finds the images for an architecture.
-func (o *opened) collect(in *index, names []string, arch string, depth int, found *[]candidate) error {
+func (o *opened) collect(ctx context.Context, in *index, names []string, arch string, depth int, found *[]candidate) error {
 	if depth == 0 {
 		return bad("its indexes are nested too deep")
 	}
@@ -98,6 +99,9 @@ func (o *opened) collect(in *index, names []string, arch string, depth int, foun
 		return bad("it has more than %d manifests", maxIndexed)
 	}
 	for _, d := range in.Manifests {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		own := slices.Clone(names)
 		for _, key := range []string{containerName, refName} {
 			if n := d.Annotations[key]; n != "" {
@@ -114,7 +118,7 @@ func (o *opened) collect(in *index, names []string, arch string, depth int, foun
 			if err := o.document(at, d.Digest, &below); err != nil {
 				return err
 			}
-			if err := o.collect(&below, own, arch, depth-1, found); err != nil {
+			if err := o.collect(ctx, &below, own, arch, depth-1, found); err != nil {
 				return err
 			}
 		case d.Platform != nil && (d.Platform.OS != "linux" || d.Platform.Architecture != arch):

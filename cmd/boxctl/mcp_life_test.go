@@ -74,6 +74,10 @@ func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 		}
 	}
 	a.fails("read-only", "box_write", in{"path": "/data/x", "content": "x"})
+	told, err := d.Instructions(t.Context(), "", "")
+	if usual := connect(t, d).InitializeResult().Instructions; err != nil || told.Instructions != usual {
+		t.Errorf("the route says %q, %v; the handshake %q", told.Instructions, err, usual)
+	}
 }
 
 func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {

@@ -59,6 +59,13 @@ type PlannedExec struct {
 	Pids   int           `json:"pids"`
 }
 
+// Instructions are what a model is told of a box that it is to work in: a fact a line.
+type Instructions struct {
+	Session      string `json:"session,omitempty"` // of a living one; left out: they are of one that would be made
+	Profile      string `json:"profile"`
+	Instructions string `json:"instructions"`
+}
+
 // UsageList is the answer of GET /v1/usage: the last days (UTC) on which anything was used, newest first.
 type UsageList struct {
 	Policy   string      `json:"policy,omitempty"` // the table of box.toml that holds the caller

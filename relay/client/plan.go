@@ -38,6 +38,21 @@ func (c *Client) PlanRun(ctx context.Context, req *api.OneShotRequest) (p api.Pl
 	return p, err
 }
 
+// Instructions are what a model is told of a session, or without an id of one of a profile that would be made.
+func (c *Client) Instructions(ctx context.Context, id, profile string) (i api.Instructions, err error) {
+	path := "/v1/instructions"
+	if profile != "" {
+		path += "?" + url.Values{"profile": {profile}}.Encode()
+	}
+	if id != "" {
+		path, err = c.path(id, "/instructions")
+	}
+	if err == nil {
+		_, err = c.do(ctx, http.MethodGet, path, nil, &i)
+	}
+	return i, err
+}
+
 // Usage tells what the caller has used on the last days, or everybody; 0 days are as many as boxd finds usual.
 func (c *Client) Usage(ctx context.Context, days int, all bool) (list api.UsageList, err error) {
 	query := url.Values{}

@@ -37,6 +37,7 @@ func answers() []any {
 		api.FileDone{},
 		api.ArchiveDone{},
 		api.MountList{},
+		api.Instructions{},
 		api.SkillList{},
 		api.Workspace{},
 		api.WorkspaceList{},

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,24 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	if list := c.missing(); len(list) > 0 {
 		t.Errorf("described, and never seen:\n%s", strings.Join(list, "\n"))
 	}
+}
+
+// instructions asks for what a model is told.
+func (c *contract) instructions(id string) {
+	const planned, living = "GET /v1/instructions", "GET /v1/sessions/{id}/instructions"
+	var usual, other, its api.Instructions
+	c.reads(c.gets(200, ask{route: planned, uid: otherUID}), &usual)
+	c.reads(c.gets(200, ask{route: planned, query: "profile=offline_readonly"}), &other)
+	if usual.Session != "" || usual.Profile != "default" || other.Profile != "offline_readonly" || usual.Instructions == other.Instructions {
+		c.t.Errorf("%+v, %+v", usual, other)
+	}
+	c.reads(c.gets(200, ask{route: living, s: id}), &its)
+	if its.Session != id || !strings.Contains(its.Instructions, "256MiB of memory") || !strings.Contains(its.Instructions, "the box "+strconv.Quote(id)) {
+		c.t.Errorf("%+v", its)
+	}
+	c.refused(400, "profile", ask{route: planned, query: "profile=none-such"})
+	c.refused(404, "", ask{route: living, s: id, uid: otherUID})
+	c.refused(404, "", ask{route: living, s: "none"})
 }
 
 // grants asks for roles for a time.
@@ -198,6 +217,7 @@ func (c *contract) sessions() {
 		c.t.Errorf("the value of a variable is told: %s", got.body)
 	}
 	c.gets(201, ask{route: route, body: `{"id":"fixed","profile":"fixed"}`})
+	c.instructions(id)
 	c.refused(409, "memory, ttl", ask{route: route, body: `{"id":"a/b %2f ü","memory":"64MiB","ttl":"2h"}`})
 	c.refused(409, "env", ask{route: route, body: `{"id":"a/b %2f ü","env":{"TOKEN":"other"}}`})
 	c.refused(403, "memory", ask{route: route, body: `{"profile":"fixed","memory":"64MiB"}`})

@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/boxes"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/brief"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/tools"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/wire"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/mcp/boxes"
+	"github.com/boxd-dev/boxd/relay/mcp/brief"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
+	"github.com/boxd-dev/boxd/relay/mcp/tools"
 )
 
 // Asking is how the flags of a session become a request for one.
@@ -64,7 +64,7 @@ it has made, but no other of yours unless --any-session says so.`,
 	ask.Flags(cmd)
 	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
 	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
-	cmd.AddCommand(run(a, asking()))
+	cmd.AddCommand(run(a, asking()), instructions(a))
 	return cmd
 }
 

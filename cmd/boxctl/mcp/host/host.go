@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/boxes"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/mcp/boxes"
 )
 
 // Failed is a server that has ended otherwise than with exit code 0.

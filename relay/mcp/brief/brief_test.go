@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/brief"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/mcp/brief"
 )
 
 func facts() *brief.Facts {
@@ -34,8 +34,12 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 			"There is no network", "512MiB of memory, 1.5 processors, 128 processes", "ends after 30s", "at most 10m", "is killed",
 			"names a box that box_create has made",
 		}, []string{"does not enforce", "refuse"}},
-		"named":        {func(f *brief.Facts) { f.Named = "work" }, []string{`the box "work"`, "It stays"}, []string{"removed with all"}},
-		"egress":       {func(f *brief.Facts) { f.Box.Network = "egress" }, []string{"connect to the internet"}, []string{"no network"}},
+		"named":  {func(f *brief.Facts) { f.Named = "work" }, []string{`the box "work"`, "It stays"}, []string{"removed with all"}},
+		"egress": {func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"0.0.0.0/0 tcp", "::/0 tcp"} }, []string{"connect to the internet by TCP"}, []string{"no network"}},
+		"rules": {func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"pypi.org", "!10.0.0.1"} },
+			[]string{"these rules allow and to nothing else: pypi.org, !10.0.0.1."}, []string{"the internet"}},
+		"no rules":     {func(f *brief.Facts) { f.Box.Network = "egress" }, []string{"let no connection through"}, []string{"the internet"}},
+		"skills":       {func(f *brief.Facts) { f.Box.Skills = []string{"pdf", "chart"} }, []string{"at /skills: pdf, chart."}, nil},
 		"host network": {func(f *brief.Facts) { f.Box.Network = "host" }, []string{"share the network of the host"}, []string{"no network"}},
 		"writable":     {func(f *brief.Facts) { f.Box.ReadOnlyRoot = false }, nil, []string{"all else is read-only"}},
 		"leftovers":    {func(f *brief.Facts) { f.Profile.Leftovers = "keep" }, []string{"is left alone"}, []string{"is killed"}},
@@ -59,7 +63,7 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 				t.Errorf("%s: there is %q in\n%s", name, none, got)
 			}
 		}
-		if n := strings.Count(got, "\n"); n > 9 || len(got) > 2000 {
+		if n := strings.Count(got, "\n"); n > 10 || len(got) > 2000 {
 			t.Errorf("%s: it has %d lines and %d bytes", name, n, len(got))
 		}
 	}

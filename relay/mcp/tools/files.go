@@ -10,9 +10,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 // usualLines are read where nobody says how many, as boxd does it.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 // answerLimit is how much of a stream is in an answer, in bytes: what is longer is cut in the middle.

@@ -14,11 +14,11 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/boxes"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/mcp/boxes"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 // Tools are those of one server.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 func written(pieces ...string) *kept.Stream {

@@ -6,6 +6,7 @@ package brief
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,17 +23,37 @@ type Facts struct {
 	Any     bool              // the caller's other sessions may be named
 }
 
-// networks says what each is, to somebody inside.
-func network(name string) string {
-	switch name {
+// network says what it is, to somebody inside.
+func (f *Facts) network() string {
+	rules := f.Box.NetworkRules
+	switch name := f.Box.Network; name {
 	case "off":
 		return "There is no network, only loopback: nothing can be downloaded or installed from elsewhere."
 	case "egress":
-		return "Programs can connect to the internet; nobody can connect to them from outside."
+		switch {
+		case len(rules) == 0:
+			return "There is one, but its rules let no connection through."
+		case slices.Contains(rules, "0.0.0.0/0 tcp"):
+			return "Programs can connect to the internet by TCP; nobody can connect to them from outside."
+		}
+		return fmt.Sprintf("Programs can connect to what these rules allow and to nothing else: %s.", strings.Join(rules, ", "))
 	case "host":
 		return "Programs share the network of the host: be careful what you connect to or listen on."
+	default:
+		return "The network is " + strconv.Quote(name) + "."
 	}
-	return "The network is " + strconv.Quote(name) + "."
+}
+
+// Of are the facts of a session that is there.
+func Of(s *api.Session, p *api.Profile) *Facts {
+	f := &Facts{Kept: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
+		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, ReadOnlyRoot: s.ReadOnlyRoot,
+		CPUs: s.CPUs, Memory: s.Memory, Pids: s.Pids, Tmp: s.Tmp, WorkspaceQuota: s.WorkspaceQuota, Mounts: s.Mounts,
+	}}
+	for i := range s.Skills {
+		f.Box.Skills = append(f.Box.Skills, s.Skills[i].Name)
+	}
+	return f
 }
 
 // Write makes the text: one fact a line.
@@ -48,7 +69,10 @@ func Write(f *Facts) string {
 		add("At this moment boxd would refuse to make it: %s", f.Refused.Detail)
 	}
 	add("Files: %s Relative paths begin at /workspace. The rest of the host's files is not there.", f.files())
-	add("Network: %s", network(f.Box.Network))
+	add("Network: %s", f.network())
+	if len(f.Box.Skills) > 0 {
+		add("Skills, instructions for tasks, are at /skills: %s. Read /skills/NAME/SKILL.md before such a task.", strings.Join(f.Box.Skills, ", "))
+	}
 	add("Limits: %s.", f.limits())
 	if f.Profile.Timeout > 0 {
 		add("A command ends after %v unless timeout_seconds says otherwise, at most %v. What it leaves running in the background is %s; process_start is for servers and other programs that stay.",

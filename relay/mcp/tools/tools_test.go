@@ -9,7 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/kept"
+	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 // What reaches others says so: from the start where the box has a network, or from when another box has one.

@@ -128,7 +128,7 @@ func mayImport() map[string]string {
 		"supervisor/files":         "supervisor/policy/filelimits supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
 		// ways in
 		"relay/api":                 "internal/quantity",
-		"relay/client":              "relay/api internal/quantity",
+		"relay/client":              "relay/api internal/quantity internal/trace",
 		"relay/openapi":             "",
 		"relay/wire":                "supervisor/outputs supervisor/mounts supervisor/activation relay/api cgroup supervisor supervisor/policy supervisor/process isolation internal/fault internal/quantity supervisor/files supervisor/changes isolation/files",
 		"relay/stream":              "supervisor/outputs relay/api relay/wire supervisor supervisor/policy supervisor/process internal/fault supervisor/changes",
@@ -171,6 +171,7 @@ func mayImport() map[string]string {
 		"relay/mounts":             "relay/api relay/route supervisor/policy internal/fault",
 		"relay":                    "relay/images supervisor/images relay/spaces relay/mounts access access/gate relay/api relay/grants relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault relay/seeing relay/trail relay/files relay/skills supervisor/skills",
 		"relay/client/mounts":      "relay/api relay/client",
+		"relay/client/grants":      "relay/api relay/client",
 		"relay/client/spaces":      "relay/api relay/client",
 		"relay/client/show":        "relay/api relay/client internal/quantity internal/tty",
 		// a room of its own, so that boxctl stays what one can read
@@ -184,7 +185,7 @@ func mayImport() map[string]string {
 		"cmd/boxd":           "supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills",
 		"cmd/boxctl/ctl":     "relay/client",
 		"cmd/boxctl/account": "cmd/boxctl/ctl relay/client/show",
-		"cmd/boxctl/access":  "cmd/boxctl/ctl relay/api internal/quantity",
+		"cmd/boxctl/access":  "cmd/boxctl/ctl relay/api relay/client/grants internal/quantity",
 		"cmd/boxctl/config":  "cmd/boxctl/ctl relay/api relay/client/show",
 		"cmd/boxctl/seeing":  "cmd/boxctl/ctl internal/chain relay/api relay/client",
 		"cmd/boxctl/life":    "cmd/boxctl/ctl relay/api relay/client/show",

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -69,8 +70,13 @@ type Client struct {
 // New returns a client of the boxd at a Unix socket, or at an address of the loopback, "http://127.0.0.1:5410". It
 // does not connect yet.
 func New(socket string) *Client {
-	c := &Client{socket: socket, pace: usualPace()}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, socket) }
+	return Over(socket, func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
+}
+
+// Over returns a client of the boxd that dial connects with; name is what errors call it.
+func Over(name string, connect func(context.Context) (net.Conn, error)) *Client {
+	c := &Client{socket: name, pace: usualPace()}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) }
 	c.http = c.httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64})
 	c.streams = c.httpClient(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -111,6 +117,9 @@ func (b bearer) CloseIdleConnections() {
 func (c *Client) sign(req *http.Request) {
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	if id := trace.Of(req.Context()).ID; id != "" {
+		req.Header.Set("X-Request-Id", id)
 	}
 	if address, ok := overTCP(c.socket); ok {
 		req.Host = address
@@ -328,6 +337,11 @@ func encode(v any) ([]byte, error) {
 		}
 		rest = rest[i+2:] // past what is escaped: it may be a backslash
 	}
+}
+
+// Ask makes a request of a path: in is sent as JSON, or as it is if it is an io.Reader; out is read, if not nil.
+func (c *Client) Ask(ctx context.Context, method, path string, in, out any) (int, error) {
+	return c.do(ctx, method, path, in, out)
 }
 
 // do makes one request. The answer goes to out; an error answer becomes an *Error.

@@ -26,6 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/grants"
 )
 
 // principals are one of each role among the users of the host, and two tenants of tokens.
@@ -524,23 +525,24 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	h := open(t, "")
 	uid := users()[access.User]
-	if _, err := h.Grant(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 3600e9}); err != nil {
+	granted := grants.Client{Client: h.Client}
+	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 3600e9}); err != nil {
 		t.Fatal(err)
 	}
 	h.Stop()
 	h.Restart()
-	list, err := h.Grants(t.Context())
+	list, err := granted.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].Principal != "worker" || list[0].By != "uid:0" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if a := h.as(uid, "GET", "/v1/grants", "", nil); a.status != http.StatusOK {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	if _, err := h.Grant(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
+	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the grant ends by itself", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).status == http.StatusForbidden })
-	if list, err := h.Grants(t.Context()); err != nil || len(list) != 0 {
+	if list, err := granted.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

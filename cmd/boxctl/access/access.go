@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/grants"
 )
 
 // Flags adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
@@ -163,7 +164,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 			if err != nil {
 				return &ctl.UsageError{Err: err}
 			}
-			g, err := app.Client().Grant(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
+			g, err := grants.Client{Client: app.Client()}.Give(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
 			if err != nil {
 				return err
 			}
@@ -179,7 +180,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 		Short: "Show the roles that somebody has for a time",
 		Args:  ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := app.Client().Grants(cmd.Context())
+			list, err := grants.Client{Client: app.Client()}.List(cmd.Context())
 			switch {
 			case err != nil:
 				return err
@@ -192,7 +193,9 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 		Use:   "revoke PRINCIPAL",
 		Short: "End the grant of a principal, and what it does by it",
 		Args:  ctl.Usage(cobra.ExactArgs(1)),
-		RunE:  func(cmd *cobra.Command, args []string) error { return app.Client().Revoke(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return grants.Client{Client: app.Client()}.Revoke(cmd.Context(), args[0])
+		},
 	})
 	return cmd
 }

@@ -34,8 +34,10 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 			"There is no network", "512MiB of memory, 1.5 processors, 128 processes", "ends after 30s", "at most 10m", "is killed",
 			"names a box that box_create has made",
 		}, []string{"does not enforce", "refuse"}},
-		"named":  {func(f *brief.Facts) { f.Named = "work" }, []string{`the box "work"`, "It stays"}, []string{"removed with all"}},
-		"egress": {func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"0.0.0.0/0 tcp", "::/0 tcp"} }, []string{"connect to the internet by TCP"}, []string{"no network"}},
+		"named": {func(f *brief.Facts) { f.Named = "work" }, []string{`the box "work"`, "It stays"}, []string{"removed with all"}},
+		"egress": {func(f *brief.Facts) {
+			f.Box.Network, f.Box.NetworkRules = "egress", []string{"0.0.0.0/0 tcp", "::/0 tcp"}
+		}, []string{"connect to the internet by TCP"}, []string{"no network"}},
 		"rules": {func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"pypi.org", "!10.0.0.1"} },
 			[]string{"these rules allow and to nothing else: pypi.org, !10.0.0.1."}, []string{"the internet"}},
 		"no rules":     {func(f *brief.Facts) { f.Box.Network = "egress" }, []string{"let no connection through"}, []string{"the internet"}},

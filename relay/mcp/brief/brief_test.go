@@ -38,8 +38,11 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 		"egress": {func(f *brief.Facts) {
 			f.Box.Network, f.Box.NetworkRules = "egress", []string{"0.0.0.0/0 tcp", "::/0 tcp"}
 		}, []string{"connect to the internet by TCP"}, []string{"no network"}},
-		"rules": {func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"pypi.org", "!10.0.0.1"} },
-			[]string{"these rules allow and to nothing else: pypi.org, !10.0.0.1."}, []string{"the internet"}},
+		"rules": {
+			func(f *brief.Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"pypi.org", "!10.0.0.1"} },
+			[]string{"these rules allow and to nothing else: pypi.org, !10.0.0.1."},
+			[]string{"the internet"},
+		},
 		"no rules":     {func(f *brief.Facts) { f.Box.Network = "egress" }, []string{"let no connection through"}, []string{"the internet"}},
 		"skills":       {func(f *brief.Facts) { f.Box.Skills = []string{"pdf", "chart"} }, []string{"at /skills: pdf, chart."}, nil},
 		"host network": {func(f *brief.Facts) { f.Box.Network = "host" }, []string{"share the network of the host"}, []string{"no network"}},

@@ -15,9 +15,12 @@ func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
 	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.writeRecord(s) }}
 }
 
-// settle finds out what has come of the change of a mount that an earlier boxd had begun. What cannot be found out now
-// is before the next change.
+// settle finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a
+// mount. What cannot be found out now is before the next change.
 func (v *Supervisor) settle(ctx context.Context, s *Session) {
+	if err := v.changer(s).Settle(ctx); err != nil {
+		v.log.Error("a change of network_rules was interrupted: nobody knows whether the box has those of its record", "session", s.ID, "error", err)
+	}
 	_, change := s.Mounting()
 	if change == nil {
 		return

@@ -91,15 +91,20 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 
 func (a *app) setCommand() *cobra.Command {
 	var f limitFlags
+	var rules []string
 	cmd := &cobra.Command{
 		Use:   "set [flags] ID",
-		Short: "Change the limits and times of a session that lives",
+		Short: "Change the limits, times and network rules of a session that lives",
 		Long: `set gives a session other limits, and its programs feel them at once. All that the flags ask for is
-changed, or nothing: a limit below what the session uses is refused.`,
-		Example: `  boxctl set --memory 1GiB --cpus 2 work`,
-		Args:    ctl.Usage(ids(cobra.ExactArgs(1))),
+changed, or nothing: a limit below what the session uses is refused. With --network-rule its programs may connect to
+what these rules say, and to nothing that only the rules of before did: such connections are cut.`,
+		Example: `  boxctl set --memory 1GiB --cpus 2 work
+  boxctl set --network-rule pypi.org --network-rule '*.pythonhosted.org' work
+  boxctl set --network-rule none work`,
+		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, errs := f.change()
+			change.NetworkRules = networkRules(rules)
 			if len(errs) > 0 {
 				return &ctl.UsageError{Err: errors.Join(errs...)}
 			}
@@ -118,7 +123,16 @@ changed, or nothing: a limit below what the session uses is refused.`,
 		},
 	}
 	f.add(cmd)
+	cmd.Flags().StringArrayVar(&rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', in the place of all it has; none is nowhere; may be repeated")
 	return cmd
+}
+
+// networkRules are those of the flags; the one word none is no rule at all.
+func networkRules(flags []string) []string {
+	if len(flags) == 1 && flags[0] == "none" {
+		return []string{}
+	}
+	return flags
 }
 
 func (a *app) freezeCommand() *cobra.Command {

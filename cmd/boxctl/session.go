@@ -40,7 +40,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` to start from")
 	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from: host, or one of boxctl images ls")
 	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
-	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', which means --network egress; may be repeated")
+	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', which means --network egress; none is nowhere; may be repeated")
 	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
 	f.set.StringVar(&f.wait, "wait", "", "wait for room for this `TIME` at most, such as 5s")
@@ -68,7 +68,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	} else if given("network-rule") {
 		req.Network = new("egress")
 	}
-	req.NetworkRules = f.rules
+	req.NetworkRules = networkRules(f.rules)
 	change, errs := f.change()
 	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
 		errs = append(errs, errors.New("--owner: a new box is always your own"))

@@ -44,6 +44,23 @@ func Name(pid int, alive func() bool, hostname string) error {
 	return nil
 }
 
+// Resolv gives a living box another resolv.conf(5), from outside: text is not empty, and less than a page. Programs of
+// the box may run: the directory is root's. It takes no memory that the box does not have.
+func Resolv(pid int, alive func() bool, text string) error {
+	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("tree of the box: %w", err)
+	}
+	defer unix.Close(root)
+	if !alive() {
+		return unix.ESRCH
+	}
+	if err := rewrite(root, names.Dir[1:]+"/resolv.conf", text); err != nil {
+		return fmt.Errorf("resolv.conf: %w", err)
+	}
+	return nil
+}
+
 // setHostname sets the name in a namespace, by a thread that goes there and comes back.
 func setHostname(uts int, hostname string) error {
 	own, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -70,15 +87,18 @@ func setHostname(uts int, hostname string) error {
 }
 
 // rewrite replaces the text of a file that PID 1 has made. Nothing on the way may be a link, and nobody waits for who
-// reads a FIFO.
+// reads a FIFO. What is longer than the text is cut off behind it, so that the page there is is used again.
 func rewrite(root int, name, text string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: unix.O_WRONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	_, err = f.WriteString(text)
+	if err == nil {
+		err = f.Truncate(int64(len(text)))
+	}
 	return errors.Join(err, f.Close())
 }

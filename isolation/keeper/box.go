@@ -31,10 +31,11 @@ type box struct {
 	handed bool          // boxd knows of it; guarded by Keeper.mu
 	image  string        // the tree of its image in the store; "": host
 
-	mounting sync.Mutex      // held while its mounts change
-	changing sync.Mutex      // guards the fields below, and is held while limits change
-	record   *records.Record // what the next keeper will know of it; nil: nothing
-	released bool
+	mounting   sync.Mutex      // held while its mounts change
+	networking sync.Mutex      // held while its network changes, or is looked at
+	changing   sync.Mutex      // guards the fields below, and is held while limits change
+	record     *records.Record // what the next keeper will know of it; nil: nothing
+	released   bool
 }
 
 // end kills a box if it lives, waits until nothing of it is left, and removes its workspace if

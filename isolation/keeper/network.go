@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/dress"
+	"github.com/boxd-dev/boxd/isolation/network"
 )
 
 // attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
@@ -32,6 +34,12 @@ func (k *Keeper) network(req []string) (*isolation.Listed, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	b.networking.Lock() // or the file could be of other rules than the kernel's
+	defer b.networking.Unlock()
 	words, files, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
+	if err == nil && req[1] == network.WordRules {
+		err = dress.Resolv(b.pid, b.lives, words[0])
+		words = nil
+	}
 	return &isolation.Listed{Keys: words}, files, err
 }

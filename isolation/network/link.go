@@ -255,7 +255,7 @@ func removeLink(name string) error {
 // Words of Do.
 const (
 	WordLook  = "look"  // how the network is
-	WordRules = "rules" // other rules: those that follow
+	WordRules = "rules" // other rules: those that follow; the answer is the text of resolv.conf(5) for them
 	WordPins  = "pins"  // let through what follows, see Pin
 )
 
@@ -295,7 +295,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		if err != nil {
 			return nil, nil, err
 		}
-		return nil, nil, writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as)
+		return h.rewrite(l, space, rules, as)
 	case WordPins:
 		if len(words) > pinsAtOnce {
 			return nil, nil, unix.E2BIG
@@ -313,17 +313,37 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	return nil, nil, unix.EINVAL
 }
 
-// look describes a link: its addresses in the box, and what has gone to the box and come from it.
-func (h *Host) look(l *Link) ([]string, error) {
-	end, err := netlink.LinkByName(h.LinkName(l.key))
+// rewrite replaces the rules of a box, and answers with the text of its resolv.conf(5) under these.
+func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([]string, []int, error) {
+	_, six, err := h.end(l)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	resolvers := h.resolvers(six)
+	if err := writeBoxTable(int(space.Fd()), rules, resolvers, as); err != nil {
+		return nil, nil, err
+	}
+	if as != 0 {
+		return []string{resolvAt}, nil, nil
+	}
+	return []string{resolvConf(resolvers)}, nil, nil
+}
+
+// end finds the host's end of a link, and whether it has addresses of IPv6.
+func (h *Host) end(l *Link) (end netlink.Link, six bool, err error) {
+	if end, err = netlink.LinkByName(h.LinkName(l.key)); err != nil {
+		return nil, false, err
 	}
 	list, err := netlink.AddrList(end, netlink.FAMILY_V6)
+	return end, slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() }), err
+}
+
+// look describes a link: its addresses in the box, and what has gone to the box and come from it.
+func (h *Host) look(l *Link) ([]string, error) {
+	end, six, err := h.end(l)
 	if err != nil {
 		return nil, err
 	}
-	six := slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() })
 	var words []string
 	for _, a := range h.addresses(l.pair, six, false) {
 		words = append(words, a.String())

@@ -51,9 +51,10 @@ type SessionRequest struct {
 	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
 }
 
-// SessionChange asks for other limits and times of a living session: the body of PATCH
+// SessionChange asks for other limits, times and rules of a living session: the body of PATCH
 // /v1/sessions/{id}. What is left out stays as it is; all of the rest is changed, or nothing.
 type SessionChange struct {
+	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // connections they do not let through are cut; [] is nowhere
 	CPUs            *float64           `json:"cpus,omitempty"`
 	Memory          *quantity.Size     `json:"memory,omitempty"`
 	MemoryHigh      *quantity.Size     `json:"memory_high,omitempty"`

@@ -39,6 +39,7 @@ func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), re
 const (
 	wordSockets = "sockets"
 	wordPins    = "pins"
+	wordRules   = "rules"
 	pinsAtOnce  = 200
 )
 
@@ -122,7 +123,7 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 		return nil, err
 	}
 	if byName != nil && d.names == nil {
-		return nil, fault.Errorf(fault.Unsupported, "rules by name: boxd resolves no names").WithHint("name networks instead")
+		return nil, errNoNames()
 	}
 	box, err := d.Keeper.Launch(ctx, in)
 	if err != nil || byName == nil {
@@ -136,6 +137,41 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 		return nil, err
 	}
 	return box, nil
+}
+
+// SetNetwork gives a living box the rules of network, as isolation.Spec.Network has them, instead of those it has: the
+// kernel cuts what they do not let through. After an error it may have either: whoever has to know calls it again.
+func (d *Driver) SetNetwork(ctx context.Context, key string, network []string) error {
+	in, byName, err := split(&isolation.Spec{Key: key, Network: network})
+	switch {
+	case err != nil:
+		return err
+	case d.names == nil && byName != nil:
+		return errNoNames()
+	}
+	known := false
+	if d.names != nil { // first: what a name leads to from here on is held against the new rules
+		box := resolving.Box{}
+		if byName != nil {
+			box = *byName
+		}
+		known = d.names.Change(key, box)
+	}
+	_, files, err := d.Network(ctx, key, append([]string{wordRules}, in.Network[1:]...))
+	fdpass.CloseAll(files)
+	switch {
+	case err != nil:
+		return err
+	case byName == nil && known:
+		d.names.Remove(key)
+	case byName != nil && !known:
+		return d.names.Add(ctx, key, *byName)
+	}
+	return nil
+}
+
+func errNoNames() error {
+	return fault.Errorf(fault.Unsupported, "rules by name: boxd resolves no names").WithHint("name networks instead")
 }
 
 // resume has the names of a box resolved that was taken over. It lives without them until the program is there.

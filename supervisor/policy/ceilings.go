@@ -19,13 +19,8 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
 		return h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
 	}
-	if !slices.Contains(h.Networks, s.Network) {
-		return h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
-	}
-	if s.Network != NetworkOff {
-		if err := h.May(ToolNetwork); err != nil {
-			return err
-		}
+	if err := h.network(s); err != nil {
+		return err
 	}
 	for i := range s.Mounts {
 		if !h.Lends(s.Mounts[i].Source) {
@@ -37,8 +32,24 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 	return err
 }
 
-// Limits holds limits alone, of a session that is changed. What is cut is in Settings.Clamped.
+func (h *Held) network(s *Settings) error {
+	if !slices.Contains(h.Networks, s.Network) {
+		return h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
+	}
+	if s.Network == NetworkOff {
+		return nil
+	}
+	return h.May(ToolNetwork)
+}
+
+// Limits holds what a living session is changed to: its limits and, where it is asked for, its network. What is cut
+// is in Settings.Clamped.
 func (h *Held) Limits(s *Settings, asked *Request) error {
+	if asked.NetworkRules != nil {
+		if err := h.network(s); err != nil {
+			return err
+		}
+	}
 	clamped, err := h.cut(s, asked)
 	if err != nil {
 		return err

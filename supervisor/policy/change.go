@@ -38,6 +38,11 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	if m.err != nil {
 		return s, m.err
 	}
+	if req.NetworkRules != nil {
+		if err := s.mergeNetwork(p, req.NetworkRules); err != nil {
+			return s, err
+		}
+	}
 	if err := s.quotaFor(req); err != nil {
 		return s, err
 	}

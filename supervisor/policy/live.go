@@ -12,6 +12,16 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
+// Mount asks for a host directory in the box.
+type Mount struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
+	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
+	// NoSymlinks has the kernel follow no symbolic link of the directory.
+	NoSymlinks bool `json:"nosymfollow,omitempty"`
+}
+
 // LiveMount is a mount that a living session has been given.
 type LiveMount struct {
 	Mount

@@ -57,22 +57,13 @@ type Request struct {
 	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
 }
 
-// Mount asks for a host directory in the box.
-type Mount struct {
-	Source string `json:"source"`
-	Target string `json:"target"`
-	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
-	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
-	// NoSymlinks has the kernel follow no symbolic link of the directory.
-	NoSymlinks bool `json:"nosymfollow,omitempty"`
-}
-
 // Settings are what a session was made with, after the profile has been applied.
 type Settings struct {
 	Profile         string            `json:"profile"`
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
+	Unsettled       bool              `json:"unsettled,omitempty"`     // the box may have other rules: a change of them is under way
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`

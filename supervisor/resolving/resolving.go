@@ -65,7 +65,8 @@ type Desk struct {
 
 type entry struct {
 	Box
-	at *fdpass.Conn // by which it was handed in; nil: by none
+	at      *fdpass.Conn // by which it was handed in; nil: by none
+	pinning sync.RWMutex // held for reading while a pin of it is checked and made
 }
 
 // Times of the Desk, and bounds.
@@ -299,23 +300,35 @@ func (d *Desk) Restore(key string, box Box) {
 	}
 }
 
-// Change gives a box other rules. Whatever it was told before it may reach for as long as it was told.
-func (d *Desk) Change(key string, rules *names.Rules, reach []netip.Prefix) {
+// Change gives a box other rules, and reports whether there is such a box. When it returns no pin is made any more by
+// the rules of before. What was pinned by them is the keeper's to forget.
+func (d *Desk) Change(key string, box Box) bool {
+	e := d.change(key, box)
+	if e == nil {
+		return false
+	}
+	e.pinning.Lock() // those that are made have ended then, and the next see the new rules
+	defer e.pinning.Unlock()
+	return true
+}
+
+func (d *Desk) change(key string, box Box) *entry {
 	d.handing.Lock() // or it could come before what it changes
 	defer d.handing.Unlock()
 	d.mu.Lock()
 	e := d.boxes[key]
 	if e == nil {
 		d.mu.Unlock()
-		return
+		return nil
 	}
-	e.Rules, e.Reach = rules, reach
+	e.Box = box
 	body, err := talk.Encode(&talk.Request{Change: e.message(key)})
 	at := e.at
 	d.mu.Unlock()
 	if err == nil && at != nil {
 		_ = at.Send(body) // a program that does not get it is gone, and the next one begins with it
 	}
+	return e
 }
 
 // Remove has the names of a box resolved no more.
@@ -337,6 +350,13 @@ func (d *Desk) pin(ctx context.Context, conn *fdpass.Conn, p *talk.Pin) {
 	ctx, cancel := context.WithTimeout(ctx, pinMost)
 	defer cancel()
 	done := &talk.Pinned{ID: p.ID}
+	d.mu.Lock()
+	e := d.boxes[p.Key]
+	d.mu.Unlock()
+	if e != nil {
+		e.pinning.RLock()
+		defer e.pinning.RUnlock()
+	}
 	at, err := d.check(p)
 	if err == nil {
 		err = d.cfg.Pin(ctx, p.Key, p.Addresses, at, time.Duration(p.Seconds)*time.Second)

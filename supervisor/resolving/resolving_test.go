@@ -243,11 +243,15 @@ func TestRulesOfALivingBoxChange(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	<-b.heard
-	b.desk.Change("one", rules(t, "pypi.org"), []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")})
+	b.desk.Change("one", resolving.Box{Rules: rules(t, "pypi.org"), Reach: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	await(t, func() bool { return b.ask("one", "pypi.org.") == "Success 10.1.2.3" })
-	b.desk.Change("one", rules(t), nil)
+	if !b.desk.Change("one", resolving.Box{Rules: rules(t)}) {
+		t.Error("the box is not known")
+	}
 	await(t, func() bool { return b.ask("one", "pypi.org.") == "NameError" })
-	b.desk.Change("nobody", rules(t), nil)
+	if b.desk.Change("nobody", resolving.Box{Rules: rules(t)}) {
+		t.Error("a box that was never added is known")
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.pins) > 0 {

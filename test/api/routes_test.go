@@ -285,6 +285,8 @@ func (c *contract) changes() {
 	c.refused(400, "id", ask{route: change, s: "s", body: `{"id":"t"}`, odd: true})
 	c.refused(403, "memory", ask{route: change, s: "fixed", body: `{"memory":"64MiB"}`})
 	c.refused(404, "", ask{route: change, s: "none", body: `{}`})
+	c.refused(400, "network_rules", ask{route: change, s: "s", body: `{"network_rules":[]}`}) // it has no network
+	c.refused(404, "", ask{route: change, s: "none", body: `{"network_rules":["example.org"]}`})
 	const freeze, thaw = "POST /v1/sessions/{id}/freeze", "POST /v1/sessions/{id}/thaw"
 	c.refused(404, "", ask{route: freeze, s: "none"})
 	c.refused(404, "", ask{route: thaw, s: "none"})

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// holding is a program that holds a connection and writes to it until it is cut.
+const holding = `exec 3<>/dev/tcp/` + public4 + `/80 && read -r line <&3 && touch begun && trap "" PIPE && while printf x >&3; do sleep 0.2; done; echo cut`
+
+// A living session is given other rules, by network and by name, in both directions; what they do not let through is
+// cut, and what is refused changes nothing.
+func TestRulesOfALivingSessionChange(t *testing.T) {
+	w := newWorld(t)
+	z := newZone(t, w)
+	z.set("www.allowed.example.", public4)
+	z.set("next.example.", public4)
+	d := boxtest.Start(t, boxtest.Lasting+byName, "[profiles.fixed]\nnetwork = \"egress\"\nnetwork_rules = [\"11.22.33.0/24\"]\nlocked = [\"network_rules\"]\n")
+	change := func(id string, rules ...string) {
+		t.Helper()
+		s, err := d.Change(t.Context(), id, &api.SessionChange{NetworkRules: append([]string{}, rules...)})
+		must(t, err)
+		if len(s.NetworkRules) != len(rules) {
+			t.Errorf("rules are %q", s.NetworkRules)
+		}
+	}
+	create(t, d, egress("one", public4+"/32 tcp 80"))
+	said := make(chan string, 1)
+	go func() {
+		r, err := d.Exec(t.Context(), "one", &api.ExecRequest{Argv: []string{"bash", "-c", holding}, Timeout: new(quantity.Duration(5 * time.Minute))})
+		if err != nil {
+			said <- err.Error()
+			return
+		}
+		said <- r.Stdout + r.Stderr
+	}()
+	boxtest.Eventually(t, "a connection is there", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
+
+	for status, rules := range map[int][]string{403: {"10.99.0.1/32 tcp 80"}, 400: {"010.0.0.1/8"}} {
+		_, err := d.Change(t.Context(), "one", &api.SessionChange{NetworkRules: rules, Labels: map[string]string{"a": "b"}})
+		if p, ok := errors.AsType[*client.Error](err); !ok || p.Status != status || p.Field != "network_rules[0]" {
+			t.Errorf("%q: %v", rules, err)
+		}
+	}
+	if s, err := d.Session(t.Context(), "one"); err != nil || len(s.Labels) > 0 || !slices.Equal(s.NetworkRules, []string{public4 + "/32 tcp 80"}) {
+		t.Errorf("a refusal has changed something: %+v, %v", s, err)
+	}
+	if got := reach(t, d, "one", public4, 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("after a refusal: %q", got)
+	}
+
+	change("one", "www.allowed.example")
+	if got := <-said; !strings.HasPrefix(got, "cut\n") {
+		t.Errorf("the connection: %q", got)
+	}
+	if got := reach(t, d, "one", public4, 80); !refused(got) {
+		t.Errorf("an address without its name: %q", got)
+	}
+	if got := reach(t, d, "one", "next.example", 80); !unknown(got) || z.wasAsked("next.example") {
+		t.Errorf("another name: %q", got)
+	}
+	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("a name of the new rules: %q", got)
+	}
+
+	change("one", "next.example")
+	if got := reach(t, d, "one", public4, 80); !refused(got) {
+		t.Errorf("what a name of before has led to: %q", got)
+	}
+	if got := reach(t, d, "one", "next.example", 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("the next name: %q", got)
+	}
+	d.Kill()
+	d.Restart()
+	if got := reach(t, d, "one", "www.allowed.example", 80); !unknown(got) {
+		t.Errorf("after boxd, a name of before: %q", got)
+	}
+
+	change("one", other4+"/32 tcp 80") // its name server is that of all again
+	if got := in(t, d, "one", "cat /etc/resolv.conf"); got != "nameserver "+other4+"\n" {
+		t.Errorf("resolv.conf: %q", got)
+	}
+	if got := reach(t, d, "one", "next.example", 80); !refused(got) {
+		t.Errorf("a name whose address no rule has: %q", got)
+	}
+	if got := reach(t, d, "one", other4, 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("an address of the new rules: %q", got)
+	}
+	change("one")
+	for _, to := range []string{other4, public4} {
+		if got := reach(t, d, "one", to, 80); !refused(got) {
+			t.Errorf("%s with no rules at all: %q", to, got)
+		}
+	}
+
+	create(t, d, api.SessionRequest{ID: "fixed", Profile: "fixed"})
+	create(t, d, api.SessionRequest{ID: "off"})
+	for id, rules := range map[string][]string{"fixed": {"0.0.0.0/0 tcp"}, "off": {}} {
+		_, err := d.Change(t.Context(), id, &api.SessionChange{NetworkRules: rules})
+		if p, ok := errors.AsType[*client.Error](err); !ok || !strings.HasPrefix(p.Field, "network_rules") {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	change("fixed", public4+"/32 tcp 443") // fewer than the profile's
+	settled(t, d)
+}
+
+// settled has boxd end in the midst of a change: the next one gives the box what its record says.
+func settled(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	if got := reach(t, d, "fixed", public4, 80); !refused(got) {
+		t.Errorf("before: %q", got)
+	}
+	d.Kill()
+	all, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
+	must(t, err)
+	for _, path := range all {
+		data, err := os.ReadFile(path)
+		must(t, err)
+		var r map[string]any
+		must(t, json.Unmarshal(data, &r))
+		if settings, ok := r["settings"].(map[string]any); ok && r["id"] == "fixed" {
+			settings["network_rules"], settings["unsettled"] = []string{public4 + "/32 tcp 80"}, true
+		}
+		data, err = json.Marshal(r)
+		must(t, err)
+		must(t, os.WriteFile(path, data, 0o600))
+	}
+	d.Restart()
+	if got := reach(t, d, "fixed", public4, 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("a change that was interrupted: %q", got)
+	}
+}

@@ -31,9 +31,9 @@ func (s commands) client() images.Client { return images.Client{Client: s.Client
 // Command is that with all others below it.
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
-	return ctl.Group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that "docker save"
-has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
-as the profile lets them (boxctl run --image NAME).`, s.list(), s.inspect(), s.imports(), s.remove(), s.prune())
+	return ctl.Group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that a registry has
+or that "docker save" has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
+as the profile lets them (boxctl run --image NAME).`, s.list(), s.inspect(), s.pull(), s.imports(), s.remove(), s.prune())
 }
 
 func (s commands) list() *cobra.Command {
@@ -113,11 +113,7 @@ boxes that have it keep it.`,
 			if err != nil {
 				return err
 			}
-			if s.JSON {
-				return s.PrintJSON(img)
-			}
-			_, err = fmt.Fprintf(s.Stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
-			return err
+			return s.made(&img)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "what it is called; without, what the archive says (`NAME`)")
@@ -166,6 +162,7 @@ type progress struct {
 	r     io.Reader
 	w     io.Writer
 	on    bool
+	of    int64      // what it comes to; 0: nobody knows
 	mu    sync.Mutex // guards the fields below: what sends may read on after the answer has come
 	sent  int64
 	shown int64
@@ -182,6 +179,9 @@ func (p *progress) Read(b []byte) (int, error) {
 	if p.on && !p.over && p.sent-p.shown >= progressStep {
 		p.shown = p.sent
 		fmt.Fprintf(p.w, "\rsent %v", quantity.Size(p.sent-p.sent%progressStep))
+		if p.of > 0 {
+			fmt.Fprintf(p.w, " of %v", quantity.Size(max(p.of-p.of%progressStep, p.sent-p.sent%progressStep)))
+		}
 	}
 	return n, err
 }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	commands "github.com/boxd-dev/boxd/cmd/boxctl/images"
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/client/images"
+)
+
+// pushes puts an image with the program into a registry.
+func pushes(t *testing.T, to string, layers ...[]byte) {
+	t.Helper()
+	is := &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}}
+	img, err := mutate.ConfigFile(empty.Image, is)
+	for _, plain := range append([][]byte{layer(t, program(t))}, layers...) {
+		var l v1.Layer
+		if err == nil {
+			l, err = tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain)), nil })
+		}
+		if err == nil {
+			img, err = mutate.AppendLayers(img, l)
+		}
+	}
+	ref, bad := name.ParseReference(to, name.Insecure)
+	if err = errors.Join(err, bad); err == nil {
+		err = remote.Write(ref, img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An image is pulled from a registry, once, and boxes are made of it; of one that comes in half nothing stays.
+func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
+	t.Parallel()
+	var blobs atomic.Int64 // that were asked for
+	var broken atomic.Bool
+	next := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && blobs.Add(1) > 1 && broken.Load() {
+			w.Header().Set("Content-Length", "1000000")
+			return // and the connection with it
+		}
+		next.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	ref := strings.TrimPrefix(server.URL, "http://") + "/team/tools:1"
+	pulls := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		cmd := commands.Command(&ctl.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard, Socket: d.Socket})
+		cmd.SetArgs(append([]string{"pull"}, args...))
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetOut(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	pushes(t, ref, layer(t, entry{name: "version", content: "old"}))
+	if _, err := pulls(ref); err == nil { // it has no TLS
+		t.Error("pulled without TLS, which nobody has allowed")
+	}
+	out, err := pulls("--insecure", ref)
+	if err != nil || !strings.HasPrefix(out, ref+" sha256:") {
+		t.Fatalf("%q, %v", out, err)
+	}
+	if got := runs(t, d, ref, "cat=/version", "env=COLOR"); got != "oldgreen\n" {
+		t.Errorf("in the box: %q", got)
+	}
+	blobs.Store(0)
+	if again, err := pulls("--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // the configuration is looked at
+		t.Errorf("again: %q, %v, %d blobs", again, err, blobs.Load())
+	}
+	pushes(t, ref, layer(t, entry{name: "version", content: "young"}))
+	blobs.Store(0)
+	broken.Store(true)
+	if out, err := pulls("--insecure", ref); err == nil || !strings.HasPrefix(err.Error(), "pull "+ref+": ") {
+		t.Errorf("a registry that breaks off: %q, %v", out, err)
+	}
+	broken.Store(false)
+	if got := runs(t, d, ref, "cat=/version"); got != "old" || trees(t, d) != 1 {
+		t.Errorf("after a pull that has failed: %q, %d trees", got, trees(t, d))
+	}
+	if out, err := pulls("--insecure", ref, "--name", "tools:young"); err != nil || !strings.HasPrefix(out, "tools:young sha256:") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if got := runs(t, d, "tools:young", "cat=/version"); got != "young" {
+		t.Errorf("in the box: %q", got)
+	}
+	c := images.Client{Client: d.Client}
+	if err := errors.Join(c.Delete(t.Context(), ref), c.Delete(t.Context(), "tools:young")); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	d.NothingLeft(before)
+}

@@ -8,11 +8,24 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
 // Mounts changes the mounts of a living session.
 func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
 	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.writeRecord(s) }}
+}
+
+// Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.
+func (v *Supervisor) Traffic(ctx context.Context, s *Session) *traffic.Use {
+	if i := s.Info(); i.Settings.Network != policy.NetworkEgress || i.State != StateReady {
+		return nil
+	}
+	u, err := v.boxes.Traffic(ctx, s.BoxKey())
+	if err != nil {
+		return nil // it ends, or the keeper is not there
+	}
+	return u
 }
 
 // settle finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a

@@ -14,11 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/resolving"
+	"github.com/boxd-dev/boxd/supervisor/traffic"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -38,6 +40,11 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 			tellDenied(context.WithoutCancel(ctx), v, seen.Events, d)
 		}
 	}, seen.log)
+	boxes.Watch(func(key string, r traffic.Refused, name names.Name) { //nolint:contextcheck // the same
+		if v := told.Load(); v != nil {
+			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string { return r.Text(i.Settings.NetworkRules, name) })
+		}
+	})
 	closeScopes := end
 	return boxes, told, func() { boxes.StopResolving(); closeScopes() }
 }
@@ -58,21 +65,25 @@ func namesProgram(cfg *config.Config) func(context.Context) (*fdpass.Conn, error
 
 // tellDenied makes an event of what a box was refused.
 func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, d *talk.Denied) {
+	detail := "the name " + d.Asked + " is allowed by no rule"
+	if len(d.Addresses) > 0 {
+		var list []string
+		for _, a := range d.Addresses {
+			list = append(list, a.String())
+		}
+		detail = "the name " + d.Asked + " leads to " + strings.Join(list, ", ") + ", not public"
+	}
+	if d.Setting != "" {
+		detail += "; network_rules with " + d.Setting + " would allow it"
+	}
+	tell(ctx, v, log, d.Key, func(*supervisor.Info) string { return detail })
+}
+
+// tell makes an event for the session of a box.
+func tell(ctx context.Context, v *supervisor.Supervisor, log *events.Log, key string, detail func(*supervisor.Info) string) {
 	for _, i := range v.Sessions(supervisor.Principal{}, true) {
-		if i.Box != d.Key {
-			continue
+		if i.Box == key {
+			log.Add(ctx, events.Event{Type: events.Denied, Session: i.ID, Owner: i.Owner, Reason: string(fault.LayerNetwork), Detail: detail(&i)})
 		}
-		detail := "the name " + d.Asked + " is allowed by no rule"
-		if len(d.Addresses) > 0 {
-			var list []string
-			for _, a := range d.Addresses {
-				list = append(list, a.String())
-			}
-			detail = "the name " + d.Asked + " leads to " + strings.Join(list, ", ") + ", not public"
-		}
-		if d.Setting != "" {
-			detail += "; network_rules with " + d.Setting + " would allow it"
-		}
-		log.Add(ctx, events.Event{Type: events.Denied, Session: i.ID, Owner: i.Owner, Reason: string(fault.LayerNetwork), Detail: detail})
 	}
 }

@@ -33,6 +33,8 @@ type writer struct {
 	table *nftables.Table
 	at    *nftables.Chain
 	err   error // the first
+	// refusing is the chain that answers what is refused; "": each rule does so itself.
+	refusing string
 }
 
 func (w *writer) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, policy nftables.ChainPolicy) {
@@ -50,6 +52,10 @@ func (w *writer) rule(parts ...[]expr.Any) {
 
 // refuse answers what would come this far: a connection is reset, and everything else told that it is prohibited.
 func (w *writer) refuse(parts ...[]expr.Any) {
+	if w.refusing != "" {
+		w.rule(append(slices.Clone(parts), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: w.refusing}})...)
+		return
+	}
 	w.rule(append(slices.Clone(parts), transport(unix.IPPROTO_TCP), []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})...)
 	w.rule(append(slices.Clone(parts), []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})...)
 }

@@ -65,7 +65,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	h.mu.Unlock()
 	resolvers := h.resolvers(up.six)
 	if err = l.build(space, up); err == nil {
-		err = writeBoxTable(int(space.Fd()), rules, resolvers, as)
+		err = writeBoxTable(int(space.Fd()), rules, resolvers, as, false)
 	}
 	if err != nil {
 		h.Remove(key)
@@ -296,6 +296,9 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 			return nil, nil, err
 		}
 		return h.rewrite(l, space, rules, as)
+	case WordDenied:
+		packets, words, err := denied(space)
+		return append([]string{strconv.FormatUint(packets, 10)}, words...), nil, err
 	case WordPins:
 		if len(words) > pinsAtOnce {
 			return nil, nil, unix.E2BIG
@@ -320,7 +323,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 		return nil, nil, err
 	}
 	resolvers := h.resolvers(six)
-	if err := writeBoxTable(int(space.Fd()), rules, resolvers, as); err != nil {
+	if err := writeBoxTable(int(space.Fd()), rules, resolvers, as, true); err != nil {
 		return nil, nil, err
 	}
 	if as != 0 {

@@ -146,16 +146,23 @@ func early() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
 const boxTable = "boxd"
 
 // writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
-// through for a moment.
-func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking) error {
+// through for a moment. again says that there may be one, whose count of refusals goes on.
+func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking, again bool) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
 		return lacking("nf_tables", err)
+	}
+	var before uint64
+	if again {
+		if before, err = refused(c, &nftables.Table{Name: boxTable, Family: tableFamily}); err != nil {
+			return err
+		}
 	}
 	t := c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	c.DelTable(t)
 	t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	w := &writer{c: c, table: t}
+	w.refusals(before)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())
 	w.neighbours()

@@ -122,6 +122,18 @@ type Session struct {
 	Usage *SessionUsage `json:"usage,omitempty"`
 	// Workspace is there in the answer about one session, if that has a quota.
 	Workspace *Quota `json:"workspace,omitempty"`
+	// Traffic is there in the answer about one session, if that has a network.
+	Traffic *Traffic `json:"traffic,omitempty"`
+}
+
+// Traffic is what has gone over the network of a session, headers counted in.
+type Traffic struct {
+	Addresses       []string      `json:"addresses"` // of the box
+	Received        quantity.Size `json:"received"`
+	ReceivedPackets uint64        `json:"received_packets"`
+	Sent            quantity.Size `json:"sent"`
+	SentPackets     uint64        `json:"sent_packets"`
+	DeniedPackets   uint64        `json:"denied_packets"` // that no rule let out
 }
 
 // Quota is how full a place is. Kind is "workspace" or "tmp"; Hit says that nothing more fits.

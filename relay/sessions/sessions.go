@@ -70,6 +70,9 @@ func detailed(c *route.Call, s *supervisor.Session) api.Session {
 		full := supervisor.IsFull(*w)
 		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
 	}
+	if u := c.Sup.Traffic(c.Context(), s); u != nil {
+		answer.Traffic = wire.Traffic(u)
+	}
 	u := s.Usage()
 	if u == nil {
 		return answer

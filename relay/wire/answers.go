@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/activation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
 // stateFrozen is shown instead of ready.
@@ -121,3 +122,15 @@ func Clamped(list []policy.Clamp) []api.Clamp {
 
 // Milliseconds is a time as answers have it.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Traffic describes what has gone over a network.
+func Traffic(u *traffic.Use) *api.Traffic {
+	t := &api.Traffic{
+		Addresses: []string{}, Received: quantity.Size(u.Received.Bytes), ReceivedPackets: u.Received.Packets,
+		Sent: quantity.Size(u.Sent.Bytes), SentPackets: u.Sent.Packets, DeniedPackets: u.PacketsRejected,
+	}
+	for _, a := range u.Addresses {
+		t.Addresses = append(t.Addresses, a.String())
+	}
+	return t
+}

@@ -22,9 +22,10 @@ import (
 // Driver is the keeper, and systemd beside it where boxes are to be in scopes. It owns neither.
 type Driver struct {
 	*client.Keeper
-	scopes *systemd.Scopes // nil: the keeper makes all groups
-	log    *slog.Logger
-	names  *resolving.Desk // nil: no names are resolved
+	scopes  *systemd.Scopes // nil: the keeper makes all groups
+	log     *slog.Logger
+	names   *resolving.Desk // nil: no names are resolved
+	watched *watcher        // nil: nobody is told what boxes are refused
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]kept
@@ -93,6 +94,7 @@ func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, 
 // End ends a box, as client.Keeper.End does, and its scope. Of a box that has ended it removes a scope
 // that is left.
 func (d *Driver) End(ctx context.Context, key string, removeWork bool) error {
+	d.unwatch(ctx, key)
 	d.forget(key)
 	err := d.Keeper.End(ctx, key, removeWork)
 	if d.scopes == nil || err != nil && !errors.Is(err, client.ErrKeeperGone) {

@@ -81,8 +81,12 @@ func (d *Driver) pin(ctx context.Context, key string, to []netip.Addr, at []name
 // isGone reports whether an error says that a box has ended, or has no network.
 func isGone(err error) bool { return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENONET) }
 
-// StopResolving ends what Resolve has begun.
+// StopResolving ends what Resolve and Watch have begun.
 func (d *Driver) StopResolving() {
+	if d.watched != nil {
+		d.watched.stop()
+		d.watched.done.Wait()
+	}
 	if d.names != nil {
 		d.names.Close()
 	}
@@ -126,11 +130,16 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 		return nil, errNoNames()
 	}
 	box, err := d.Keeper.Launch(ctx, in)
-	if err != nil || byName == nil {
-		return box, err
+	if err != nil {
+		return nil, err
+	}
+	d.watch(spec)
+	if byName == nil {
+		return box, nil
 	}
 	if err := d.names.Add(ctx, spec.Key, *byName); err != nil {
 		box.Close()
+		d.unwatch(ctx, spec.Key)
 		if eerr := d.Keeper.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil && d.log != nil {
 			d.log.Warn("box whose names are not resolved", "error", eerr)
 		}
@@ -149,6 +158,7 @@ func (d *Driver) SetNetwork(ctx context.Context, key string, network []string) e
 	case d.names == nil && byName != nil:
 		return errNoNames()
 	}
+	d.lookDenied(ctx, key) // the kernel forgets it
 	known := false
 	if d.names != nil { // first: what a name leads to from here on is held against the new rules
 		box := resolving.Box{}
@@ -176,6 +186,7 @@ func errNoNames() error {
 
 // resume has the names of a box resolved that was taken over. It lives without them until the program is there.
 func (d *Driver) resume(spec *isolation.Spec) {
+	d.watch(spec)
 	if _, byName, err := split(spec); err == nil && byName != nil && d.names != nil {
 		d.names.Restore(spec.Key, *byName)
 	}

@@ -65,8 +65,9 @@ type Desk struct {
 
 type entry struct {
 	Box
-	at      *fdpass.Conn // by which it was handed in; nil: by none
-	pinning sync.RWMutex // held for reading while a pin of it is checked and made
+	at      *fdpass.Conn              // by which it was handed in; nil: by none
+	led     map[netip.Addr]names.Name // which name has led to an address
+	pinning sync.RWMutex              // held for reading while a pin of it is checked and made
 }
 
 // Times of the Desk, and bounds.
@@ -76,8 +77,9 @@ const (
 	patience   = 20 * time.Second // for the program to be there
 	pinMost    = 5 * time.Second
 	longestPin = time.Hour
-	maxAtOnce  = 16 // pins that are made at a time
-	maxPinned  = 32 // addresses of one pin
+	maxAtOnce  = 16   // pins that are made at a time
+	maxPinned  = 32   // addresses of one pin
+	maxLed     = 1024 // addresses of a box of which is known what has led there
 )
 
 // Open returns a Desk that connects when the first box is handed in.
@@ -343,53 +345,4 @@ func (d *Desk) Remove(key string) {
 	if body, err := talk.Encode(&talk.Request{Remove: key}); err == nil {
 		_ = e.at.Send(body)
 	}
-}
-
-// pin makes addresses reachable that a rule's name has led to, and says so.
-func (d *Desk) pin(ctx context.Context, conn *fdpass.Conn, p *talk.Pin) {
-	ctx, cancel := context.WithTimeout(ctx, pinMost)
-	defer cancel()
-	done := &talk.Pinned{ID: p.ID}
-	d.mu.Lock()
-	e := d.boxes[p.Key]
-	d.mu.Unlock()
-	if e != nil {
-		e.pinning.RLock()
-		defer e.pinning.RUnlock()
-	}
-	at, err := d.check(p)
-	if err == nil {
-		err = d.cfg.Pin(ctx, p.Key, p.Addresses, at, time.Duration(p.Seconds)*time.Second)
-	}
-	if err != nil {
-		d.cfg.Log.Warn("addresses of a name are not reachable", "box", p.Key, "name", p.Name, "error", err)
-		done.Error = err.Error()
-	}
-	if body, err := talk.Encode(&talk.Request{Pinned: done}); err == nil {
-		_ = conn.Send(body)
-	}
-}
-
-// check holds a pin against the rules of the box: the program may be wrong, and has spoken with strangers.
-func (d *Desk) check(p *talk.Pin) ([]names.Opening, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	e := d.boxes[p.Key]
-	if e == nil {
-		return nil, errors.New("there is no such box")
-	}
-	name, ok := names.FromQuery(string(p.Name) + ".")
-	if !ok {
-		return nil, errors.New("no name")
-	}
-	at := names.Openings(e.Rules.Match(name))
-	switch {
-	case len(at) == 0:
-		return nil, fmt.Errorf("no rule allows %q", p.Name)
-	case len(p.Addresses) == 0 || len(p.Addresses) > maxPinned || p.Seconds < 1 || p.Seconds > int64(longestPin/time.Second):
-		return nil, errors.New("no pin")
-	case slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !names.Public(a) }):
-		return nil, errors.New("an address is not public")
-	}
-	return at, nil
 }

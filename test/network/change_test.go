@@ -118,6 +118,56 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	settled(t, d)
 }
 
+// What a box was refused is counted, and told with what would allow it, also at its end.
+func TestDeniedConnectionsAreTold(t *testing.T) {
+	w := newWorld(t)
+	z := newZone(t, w)
+	z.set("www.allowed.example.", public4)
+	d := boxtest.Start(t, byName)
+	create(t, d, egress("one", "www.allowed.example"))
+	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
+		t.Fatalf("%q", got)
+	}
+	s, err := d.Session(t.Context(), "one")
+	must(t, err)
+	before := s.Traffic
+	if before == nil || before.Received == 0 || before.ReceivedPackets == 0 || before.Sent == 0 || before.SentPackets == 0 || len(before.Addresses) != 2 {
+		t.Fatalf("traffic: %+v", before)
+	}
+	for _, to := range []string{public4 + " 22", other4 + " 80", "10.99.0.1 80", public6 + " 443"} {
+		if got := reachText(t, d, "one", to); !refused(got) {
+			t.Errorf("%s: %q", to, got)
+		}
+	}
+	in(t, d, "one", "exec 3<>/dev/udp/"+other4+"/53; echo x >&3")
+	deniedOf(t, d, "one",
+		"a connection to "+public4+", of www.allowed.example, port 22 by tcp is allowed by no rule; network_rules with \"www.allowed.example tcp 22\" would allow it",
+		"a connection to "+other4+" port 80 by tcp is allowed by no rule; network_rules with \""+other4+"/32 tcp 80\" would allow it",
+		"a connection to 10.99.0.1 port 80 by tcp is allowed by no rule; a profile whose network_rules have \"10.99.0.1/32 tcp 80\" would allow it",
+		"a connection to "+public6+" port 443 by tcp is allowed by no rule; network_rules with \""+public6+"/128 tcp 443\" would allow it",
+		"a connection to "+other4+" port 53 by udp is allowed by no rule, and none would allow it")
+	s, err = d.Session(t.Context(), "one")
+	must(t, err)
+	if s.Traffic == nil || s.Traffic.DeniedPackets < before.DeniedPackets+5 || s.Traffic.Received < before.Received {
+		t.Errorf("traffic is %+v, and was %+v", s.Traffic, before)
+	}
+	// A flood of destinations holds up nothing, and does not fill the events.
+	in(t, d, "one", `for p in {1..200}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
+	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("after a flood: %q", got)
+	}
+	// The last look is at the end.
+	create(t, d, egress("short", public4+"/32 tcp 80"))
+	reach(t, d, "short", other4, 81)
+	must(t, d.Delete(t.Context(), "short"))
+	deniedOf(t, d, "short", "a connection to "+other4+" port 81 by tcp")
+	list, err := d.Sessions(t.Context(), false)
+	must(t, err)
+	if len(list) != 1 || list[0].Traffic != nil {
+		t.Errorf("%+v", list)
+	}
+}
+
 // settled has boxd end in the midst of a change: the next one gives the box what its record says.
 func settled(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -103,7 +104,17 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if len(look) != 5 || look[0] != "10.77.0.1" || slices.Contains(look[1:], "0") {
 		t.Errorf("look: %q", look)
 	}
+	boxtest.Eventually(t, "what was refused is known", func() bool {
+		said := do(network.WordDenied)
+		n, err := strconv.Atoi(said[0])
+		must(t, err)
+		return n > 0 && slices.ContainsFunc(said[1:], func(s string) bool { return strings.HasPrefix(s, public4+" tcp 443 ") }) &&
+			slices.ContainsFunc(said[1:], func(s string) bool { return strings.HasPrefix(s, other4+" tcp 443 ") })
+	})
 	do(network.WordRules, other4+"/32 tcp 80")
+	if said := do(network.WordDenied); said[0] == "0" {
+		t.Errorf("a change of rules forgets how much was refused: %q", said)
+	}
 	must(t, living.SetDeadline(time.Now().Add(time.Minute)))
 	boxtest.Eventually(t, "the connection is cut", func() bool {
 		_, err := living.Write([]byte("x"))

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/supervisor/traffic"
+)
+
+// Words of the keeper about what has gone over a network.
+const (
+	wordLook   = "look"
+	wordDenied = "denied"
+)
+
+// watcher looks what boxes with a network were refused.
+type watcher struct {
+	tell func(key string, r traffic.Refused, name names.Name)
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu    sync.Mutex
+	boxes map[string]*traffic.Tally
+}
+
+// lookEvery is how often is looked, and lookMost how long one look may take: what waits for it goes on without.
+const (
+	lookEvery = 5 * time.Second
+	lookMost  = 2 * time.Second
+)
+
+// Watch has refused told of the connections that boxes were refused: where to, and the name that has led there, if
+// that is known. It is called once, before the first box; StopResolving ends it.
+func (d *Driver) Watch(refused func(key string, r traffic.Refused, name names.Name)) {
+	ctx, stop := context.WithCancel(context.Background())
+	d.watched = &watcher{tell: refused, stop: stop, boxes: map[string]*traffic.Tally{}}
+	d.watched.done.Go(func() {
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for _, key := range d.watched.keys() {
+				d.lookDenied(ctx, key)
+			}
+		}
+	})
+}
+
+func (w *watcher) keys() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.boxes))
+}
+
+// watch begins to look at a box, if it has a network.
+func (d *Driver) watch(spec *isolation.Spec) {
+	if d.watched == nil || len(spec.Network) == 0 {
+		return
+	}
+	d.watched.mu.Lock()
+	defer d.watched.mu.Unlock()
+	d.watched.boxes[spec.Key] = &traffic.Tally{}
+}
+
+// unwatch looks at a box for the last time.
+func (d *Driver) unwatch(ctx context.Context, key string) {
+	if d.watched == nil {
+		return
+	}
+	d.lookDenied(ctx, key)
+	d.watched.mu.Lock()
+	defer d.watched.mu.Unlock()
+	delete(d.watched.boxes, key)
+}
+
+// lookDenied tells what a box was refused since it was looked at. A box that is gone was refused nothing.
+func (d *Driver) lookDenied(ctx context.Context, key string) {
+	if d.watched == nil {
+		return
+	}
+	d.watched.mu.Lock()
+	tally := d.watched.boxes[key]
+	d.watched.mu.Unlock()
+	if tally == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookMost)
+	defer cancel()
+	_, list, err := d.refused(ctx, key)
+	if err != nil {
+		return
+	}
+	for _, r := range tally.News(list, time.Now()) {
+		var name names.Name
+		if d.names != nil {
+			name = d.names.NameOf(key, r.To.Addr())
+		}
+		d.watched.tell(key, r, name)
+	}
+}
+
+func (d *Driver) refused(ctx context.Context, key string) (uint64, []traffic.Refused, error) {
+	words, files, err := d.Network(ctx, key, []string{wordDenied})
+	fdpass.CloseAll(files)
+	if err != nil {
+		return 0, nil, err
+	}
+	return traffic.ReadRefused(words)
+}
+
+// Traffic is what has gone over the network of a living box.
+func (d *Driver) Traffic(ctx context.Context, key string) (*traffic.Use, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookMost)
+	defer cancel()
+	words, files, err := d.Network(ctx, key, []string{wordLook})
+	fdpass.CloseAll(files)
+	if err != nil {
+		return nil, err
+	}
+	u, err := traffic.ReadLook(words)
+	if err != nil {
+		return nil, err
+	}
+	u.PacketsRejected, _, err = d.refused(ctx, key)
+	return u, err
+}

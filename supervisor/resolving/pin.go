@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+)
+
+// pin makes addresses reachable that a rule's name has led to, and says so.
+func (d *Desk) pin(ctx context.Context, conn *fdpass.Conn, p *talk.Pin) {
+	ctx, cancel := context.WithTimeout(ctx, pinMost)
+	defer cancel()
+	done := &talk.Pinned{ID: p.ID}
+	d.mu.Lock()
+	e := d.boxes[p.Key]
+	d.mu.Unlock()
+	if e != nil {
+		e.pinning.RLock()
+		defer e.pinning.RUnlock()
+	}
+	at, err := d.check(p)
+	if err == nil {
+		err = d.cfg.Pin(ctx, p.Key, p.Addresses, at, time.Duration(p.Seconds)*time.Second)
+	}
+	if err == nil && e != nil {
+		d.remember(e, p)
+	}
+	if err != nil {
+		d.cfg.Log.Warn("addresses of a name are not reachable", "box", p.Key, "name", p.Name, "error", err)
+		done.Error = err.Error()
+	}
+	if body, err := talk.Encode(&talk.Request{Pinned: done}); err == nil {
+		_ = conn.Send(body)
+	}
+}
+
+// remember keeps what has led to addresses. When it is too much all of it is forgotten.
+func (d *Desk) remember(e *entry, p *talk.Pin) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e.led == nil || len(e.led)+len(p.Addresses) > maxLed {
+		e.led = map[netip.Addr]names.Name{}
+	}
+	for _, a := range p.Addresses {
+		e.led[a] = p.Name
+	}
+}
+
+// NameOf is the last name that has led a box to an address, "" if none is known.
+func (d *Desk) NameOf(key string, a netip.Addr) names.Name {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.boxes[key]; e != nil {
+		return e.led[a]
+	}
+	return ""
+}
+
+// check holds a pin against the rules of the box: the program may be wrong, and has spoken with strangers.
+func (d *Desk) check(p *talk.Pin) ([]names.Opening, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.boxes[p.Key]
+	if e == nil {
+		return nil, errors.New("there is no such box")
+	}
+	name, ok := names.FromQuery(string(p.Name) + ".")
+	if !ok {
+		return nil, errors.New("no name")
+	}
+	at := names.Openings(e.Rules.Match(name))
+	switch {
+	case len(at) == 0:
+		return nil, fmt.Errorf("no rule allows %q", p.Name)
+	case len(p.Addresses) == 0 || len(p.Addresses) > maxPinned || p.Seconds < 1 || p.Seconds > int64(longestPin/time.Second):
+		return nil, errors.New("no pin")
+	case slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !names.Public(a) }):
+		return nil, errors.New("an address is not public")
+	}
+	return at, nil
+}

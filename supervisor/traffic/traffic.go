@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package traffic is what has gone over the networks of boxes, and what they were refused: read from the words of the
+// keeper, and told as often as somebody wants to hear it.
+package traffic
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Use is what has gone over the network of a box since it was made.
+type Use struct {
+	Addresses       []netip.Addr // of the box
+	Received, Sent  Amount       // by the box
+	PacketsRejected uint64       // that no rule let through
+}
+
+// Amount is an amount of traffic.
+type Amount struct{ Bytes, Packets uint64 }
+
+// Refused is a destination that a box may not connect to, and how many packets have tried.
+type Refused struct {
+	To       netip.AddrPort
+	Protocol string // rule.TCP or rule.UDP
+	Packets  uint64
+}
+
+// figures are how many numbers are behind the addresses of a look.
+const figures = 4
+
+// ReadLook reads the keeper's answer about a link. The error is isolation.ErrMalformed.
+func ReadLook(words []string) (*Use, error) {
+	if len(words) < figures {
+		return nil, isolation.ErrMalformed
+	}
+	u := &Use{}
+	for _, word := range words[:len(words)-figures] {
+		a, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, isolation.ErrMalformed
+		}
+		u.Addresses = append(u.Addresses, a)
+	}
+	for i, to := range []*uint64{&u.Received.Bytes, &u.Received.Packets, &u.Sent.Bytes, &u.Sent.Packets} {
+		var err error
+		if *to, err = strconv.ParseUint(words[len(words)-figures+i], 10, 64); err != nil {
+			return nil, isolation.ErrMalformed
+		}
+	}
+	return u, nil
+}
+
+// ReadRefused reads the keeper's answer about refusals: how many packets, and where to. The error is
+// isolation.ErrMalformed.
+func ReadRefused(words []string) (packets uint64, list []Refused, err error) {
+	if len(words) == 0 {
+		return 0, nil, isolation.ErrMalformed
+	}
+	if packets, err = strconv.ParseUint(words[0], 10, 64); err != nil {
+		return 0, nil, isolation.ErrMalformed
+	}
+	for _, word := range words[1:] {
+		r, ok := readRefused(word)
+		if !ok {
+			return 0, nil, isolation.ErrMalformed
+		}
+		list = append(list, r)
+	}
+	return packets, list, nil
+}
+
+func readRefused(word string) (r Refused, ok bool) {
+	parts := strings.Split(word, " ")
+	if len(parts) != 4 || parts[1] != rule.TCP && parts[1] != rule.UDP {
+		return r, false
+	}
+	a, err := netip.ParseAddr(parts[0])
+	port, perr := strconv.ParseUint(parts[2], 10, 16)
+	n, nerr := strconv.ParseUint(parts[3], 10, 64)
+	return Refused{netip.AddrPortFrom(a, uint16(port)), parts[1], n}, err == nil && perr == nil && nerr == nil && a.Zone() == ""
+}
+
+// Setting is what would allow a destination to a box that has these rules: "" where nothing would. name is what has
+// led there, "" if that is not known.
+func (r *Refused) Setting(rules []string, name names.Name) string {
+	port := strconv.Itoa(int(r.To.Port()))
+	byName := slices.ContainsFunc(rules, names.Written)
+	if byName && (r.To.Port() == 53 || r.To.Port() == 853) {
+		return "" // such a box has one resolver
+	}
+	if name != "" {
+		return "network_rules with " + strconv.Quote(string(name)+" "+r.Protocol+" "+port)
+	}
+	one, err := rule.New(netip.PrefixFrom(r.To.Addr(), r.To.Addr().BitLen()).String(), r.Protocol, []string{port})
+	switch {
+	case err != nil:
+		return ""
+	case one.Named():
+		return "a profile whose network_rules have " + strconv.Quote(one.String())
+	}
+	return "network_rules with " + strconv.Quote(one.String())
+}
+
+// Text says of a refusal what it was. name is what has led there, "" if that is not known.
+func (r *Refused) Text(rules []string, name names.Name) string {
+	text := fmt.Sprintf("a connection to %s port %d by %s", r.To.Addr(), r.To.Port(), r.Protocol)
+	if name != "" {
+		text = fmt.Sprintf("a connection to %s, of %s, port %d by %s", r.To.Addr(), name, r.To.Port(), r.Protocol)
+	}
+	if setting := r.Setting(rules, name); setting != "" {
+		return text + " is allowed by no rule; " + setting + " would allow it"
+	}
+	return text + " is allowed by no rule, and none would allow it"
+}
+
+// Bounds of what is told of one box.
+const (
+	tellOnce = time.Minute // of one destination
+	tellMost = 30          // destinations in that time
+)
+
+// Tally knows what was told of one box.
+type Tally struct {
+	mu    sync.Mutex
+	told  map[destination]said
+	since time.Time // when the count of those that were told began
+	count int
+}
+
+type destination struct {
+	to       netip.AddrPort
+	protocol string
+}
+
+type said struct {
+	at      time.Time
+	packets uint64
+}
+
+// News returns those of the refusals that are to be told now: that were not told in the last minute, or have not
+// happened since. Of more than 30 in a minute nothing is told: whoever tries so many is known by then.
+func (t *Tally) News(list []Refused, now time.Time) (tell []Refused) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told == nil {
+		t.told = map[destination]said{}
+	}
+	if now.Sub(t.since) >= tellOnce {
+		t.since, t.count = now, 0
+	}
+	there := map[destination]bool{}
+	for _, r := range list {
+		d := destination{r.To, r.Protocol}
+		there[d] = true
+		last, known := t.told[d]
+		if known && (r.Packets == last.packets || now.Sub(last.at) < tellOnce) {
+			continue
+		}
+		if t.count >= tellMost {
+			continue
+		}
+		t.count++
+		t.told[d] = said{now, r.Packets}
+		tell = append(tell, r)
+	}
+	for d, last := range t.told { // what the keeper does not know any more begins anew, after its minute
+		if !there[d] && now.Sub(last.at) >= tellOnce {
+			delete(t.told, d)
+		}
+	}
+	return tell
+}

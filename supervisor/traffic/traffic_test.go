@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/network/names"
+)
+
+func TestAnswersOfTheKeeper(t *testing.T) {
+	t.Parallel()
+	u, err := ReadLook([]string{"10.77.0.1", "fd00::1", "1", "2", "3", "4"})
+	want := &Use{Addresses: []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd00::1")}, Received: Amount{1, 2}, Sent: Amount{3, 4}}
+	if err != nil || !reflect.DeepEqual(u, want) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	n, list, err := ReadRefused([]string{"7", "1.2.3.4 tcp 22 3", "2001:db8::1 udp 443 4"})
+	if err != nil || n != 7 || len(list) != 2 || list[1] != (Refused{netip.MustParseAddrPort("[2001:db8::1]:443"), "udp", 4}) {
+		t.Errorf("%d, %+v, %v", n, list, err)
+	}
+	for _, bad := range []string{"", "1", "x 1 2 3 4", "10.77.0.1 1 2 3 -4"} {
+		if _, err := ReadLook(strings.Fields(bad)); err == nil {
+			t.Errorf("look %q is taken", bad)
+		}
+	}
+	for _, bad := range [][]string{nil, {"x"}, {"1", "1.2.3.4 tcp 22"}, {"1", "1.2.3.4 icmp 22 1"}, {"1", "fe80::1%lo tcp 22 1"}, {"1", "1.2.3.4 tcp 65536 1"}} {
+		if _, _, err := ReadRefused(bad); err == nil {
+			t.Errorf("refusals %q are taken", bad)
+		}
+	}
+}
+
+func FuzzReadRefused(f *testing.F) {
+	f.Add("7\n1.2.3.4 tcp 22 3")
+	f.Fuzz(func(t *testing.T, text string) {
+		_, list, err := ReadRefused(strings.Split(text, "\n"))
+		for _, r := range list {
+			if err != nil || !r.To.Addr().IsValid() || r.Text(nil, "") == "" {
+				t.Errorf("%+v, %v", r, err)
+			}
+		}
+	})
+}
+
+func TestWhatWouldAllowIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		to, protocol string
+		rules        []string
+		name         names.Name
+		want         string
+	}{
+		{"11.22.33.44:22", "tcp", nil, "", `network_rules with "11.22.33.44/32 tcp 22" would`},
+		{"11.22.33.44:22", "tcp", []string{"www.example"}, "www.example", `network_rules with "www.example tcp 22" would`},
+		{"10.0.0.1:80", "udp", nil, "", `a profile whose network_rules have "10.0.0.1/32 udp 80" would`},
+		{"127.0.0.2:80", "tcp", nil, "", "none would"},
+		{"11.22.33.44:53", "udp", []string{"www.example"}, "", "none would"},
+		{"11.22.33.44:853", "tcp", []string{"www.example"}, "www.example", "none would"},
+		{"11.22.33.44:53", "udp", []string{"1.2.3.0/24 tcp"}, "", `network_rules with "11.22.33.44/32 udp 53" would`},
+		{"11.22.33.44:0", "tcp", nil, "", "none would"},
+	} {
+		r := Refused{netip.MustParseAddrPort(c.to), c.protocol, 1}
+		if got := r.Text(c.rules, c.name); !strings.Contains(got, c.want) || !strings.Contains(got, string(c.name)) {
+			t.Errorf("%s: %q", c.to, got)
+		}
+	}
+}
+
+func TestRefusalsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	now := time.Unix(1e9, 0)
+	one := Refused{netip.MustParseAddrPort("11.22.33.44:22"), "tcp", 1}
+	news := func(after time.Duration, list ...Refused) int {
+		now = now.Add(after)
+		return len(tally.News(list, now))
+	}
+	if n := news(0, one); n != 1 {
+		t.Errorf("at first: %d", n)
+	}
+	one.Packets++
+	if n := news(time.Second, one); n != 0 {
+		t.Errorf("a second later: %d", n)
+	}
+	if n := news(time.Minute, one); n != 1 {
+		t.Errorf("a minute later: %d", n)
+	}
+	if n := news(2*time.Minute, one); n != 0 {
+		t.Errorf("although nothing has happened since: %d", n)
+	}
+	if n := news(2 * time.Minute); n != 0 || len(tally.told) != 0 {
+		t.Errorf("it is kept: %d, %v", n, tally.told)
+	}
+	if n := news(time.Second, one); n != 1 {
+		t.Errorf("begun anew: %d", n)
+	}
+	var many []Refused
+	for i := range 100 {
+		many = append(many, Refused{netip.MustParseAddrPort(fmt.Sprintf("11.22.34.%d:80", i)), "tcp", 1})
+	}
+	if n := news(time.Minute, many...); n != tellMost {
+		t.Errorf("of many: %d", n)
+	}
+	if n := news(time.Second, many...); n != 0 {
+		t.Errorf("of many, again: %d", n)
+	}
+	if n := news(time.Minute, many...); n != tellMost {
+		t.Errorf("of many, a minute later: %d", n)
+	}
+}

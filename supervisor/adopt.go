@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -147,12 +148,18 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 
 // takeOverOne takes over the session of a box, or cleans up after it; key is "" if there is none.
 func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	recorded := key != ""
 	if recorded && living {
 		s, err := v.adopt(ctx, key)
 		if err == nil {
 			s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 			return nil
+		}
+		if ctx.Err() != nil || failure.Passing(err) { // another boxd may have more luck
+			return fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
 	}
@@ -212,10 +219,13 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		err = v.bequeath(s, box, env, waiting)
 	}
 	if err != nil {
-		for _, p := range found.Programs {
-			s.EndUnnamed(p)
-		}
 		box.Close()
+		for _, p := range found.Programs { // which go on in the box, if that does
+			p.Close()
+			if f := p.Private(); f != nil {
+				f.Close()
+			}
+		}
 		return nil, err
 	}
 	v.book.Restore(s.Owner.Name, key, quota.SizeOf(&r.Settings))

@@ -40,8 +40,9 @@ type Adopted struct {
 // maxFound is more than any session can have of durable programs.
 const maxFound = 1024
 
-// adoptPatience is what PID 1 gets to tell what there is.
-const adoptPatience = 20 * time.Second
+// adoptPatience is what PID 1 gets to tell what there is. It may have to kill first what was the earlier boxd's
+// callers', on a host that has little time for it.
+const adoptPatience = time.Minute
 
 // Adopt takes over a box that an earlier boxd has left. Programs that were not durable are gone, or dying.
 func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) {

@@ -234,8 +234,9 @@ func (s *server) request() bool {
 	return true
 }
 
-// sendPatience is how long a boxd that does not receive holds everything up.
-const sendPatience = 5 * time.Second
+// sendPatience is how long a boxd that does not receive holds everything up: longer than the service manager
+// leaves one alone that stands still (WatchdogSec= of boxd.service), and one that goes on has lost nothing.
+const sendPatience = 40 * time.Second
 
 // send answers boxd. One that does not receive, or that there is no memory to talk to, is as good as gone:
 // what it does not hear of now, the next one finds.

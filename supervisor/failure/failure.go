@@ -129,3 +129,10 @@ func Limit(id string, pids int, step *isolation.StepError) error {
 func Frozen(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
 }
+
+// Passing reports whether the keeper, or this process, failed at something for want of what it may have again: a
+// keeper, descriptors, memory. What was asked for is not to blame.
+func Passing(err error) bool {
+	causes := []error{client.ErrNoKeeper, client.ErrKeeperGone, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS}
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
+}

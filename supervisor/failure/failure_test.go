@@ -10,8 +10,11 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -49,6 +52,21 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 		}
 		if f != nil && failed && strings.Contains(f.Allowed, step.Errno.Error()) {
 			t.Errorf("%s: allowed is %s", tc.name, f.Allowed)
+		}
+	}
+}
+
+func TestPassingIsWhatAnotherTryMayNotMeet(t *testing.T) {
+	for _, err := range []error{
+		client.ErrKeeperGone, fmt.Errorf("adopt: %w", client.ErrNoKeeper), &isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE},
+	} {
+		if !Passing(err) {
+			t.Errorf("%v is not passing", err)
+		}
+	}
+	for _, err := range []error{nil, client.ErrBoxLost, errors.New("the record is wrong"), &isolation.StepError{Step: isolation.StepReceive, Errno: unix.ETIMEDOUT}} {
+		if Passing(err) {
+			t.Errorf("%v is passing", err)
 		}
 	}
 }

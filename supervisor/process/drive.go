@@ -11,10 +11,11 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/overdue"
 )
 
-// KillPatience is what PID 1 gets to report an end that is due; after that the box is given up.
-const KillPatience = 45 * time.Second
+// KillPatience is what PID 1 gets to report an end that is due; after that, and another look, the box is given up.
+const KillPatience = 40 * time.Second
 
 // thawInterval is how often a program is tried that cannot start in a frozen box.
 const thawInterval = time.Second
@@ -52,7 +53,7 @@ func (p *Process) Drive() {
 // attend stays with one program until that has ended.
 func (p *Process) attend() *ending {
 	end := &ending{}
-	late := time.AfterFunc(KillPatience, p.home.Lose)
+	late := overdue.After(KillPatience, p.home.Lose)
 	defer late.Stop()
 	now := p.now                          // nobody else sets it
 	_ = now.Started(context.Background()) // ends: Lose sees to it

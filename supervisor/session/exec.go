@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/overdue"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/result"
@@ -39,8 +40,7 @@ type Execution struct {
 	done    sync.Once
 	told    sync.Once       // of its end
 	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
-	late    *time.Timer     // ends the session
-	due     time.Time       // when late fires, unless hurry has done its work
+	late    *overdue.Timer  // ends the session
 	hurry   sync.Once
 }
 
@@ -121,8 +121,7 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
 	e := &Execution{caller: context.WithoutCancel(ctx), session: s, over: over, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
-	e.due = time.Now().Add(e.timeout + process.KillPatience)
-	e.late = time.AfterFunc(e.timeout+process.KillPatience, e.lose)
+	e.late = overdue.After(e.timeout+process.KillPatience, e.lose)
 	return e, nil
 }
 
@@ -186,7 +185,7 @@ func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(s
 // Kill ends the program and everything it started; Wait tells when that is done.
 func (e *Execution) Kill() error {
 	e.hurry.Do(func() {
-		if time.Until(e.due) > process.KillPatience && e.late.Stop() {
+		if e.late.Left() > process.KillPatience {
 			e.late.Reset(process.KillPatience)
 		}
 	})

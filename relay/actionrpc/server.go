@@ -95,7 +95,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewRoom(maxLongest), uploads: uploads.NewRoom()}
 	s.told.Store(setup.Untold())
-	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, Who: s.who, Told: s.told.Load, Log: cfg.Log})
+	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
 	s.fence = fence.New(fence.Workspaces{
 		Highest: func(k fence.Key) int64 { return s.boxes.Highest(namespace(k)) },

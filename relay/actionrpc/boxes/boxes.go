@@ -28,6 +28,8 @@ const TTL = 300 * time.Second
 type Config struct {
 	Sup     *supervisor.Supervisor
 	Profile string // of all sessions
+	// NeedImage refuses a session whose image is not there, rather than to give it that of the profile.
+	NeedImage bool
 	// Who is the principal whose all sessions are, as it is now.
 	Who func() (supervisor.Principal, error)
 	// Told is what LangBot has said with its last INIT.

@@ -169,8 +169,12 @@ func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*p
 	if err != nil {
 		return nil, err
 	}
+	image, err := b.image(spec.Image)
+	if err != nil {
+		return nil, explain(err, physical)
+	}
 	req := &policy.Request{
-		ID: physical, Profile: b.Profile, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
+		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
 		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
 		CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
 		Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own

@@ -25,10 +25,20 @@ type Config struct {
 	TokenFile string `toml:"token_file"` // of the control token; "": there is none
 	Insecure  bool   `toml:"insecure"`   // none is needed
 	Instance  string `toml:"instance"`   // the one LangBot that is served; "": whoever comes first
+	// MissingImage is what a session has whose image is not on this host: "profile", that of its profile, or "refuse".
+	MissingImage string `toml:"missing_image"`
 }
 
+// Values of Config.MissingImage.
+const (
+	ProfileImage = "profile"
+	RefuseImage  = "refuse"
+)
+
 // DefaultConfig is what holds where nothing is said.
-func DefaultConfig() Config { return Config{Principal: "langbot", Profile: "network_extended"} }
+func DefaultConfig() Config {
+	return Config{Principal: "langbot", Profile: "network_extended", MissingImage: ProfileImage}
+}
 
 // instance is what an instance id looks like.
 var instance = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
@@ -61,6 +71,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Instance != "" && !ValidInstance(c.Instance) {
 		errs = append(errs, fmt.Errorf("langbot.instance = %q: allowed is an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
+	}
+	if c.MissingImage != ProfileImage && c.MissingImage != RefuseImage {
+		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: allowed is %q or %q", c.MissingImage, ProfileImage, RefuseImage))
 	}
 	return errors.Join(errs...)
 }

@@ -29,6 +29,7 @@ func TestTheDialectIsOffAndClosedByItself(t *testing.T) {
 		"nobody's":                       {func(c *setup.Config) { c.Principal = "" }, "langbot.principal"},
 		"no profile":                     {func(c *setup.Config) { c.Profile = "" }, "langbot.profile"},
 		"a relative path":                {func(c *setup.Config) { c.TokenFile = "x" }, "langbot.token_file"},
+		"no such way":                    {func(c *setup.Config) { c.MissingImage = "host" }, "langbot.missing_image"},
 		"no instance":                    {func(c *setup.Config) { c.Instance = "a b" }, "langbot.instance"},
 	} {
 		c := setup.DefaultConfig()

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package langbot_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/client/images"
+)
+
+// TestMain makes the test binary, which is static, the shell of the image that is made here.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) != "sh" {
+		os.Exit(m.Run())
+	}
+	fmt.Println("the image's shell:", os.Args[len(os.Args)-1])
+}
+
+// imports makes an image that has a shell.
+func (b *bot) imports(t *testing.T, name string) {
+	t.Helper()
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	err = w.WriteHeader(&tar.Header{Name: "bin/sh", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))})
+	if err == nil {
+		_, err = w.Write(program)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err == nil {
+		_, err = images.Client{Client: b.Client}.Import(t.Context(), &archive, name, "rootfs")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in is box_exec in a session of an image, and what it prints.
+func (c *rpc) in(session, image, cmd string) any {
+	c.t.Helper()
+	var r map[string]any
+	c.gets("box_exec", fmt.Sprintf(`{"session_id":%q,"image":%q,"cmd":%q}`, session, image, cmd), &r)
+	return r["stdout"]
+}
+
+// A session has the image that LangBot names, if it is on this host, and otherwise that of its profile.
+func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	b.imports(t, "docker.io/library/tools:1")
+	var s map[string]any
+	c.gets("box_create_session", `{"session_id":"a","image":"tools:1"}`, &s)
+	if got := c.in("a", "tools:1", "hello"); got != "the image's shell: hello" || s["image"] != "tools:1" {
+		t.Errorf("%v, %v", got, s)
+	}
+	if got := c.in("b", "tools:2", "echo the host"); got != "the host" {
+		t.Errorf("of an image that is not there: %v", got)
+	}
+	b.imports(t, "tools:2") // living sessions keep what they have
+	if err := (images.Client{Client: b.Client}).Delete(t.Context(), "docker.io/library/tools:1"); err != nil {
+		t.Error(err)
+	}
+	if got := [2]any{c.in("a", "tools:1", "again"), c.in("b", "tools:2", "echo the host")}; got != [2]any{"the image's shell: again", "the host"} {
+		t.Errorf("of images that have come and gone: %v", got)
+	}
+	c.refused("box_create_session", `{"session_id":"a","image":"tools:2"}`, "BoxSessionConflictError: Box session PHYS-a already exists with image=tools:1")
+}
+
+func TestAnImageThatIsMissingCanBeRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t, "missing_image = \"refuse\"\n")
+	c := b.dial(t)
+	c.refused("box_create_session", `{"session_id":"a","image":"tools:1"}`, `BoxValidationError: no image "tools:1" is on this host (the operator brings it in with boxctl images pull; langbot.missing_image in box.toml)`)
+	c.refused("box_create_session", `{"session_id":"a","image":"`+strings.Repeat("x", 300)+`"}`, "BoxValidationError: no image…")
+	if ids := c.sessions(); len(ids) > 0 {
+		t.Errorf("there are %q", ids)
+	}
+	b.imports(t, "tools:1")
+	if got := c.in("a", "tools:1", "hello"); got != "the image's shell: hello" {
+		t.Errorf("%v", got)
+	}
+	if got := c.in("b", "", "echo the host"); got != "the host" {
+		t.Errorf("of no image: %v", got)
+	}
+}
+
+// A profile that locks its image has it, whatever LangBot names.
+func TestAProfileKeepsItsImage(t *testing.T) {
+	t.Parallel()
+	b := start(t, "missing_image = \"refuse\"\nprofile = \"mine\"\n[profiles.mine]\nlocked = [\"image\"]\n")
+	b.imports(t, "tools:1")
+	if got := b.dial(t).in("a", "tools:1", "echo the host"); got != "the host" {
+		t.Errorf("%v", got)
+	}
+}

@@ -99,7 +99,7 @@ func mayImport() map[string]string {
 		"supervisor/policy/filelimits": "internal/quantity",
 		"supervisor/policy/egress":     "isolation/network/names isolation/network/rule internal/fault",
 		"supervisor/images/root":       "",
-		"supervisor/policy":            "supervisor/images/root supervisor/policy/filelimits isolation/network/rule supervisor/policy/egress access supervisor/machine supervisor/naming cgroup cgroup/usage isolation internal/fault internal/quantity",
+		"supervisor/policy":            "supervisor/images/root supervisor/policy/filelimits supervisor/policy/egress access supervisor/machine supervisor/naming cgroup cgroup/usage isolation internal/fault internal/quantity",
 		"supervisor/quota":             "supervisor/policy internal/fault internal/quantity",
 		"supervisor/ledger":            "internal/durable internal/quantity",
 		"supervisor/process":           "supervisor/overdue supervisor/policy isolation isolation/client isolation/output internal/fault internal/fdpass internal/quantity",

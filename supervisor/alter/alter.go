@@ -48,7 +48,7 @@ func (c *Changer) Apply(ctx context.Context, now, next *policy.Settings) error {
 // rules changes the rules of the network, if they are others, and the record in any case. That is before the kernel
 // in such a change: whoever finds it there half done gives the box the rules once more, see Settle.
 func (c *Changer) rules(ctx context.Context, now, next *policy.Settings) error {
-	if slices.Equal(now.NetworkRules, next.NetworkRules) && !now.Unsettled {
+	if slices.Equal(now.KeeperNetwork(), next.KeeperNetwork()) && !now.Unsettled {
 		next.Unsettled = false
 		return c.set(next, now)
 	}

@@ -93,13 +93,16 @@ func (d *Driver) StopResolving() {
 }
 
 // split takes the rules by name out of a specification: the keeper is told that there are some, and no more. byName is
-// nil if there are none.
+// nil if there are none, and the word rule.Names does not say that names are boxd's to resolve all the same.
 func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err error) {
 	var texts, others []string
+	only := false
 	byName = &resolving.Box{}
 	for i, text := range spec.Network {
 		switch {
 		case i == 0:
+		case text == rule.Names:
+			only = true
 		case names.Written(text):
 			texts = append(texts, text)
 		default:
@@ -109,7 +112,7 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 			}
 		}
 	}
-	if len(texts) == 0 {
+	if len(texts) == 0 && !only {
 		return spec, nil, nil
 	}
 	if byName.Rules, err = names.ReadAll("network_rules", texts); err != nil {

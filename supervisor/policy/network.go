@@ -6,14 +6,15 @@ import (
 	"slices"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // mergeNetwork settles where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 	if s.Network == NetworkEgress {
-		s.NetworkRules, err = egress.Merge(s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field))
+		locked := slices.Contains(p.Locked, egress.Field)
+		s.NamesOnly = locked && egress.ByName(p.NetworkRules) // or fewer rules would open a way to other resolvers
+		s.NetworkRules, err = egress.Merge(s.Profile, p.NetworkRules, asked, locked)
 	} else if asked != nil {
 		err = fault.Field(egress.Field, len(asked), "left out of a session whose network is "+s.Network)
 	}
@@ -28,10 +29,5 @@ func (s *Settings) rules() []string {
 	return append([]string{}, s.NetworkRules...) // none at all are rules too
 }
 
-// KeeperNetwork is what the keeper is asked for.
-func (s *Settings) KeeperNetwork() []string {
-	if s.Network != NetworkEgress {
-		return nil
-	}
-	return append([]string{rule.Egress}, s.NetworkRules...)
-}
+// KeeperNetwork is what the driver of boxes is asked for.
+func (s *Settings) KeeperNetwork() []string { return egress.Words(s.rules(), s.NamesOnly) }

@@ -35,6 +35,9 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 			t.Errorf("%q: %v", c.rules, err)
 		}
 	}
+	if next, err := p.Change(&now, &Request{NetworkRules: []string{}}); err != nil || !slices.Equal(next.KeeperNetwork(), []string{"egress", "names="}) {
+		t.Errorf("without the names that are locked others may resolve: %q, %v", next.KeeperNetwork(), err)
+	}
 	next, err := p.Change(&now, &Request{})
 	if err != nil || !slices.Equal(next.NetworkRules, now.NetworkRules) {
 		t.Errorf("without rules: %q, %v", next.NetworkRules, err)

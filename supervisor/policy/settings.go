@@ -63,6 +63,7 @@ type Settings struct {
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
+	NamesOnly       bool              `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
 	Unsettled       bool              `json:"unsettled,omitempty"`     // the box may have other rules: a change of them is under way
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`

@@ -223,6 +223,38 @@ func deniedOf(t *testing.T, d *boxtest.Daemon, id string, want ...string) {
 	}
 }
 
+// Fewer rules than those of a profile that locks names are no way to the resolvers of the network.
+func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
+	w := newWorld(t)
+	z := newZone(t, w)
+	z.set("other.example.", public4)
+	d := boxtest.Start(t, boxtest.Lasting+byName, "[profiles.fixed]\nnetwork = \"egress\"\nnetwork_rules = [\"www.allowed.example\", \""+public4+"/32 tcp 80\"]\nlocked = [\"network_rules\"]\n")
+	for id, rules := range map[string][]string{"none": {}, "cidr": {public4 + "/32 tcp 80"}} {
+		create(t, d, api.SessionRequest{ID: id, Profile: "fixed", NetworkRules: rules})
+	}
+	create(t, d, api.SessionRequest{ID: "later", Profile: "fixed"})
+	_, err := d.Change(t.Context(), "later", &api.SessionChange{NetworkRules: []string{}})
+	must(t, err)
+	held := func() {
+		t.Helper()
+		for _, id := range []string{"none", "cidr", "later"} {
+			if got := reach(t, d, id, other4, 53); !refused(got) {
+				t.Errorf("%s: the resolver of the network: %q", id, got)
+			}
+			if got := reach(t, d, id, "other.example", 80); !unknown(got) || z.wasAsked("other.example") {
+				t.Errorf("%s: a name: %q", id, got)
+			}
+		}
+	}
+	held()
+	if got := reach(t, d, "cidr", public4, 80); !strings.HasPrefix(got, "tcp ") {
+		t.Errorf("a rule by cidr: %q", got)
+	}
+	d.Kill()
+	d.Restart()
+	held()
+}
+
 // What a box was told it may begin to reach for a time, and what it has begun goes on.
 func TestWhatABoxWasToldEnds(t *testing.T) {
 	w := newWorld(t)

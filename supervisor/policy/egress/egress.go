@@ -114,6 +114,22 @@ func Merge(profile string, its, asked []string, locked bool) ([]string, error) {
 	return texts, nil
 }
 
+// Words are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
+// rules are; nil rules are no network.
+func Words(rules []string, namesOnly bool) []string {
+	if rules == nil {
+		return nil
+	}
+	words := []string{rule.Egress}
+	if namesOnly {
+		words = append(words, rule.Names)
+	}
+	return append(words, rules...)
+}
+
+// ByName reports whether a rule is by name.
+func ByName(texts []string) bool { return slices.ContainsFunc(texts, names.Written) }
+
 // Named are those of rules that name what is blocked otherwise, each once and in order: the keeper's flags are compared.
 func Named(texts []string) (named []rule.Rule) {
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(texts))) {

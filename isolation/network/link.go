@@ -44,37 +44,43 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if err != nil {
 		return "", err
 	}
-	up, err := h.uplink()
-	if err != nil {
-		return "", err
-	}
-	if err := h.ensure(); err != nil {
-		return "", err
-	}
 	space, err := h.namespace(pid, alive)
 	if err != nil {
 		return "", err
 	}
 	defer space.Close()
-	l := &Link{host: h, key: key}
-	if l.pair, err = h.take(); err != nil {
-		return "", err
-	}
-	h.mu.Lock()
-	h.links[key] = l
-	h.mu.Unlock()
-	resolvers := h.resolvers(up.six)
-	if err = l.build(space, up); err == nil {
-		err = writeBoxTable(int(space.Fd()), rules, resolvers, as, false)
-	}
-	if err != nil {
+	written := make(chan error, 1)
+	go func() { // beside the link, which it does not need; waited for below
+		written <- writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as, false)
+	}()
+	up, err := h.join(key, space)
+	if err = errors.Join(err, <-written); err != nil {
 		h.Remove(key)
 		return "", err
 	}
 	if as != 0 {
 		return resolvAt, nil
 	}
-	return resolvConf(resolvers), nil
+	return resolvConf(h.resolvers(up.six)), nil
+}
+
+// join makes the link of a box. What is made of it when that fails is for Remove.
+func (h *Host) join(key string, space *os.File) (*uplink, error) {
+	up, err := h.uplink()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.ensure(); err != nil {
+		return nil, err
+	}
+	l := &Link{host: h, key: key}
+	if l.pair, err = h.take(); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	h.links[key] = l
+	h.mu.Unlock()
+	return up, l.build(space, up)
 }
 
 // namespace opens the network of a box. The host's own is none: what is written there would be for all.

@@ -159,8 +159,10 @@ func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as aski
 		}
 	}
 	t := c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
-	c.DelTable(t)
-	t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
+	if again { // to remove one takes the kernel a grace period, many milliseconds
+		c.DelTable(t)
+		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
+	}
 	w := &writer{c: c, table: t}
 	w.refusals(before)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)

@@ -85,9 +85,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	}
 	d.Kill()
 	d.Restart()
-	if got := reach(t, d, "one", "www.allowed.example", 80); !unknown(got) {
-		t.Errorf("after boxd, a name of before: %q", got)
-	}
+	boxtest.Eventually(t, "after boxd, a name of before is unknown", func() bool { return unknown(reach(t, d, "one", "www.allowed.example", 80)) })
 
 	change("one", other4+"/32 tcp 80") // its name server is that of all again
 	if got := in(t, d, "one", "cat /etc/resolv.conf"); got != "nameserver "+other4+"\n" {

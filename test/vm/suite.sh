@@ -3,22 +3,24 @@
 #
 # Puts the packages and the tests together for a virtual machine, which has neither Go nor the source: those of
 # the packages, and those of real boxes and of the host, which run the installed programs.
-# Usage: suite.sh DIRECTORY
+# Usage: suite.sh DIRECTORY; ARCH=arm64 is for a machine of that kind.
 set -euo pipefail
-dir=${1:?usage: suite.sh DIRECTORY}
+dir=${1:?usage: suite.sh DIRECTORY} arch=${ARCH:-amd64}
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0
 mkdir -p "$dir/bin" "$dir/packages"
 # The build under test, and one that came before it.
 for format in deb rpm; do
-	mv "$(packaging/build.sh $format amd64 "$dir/packages")" "$dir/packages/boxd.$format"
-	mv "$(VERSION=0.0.1~previous packaging/build.sh $format amd64 "$dir/packages")" "$dir/packages/boxd-previous.$format"
+	mv "$(packaging/build.sh $format $arch "$dir/packages")" "$dir/packages/boxd.$format"
+	mv "$(VERSION=0.0.1~previous packaging/build.sh $format $arch "$dir/packages")" "$dir/packages/boxd-previous.$format"
 done
+version=$(packaging/version.sh)
+export GOARCH=$arch
 go build -o "$dir/bin/" ./test/boxes/probe ./test/survival/mcpserver
 for pkg in test/install test/host test/limits test/boxes test/sessions test/images test/abuse test/survival test/network test/api test/langbot cmd/boxctl; do
 	mkdir -p "$dir/$pkg"
 	# The boxctl that is in a test is of the version that is installed.
-	go test -c -ldflags "-X github.com/boxd-dev/boxd/cmd/boxctl.version=$(packaging/version.sh)" -o "$dir/$pkg/test" "./$pkg"
+	go test -c -ldflags "-X github.com/boxd-dev/boxd/cmd/boxctl.version=$version" -o "$dir/$pkg/test" "./$pkg"
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml test/again.sh "$dir/"

@@ -4,12 +4,13 @@
 # Runs a suite in a virtual machine: Debian with a real systemd and cgroup v2, under software
 # emulation, so it needs no right but that to run mmdebstrap. Usage: vm.sh FLAVOUR DIRECTORY
 #
-# FLAVOUR is bookworm (systemd 252, Linux 6.1) or trixie (systemd 257, Linux 6.12). DIRECTORY becomes
+# FLAVOUR is bookworm (systemd 252, Linux 6.1) or trixie (systemd 257, Linux 6.12); ARCH=arm64 makes it a
+# machine of that kind, for which mmdebstrap needs qemu-user-static and its entry in binfmt_misc. DIRECTORY becomes
 # /suite in the machine; its program "run" is started by systemd once the machine is up, what it
 # prints is printed here, and its exit status is that of vm.sh. Anything else that goes wrong is 125:
 # a machine that does not boot, or says nothing, has not passed anything.
 set -euo pipefail
-flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
+flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} arch=${ARCH:-amd64} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
 
 # Seconds until a machine is given up. Emulation is slow, so this bounds the broken, not the slow.
 patience=${BOXD_VM_PATIENCE:-7200}
@@ -22,12 +23,21 @@ case $flavour in
 bookworm | trixie) ;;
 *) fail "flavour is \"$flavour\": allowed are bookworm, trixie" ;;
 esac
+# cx16=off: without it some versions of qemu emulate a 16-byte compare-and-exchange wrongly, and one
+# boot in three dies. pauth-impdef=on: the other way to sign pointers takes half the time of the machine.
+name=$flavour
+case $arch in
+amd64) qemu=(qemu-system-x86_64 -cpu max,cx16=off) console=ttyS0 ;;
+arm64) qemu=(qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on) console=ttyAMA0 name+=-arm64 ;;
+*) fail "ARCH is \"$arch\": allowed are amd64, arm64" ;;
+esac
 
 # What the machine is made of. quota and e2fsprogs are for project quotas, gcc for the programs that
 # tests compile in boxes, rpm for the other package.
-packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,linux-image-cloud-amd64
+packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,linux-image-cloud-$arch
 
-for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
+for tool in qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
+	[[ $tool != qemu-* || $tool == "$qemu":* ]] || continue
 	command -v "${tool%:*}" >/dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "${tool%:*}" >/dev/null || missing+=" ${tool#*:}"
 done
 if [ -n "${missing:-}" ]; then
@@ -40,11 +50,11 @@ PATH=$PATH:/usr/sbin:/sbin
 
 # The bare system is built once for its name, its packages and this recipe.
 mkdir -p "$cache"
-base=$cache/$flavour-$(printf '%s\n' "$flavour" "$packages" v1 | sha256sum | cut -c1-16).tar
+base=$cache/$name-$(printf '%s\n' "$flavour" "$packages" v1 | sha256sum | cut -c1-16).tar
 if [ ! -s "$base" ]; then
-	echo "vm: building $flavour"
+	echo "vm: building $name"
 	# Under another name until it is whole: an interrupted build is no base.
-	mmdebstrap --quiet --format=tar --variant=minbase --include="$packages" "$flavour" "$base.$$" || { rm -f "$base.$$"; fail "mmdebstrap $flavour"; }
+	mmdebstrap --quiet --format=tar --arch="$arch" --variant=minbase --include="$packages" "$flavour" "$base.$$" || { rm -f "$base.$$"; fail "mmdebstrap $flavour"; }
 	mv "$base.$$" "$base"
 fi
 
@@ -84,13 +94,11 @@ mke2fs -qF -t ext4 -d "$dir/root" -L root "$dir/root.img" 4G >/dev/null
 rm -rf "$dir/root"
 mke2fs -qF -t ext4 -O quota,project -E quotatype=usrquota:grpquota:prjquota "$dir/data.img" 2G >/dev/null
 
-# cx16=off: without it some versions of qemu emulate a 16-byte compare-and-exchange wrongly, and one
-# boot in three dies.
-echo "vm: starting $flavour"
+echo "vm: starting $name"
 touch "$dir/verdict" "$dir/journal"
-timeout --foreground "$patience" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 2048 \
+timeout --foreground "$patience" "${qemu[@]}" -accel tcg,thread=multi -smp 2 -m 2048 \
 	-nodefaults -display none -monitor none -no-reboot -serial file:"$dir/console" \
-	-kernel "$dir/vmlinuz" -initrd "$dir/initrd" -append 'console=ttyS0 root=/dev/vda rw panic=-1' \
+	-kernel "$dir/vmlinuz" -initrd "$dir/initrd" -append "console=$console root=/dev/vda rw panic=-1" \
 	-drive file="$dir/root.img",if=virtio,format=raw,cache=unsafe \
 	-drive file="$dir/data.img",if=virtio,format=raw,cache=unsafe \
 	-device virtio-serial -device virtio-rng-pci \
@@ -106,7 +114,7 @@ done || true
 
 status=$(cat "$dir/verdict")
 if [ "$status" = 0 ]; then
-	echo "vm: $flavour passed"
+	echo "vm: $name passed"
 	exit 0
 fi
 keep=$(mktemp -d "${TMPDIR:-/tmp}/boxd-vm-failed.XXXXXX")

@@ -156,6 +156,8 @@ func mayImport() map[string]string {
 		// the tools of MCP, which boxctl serves on standard input and output
 		"relay/mcp/brief": "relay/api",
 		"relay/mcp/kept":  "",
+		"relay/mcp/serve": "relay/client relay/mcp/boxes relay/mcp/brief relay/mcp/kept relay/mcp/tools",
+		"relay/mcp":       "internal/fault internal/trace relay/api relay/client relay/mcp/boxes relay/mcp/kept relay/mcp/serve relay/route",
 		"relay/mcp/boxes": "relay/api relay/client internal/fault internal/quantity",
 		"relay/mcp/tools": "relay/mcp/boxes relay/mcp/kept relay/api relay/client relay/client/show relay/client/skills internal/fault internal/quantity",
 		// LangBot's dialect
@@ -172,7 +174,7 @@ func mayImport() map[string]string {
 		"relay/actionrpc":          "access access/gate relay/actionrpc/skills relay/actionrpc/attach relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/fence relay/actionrpc/intake relay/actionrpc/lax relay/actionrpc/model relay/actionrpc/setup relay/actionrpc/uploads relay/route supervisor supervisor/audit supervisor/policy supervisor/recent supervisor/skills internal/fault internal/trace",
 		"relay/spaces":             "relay/api relay/route supervisor supervisor/spaces internal/quantity",
 		"relay/mounts":             "relay/api relay/route supervisor/policy internal/fault",
-		"relay":                    "relay/images supervisor/images relay/spaces relay/mounts access access/gate relay/api relay/grants relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault relay/seeing relay/trail relay/files relay/skills supervisor/skills",
+		"relay":                    "relay/mcp relay/images supervisor/images relay/spaces relay/mounts access access/gate relay/api relay/grants relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault relay/seeing relay/trail relay/files relay/skills supervisor/skills",
 		"relay/client/mounts":      "relay/api relay/client",
 		"relay/client/grants":      "relay/api relay/client",
 		"relay/client/spaces":      "relay/api relay/client",
@@ -201,7 +203,7 @@ func mayImport() map[string]string {
 		"cmd/boxctl/mcp/wire":    "",
 		"cmd/boxctl/mcp/servers": "internal/fault",
 		"cmd/boxctl/mcp/host":    "relay/mcp/boxes cmd/boxctl/mcp/servers relay/api relay/client",
-		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/host cmd/boxctl/mcp/servers relay/mcp/boxes relay/mcp/brief relay/mcp/kept relay/mcp/tools cmd/boxctl/mcp/wire relay/api",
+		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/wire relay/api relay/mcp/boxes relay/mcp/kept relay/mcp/serve",
 		"cmd/boxctl/mounts":      "cmd/boxctl/ctl relay/api relay/client/mounts relay/client/show",
 		"cmd/boxctl/spaces":      "cmd/boxctl/ctl internal/quantity relay/api relay/client/show relay/client/spaces",
 		"cmd/boxctl":             "cmd/boxctl/images cmd/boxctl/spaces cmd/boxctl/mounts cmd/boxctl/mcp cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty cmd/boxctl/account cmd/boxctl/files cmd/boxctl/skills",

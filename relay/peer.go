@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -103,6 +104,44 @@ type peerAddr struct {
 	peer gate.Peer
 	load *load.Load        // nil: each request has that of its principal
 	self *access.Principal // where boxd has called itself
+	// within says that boxd calls itself in the name of the peer.
+	within bool
+}
+
+// dialAs opens a connection to ourselves on which calls are those of somebody who has connected.
+func (s *Server) dialAs(from *peerAddr) func(context.Context) (net.Conn, error) {
+	as := peerAddr{peer: from.peer, self: from.self, within: true} // each call has the load of its principal
+	return func(ctx context.Context) (net.Conn, error) {
+		near, far, err := socketPair()
+		if err != nil {
+			return nil, err
+		}
+		if err := s.within.Hand(ctx, peerConn{far, as, func() {}}); err != nil {
+			near.Close()
+			far.Close()
+			return nil, err
+		}
+		return near, nil
+	}
+}
+
+// socketPair returns both ends of a connection. It is a real one: streams look at what the kernel holds of it.
+func socketPair() (near, far net.Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	one, other := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
+	defer one.Close()
+	defer other.Close()
+	if near, err = net.FileConn(one); err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	if far, err = net.FileConn(other); err != nil {
+		near.Close()
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	return near, far, nil
 }
 
 // Network is the kind of the way in.

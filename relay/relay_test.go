@@ -50,7 +50,7 @@ func usualGate(log *slog.Logger) *gate.Gate {
 
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
-	for _, r := range routes() {
+	for _, r := range routes(nil) {
 		if r.Role != route.Anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
 			t.Errorf("%q is for role %d", r.Pattern, r.Role)
 		}
@@ -58,7 +58,7 @@ func TestEveryRouteHasARole(t *testing.T) {
 			t.Errorf("%q is about a session, and an admin cannot name its owner", r.Pattern)
 		}
 	}
-	if len(Patterns()) != len(routes()) {
+	if len(Patterns()) != len(routes(nil)) {
 		t.Error("the patterns are not those of the routes")
 	}
 }
@@ -66,7 +66,7 @@ func TestEveryRouteHasARole(t *testing.T) {
 func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	for _, r := range routes() {
+	for _, r := range routes(nil) {
 		method, path, _ := strings.Cut(r.Pattern, " ")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, strings.NewReplacer("{id}", "x", "{p}", "y", "{principal}", "z").Replace(path), nil))

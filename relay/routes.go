@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/images"
 	"github.com/boxd-dev/boxd/relay/logs"
+	"github.com/boxd-dev/boxd/relay/mcp"
 	"github.com/boxd-dev/boxd/relay/mounts"
 	"github.com/boxd-dev/boxd/relay/processes"
 	"github.com/boxd-dev/boxd/relay/route"
@@ -33,7 +34,13 @@ import (
 
 // routes is the whole API. What viewers may see of their own, operators may see of anybody, and end it; for all
 // else in somebody's name it takes an admin.
-func routes() []route.Route { return slices.Concat(hostRoutes(), sessionRoutes()) }
+func routes(m *mcp.Conversations) []route.Route {
+	return slices.Concat(hostRoutes(), sessionRoutes(), []route.Route{
+		line("POST /mcp", access.User, "profile session template variables", m.Serve),
+		line("GET /mcp", access.User, "profile session template variables", m.Serve),
+		line("DELETE /mcp", access.User, "profile session template variables", m.Serve),
+	})
+}
 
 // hostRoutes are those of the host and of what outlives sessions.
 func hostRoutes() []route.Route {
@@ -144,7 +151,7 @@ func ends(pattern string, role access.Role, query string, handle func(*route.Cal
 // Patterns lists the routes, for who has to try or describe every one of them.
 func Patterns() []string {
 	var list []string
-	for _, r := range routes() {
+	for _, r := range routes(nil) {
 		list = append(list, r.Pattern)
 	}
 	return list
@@ -213,7 +220,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = trail.Name(w, r)
 	rt, ids := s.find(r)
 	from, known := caller(r.Context())
-	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Path: ids, Others: rt.Others}
+	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, r, &rt)
 	c.Who, c.Token = pass.Principal, pass.Token
 	left := trail.Begin(c, &rt)
@@ -277,7 +284,7 @@ func (s *Server) identify(from *peerAddr, r *http.Request) (gate.Pass, error) {
 	if from.self != nil {
 		return gate.Pass{Principal: *from.self}, nil
 	}
-	if !from.peer.Local {
+	if !from.peer.Local && !from.within {
 		if err := fromHere(r); err != nil {
 			return gate.Pass{}, err
 		}

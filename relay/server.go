@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/relay/mcp"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -56,6 +57,8 @@ type Server struct {
 	common  *route.Common
 	routes  []route.Route
 	mirror  *vigil.Mirror // where it looks at itself
+	within  *vigil.Mirror // where it calls itself in somebody's name
+	mcp     *mcp.Conversations
 	gate    *gate.Gate
 	callers *load.Callers
 }
@@ -63,7 +66,10 @@ type Server struct {
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
-	return &Server{cfg: cfg, common: common, routes: routes(), mirror: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers()}
+	talks := mcp.New(cfg.Version, log)
+	return &Server{
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(),
+	}
 }
 
 // Serve answers on a Unix socket, and on others of the loopback, until ctx ends or boxd is idle, and returns when
@@ -91,6 +97,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	})
 	var itself sync.WaitGroup
 	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
+	itself.Go(func() { _ = srv.Serve(s.within) })
 	for _, other := range others {
 		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers}) }) // ends with the server
 	}
@@ -106,8 +113,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	} else {
 		<-done
 	}
-	_ = s.mirror.Close() // cannot fail
+	_, _ = s.mirror.Close(), s.within.Close() // cannot fail
 	itself.Wait()
+	s.mcp.Close()
 	s.common.Streams.Wait()
 	switch {
 	case errors.Is(err, vigil.ErrIdle):

@@ -71,7 +71,11 @@ type Call struct {
 	Path   Path
 	Others access.Role // that of the route
 	Token  string      // the name of the token by which the caller is known; "": none
-	read   bool        // the body, to its end
+	Within bool        // boxd itself makes the call, in its caller's name
+
+	// Dial opens a connection to boxd on which calls are made in the name of the caller, with its token if it has one.
+	Dial func(context.Context) (net.Conn, error)
+	read bool // the body, to its end
 
 	// Hear is told what the body of the request, or the first message of its stream, asks for; nil: nobody is.
 	Hear func(any)

@@ -105,6 +105,9 @@ func (t *Trail) hear(asked any) {
 // Alters reports whether a route is there to change something: its calls have a record.
 func Alters(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
+	if path == "/mcp" {
+		return false // the calls have one that are made for it
+	}
 	switch method {
 	case "":
 		return false
@@ -229,7 +232,10 @@ func (t *Trail) record(kind string) *audit.Record {
 	if r.What == nil {
 		r.What = granted(c)
 	}
-	if c.Socket != nil {
+	switch {
+	case c.Within:
+		r.Via = "mcp"
+	case c.Socket != nil:
 		r.Via, r.PID = "socket", peerPID(c)
 	}
 	if c.Token != "" {

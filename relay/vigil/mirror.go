@@ -28,7 +28,7 @@ func NewMirror() *Mirror {
 	return m
 }
 
-// Accept waits for Check.
+// Accept waits for Hand.
 func (m *Mirror) Accept() (net.Conn, error) {
 	select {
 	case conn := <-m.conns:
@@ -38,7 +38,7 @@ func (m *Mirror) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept and Check.
+// Close ends Accept and Hand.
 func (m *Mirror) Close() error {
 	m.end()
 	return nil
@@ -47,16 +47,15 @@ func (m *Mirror) Close() error {
 // Addr is the address of a pipe: that of nothing.
 func (m *Mirror) Addr() net.Addr { return &net.UnixAddr{Name: "mirror", Net: "unix"} }
 
-// dial makes a connection to ourselves.
-func (m *Mirror) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	far, near := net.Pipe()
+// Hand has Accept return the far end of a connection to ourselves.
+func (m *Mirror) Hand(ctx context.Context, far net.Conn) error {
 	select {
 	case m.conns <- far:
-		return near, nil
+		return nil
 	case <-m.over:
-		return nil, net.ErrClosed
+		return net.ErrClosed
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -69,7 +68,10 @@ func (m *Mirror) Check(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
-	transport := &http.Transport{DialContext: m.dial, DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		far, near := net.Pipe()
+		return near, m.Hand(ctx, far)
+	}}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if err != nil {

@@ -7,20 +7,17 @@ package mcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os/signal"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/wire"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/mcp/boxes"
-	"github.com/boxd-dev/boxd/relay/mcp/brief"
 	"github.com/boxd-dev/boxd/relay/mcp/kept"
-	"github.com/boxd-dev/boxd/relay/mcp/tools"
+	serving "github.com/boxd-dev/boxd/relay/mcp/serve"
 )
 
 // Asking is how the flags of a session become a request for one.
@@ -72,46 +69,13 @@ it has made, but no other of yours unless --any-session says so.`,
 func serve(ctx context.Context, a *ctl.App, version string, o boxes.Options) error {
 	c := a.Client()
 	defer c.Close()
-	facts, err := learn(ctx, a, &o)
+	server, err := serving.New(ctx, c, &serving.Options{Version: version, Boxes: o, Kept: kept.Usual()})
 	if err != nil {
 		return err
 	}
-	b := boxes.New(c, o)
-	server := sdk.NewServer(&sdk.Implementation{Name: "boxd", Title: "boxd sandbox", Version: version}, &sdk.ServerOptions{
-		Instructions: brief.Write(facts), Capabilities: &sdk.ServerCapabilities{},
-	})
-	t := &tools.Tools{Server: server, Client: c, Boxes: b, Kept: kept.New()}
-	t.Add(facts.Box.Network != "off")
 	err = server.Run(ctx, &wire.Stdio{In: a.Stdin, Out: a.Stdout})
 	if errors.Is(err, io.EOF) || ctx.Err() != nil { // the client has gone, or told us to
 		err = nil
 	}
-	return errors.Join(err, b.Close(ctx))
-}
-
-// learn asks boxd what a box would be.
-func learn(ctx context.Context, a *ctl.App, o *boxes.Options) (*brief.Facts, error) {
-	c := a.Client()
-	defer c.Close()
-	plan, err := c.PlanSession(ctx, &o.Ask)
-	if err != nil {
-		return nil, err
-	}
-	f := &brief.Facts{Kept: plan.Enforcement, Refused: plan.Refused, Named: o.Ask.ID, Any: o.Any}
-	if plan.Session == nil {
-		if plan.Refused != nil {
-			return nil, fmt.Errorf("boxd would refuse a box: %s", plan.Refused.Detail)
-		}
-		return nil, errors.New("boxd does not say what a box would be")
-	}
-	f.Box = *plan.Session
-	if o.Ask.Template != "" {
-		f.Named = plan.Session.ID
-	}
-	profiles, err := c.Profiles(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f.Profile = profiles.Profiles[plan.Session.Profile]
-	return f, nil
+	return errors.Join(err, server.Boxes.Close(ctx))
 }

@@ -10,11 +10,14 @@ import (
 	"sync"
 )
 
-// Bounds of what is held, in bytes.
-const (
-	MaxStream = 8 << 20  // of one stream: its beginning and its end
-	MaxTotal  = 32 << 20 // of all that is held; the oldest goes first
-)
+// Limits bound what is held, in bytes.
+type Limits struct {
+	Stream int // of one stream: its beginning and its end
+	Total  int // of all that is held; the oldest goes first
+}
+
+// Usual are the limits where one client has a program to itself.
+func Usual() Limits { return Limits{Stream: 8 << 20, Total: 32 << 20} }
 
 // Scheme is that of the URIs.
 const Scheme = "boxd"
@@ -22,8 +25,10 @@ const Scheme = "boxd"
 // Template is that of the URIs, by RFC 6570.
 const Template = Scheme + "://output/{exec}/{stream}"
 
-// Stream collects one stream of a program. It may be written to and read at once.
+// Stream collects one stream of a program, of so many bytes. It may be written to and read at once.
 type Stream struct {
+	Max int
+
 	mu    sync.Mutex // guards what follows
 	head  []byte
 	tail  []byte // what follows head, or its end
@@ -35,11 +40,11 @@ func (s *Stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total += int64(len(p))
-	n := min(len(p), MaxStream/2-len(s.head))
+	n := min(len(p), s.Max/2-len(s.head))
 	s.head = append(s.head, p[:n]...)
 	s.tail = append(s.tail, p[n:]...)
-	if len(s.tail) > MaxStream { // it is half of that at least then
-		s.tail = append(s.tail[:0], s.tail[len(s.tail)-MaxStream/2:]...)
+	if len(s.tail) > s.Max { // it is half of that at least then
+		s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.Max/2:]...)
 	}
 	return len(p), nil
 }
@@ -114,6 +119,8 @@ func (s *Stream) size() int {
 
 // Store is what is held, by URI.
 type Store struct {
+	limits Limits
+
 	mu      sync.Mutex // guards what follows
 	next    int
 	streams map[string]*Stream
@@ -121,7 +128,16 @@ type Store struct {
 }
 
 // New holds nothing.
-func New() *Store { return &Store{streams: map[string]*Stream{}} }
+func New(l Limits) *Store { return &Store{limits: l, streams: map[string]*Stream{}} }
+
+// Stream is one that Add may be given.
+func (s *Store) Stream() *Stream { return &Stream{Max: s.limits.Stream} }
+
+// Whole is the text of all that is held of a stream.
+func (s *Store) Whole(of *Stream) string {
+	text, _ := of.Text(s.limits.Stream)
+	return text
+}
 
 // Add holds streams of one execution, and returns their URIs.
 func (s *Store) Add(streams map[string]*Stream) map[string]string {
@@ -139,7 +155,7 @@ func (s *Store) Add(streams map[string]*Stream) map[string]string {
 	}
 	total := 0
 	for i, held := range slices.Backward(s.order) {
-		if total += s.streams[held].size(); total > MaxTotal && i < len(s.order)-1 {
+		if total += s.streams[held].size(); total > s.limits.Total && i < len(s.order)-1 {
 			for _, old := range s.order[:i+1] {
 				delete(s.streams, old)
 			}

@@ -10,8 +10,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
+const maxStream, maxTotal = 8 << 20, 32 << 20
+
 func written(pieces ...string) *kept.Stream {
-	s := &kept.Stream{}
+	s := &kept.Stream{Max: maxStream}
 	for _, p := range pieces {
 		if n, err := s.Write([]byte(p)); n != len(p) || err != nil {
 			panic(err)
@@ -45,16 +47,16 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 	t.Parallel()
 	s := written("begin")
 	line := []byte(strings.Repeat("x", 1<<20))
-	for range 3 * kept.MaxStream >> 20 {
+	for range 3 * maxStream >> 20 {
 		_, _ = s.Write(line)
 	}
 	_, _ = s.Write([]byte("end\n"))
-	text, cut := s.Text(kept.MaxStream)
-	total := int64(3*kept.MaxStream + len("beginend\n"))
-	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > kept.MaxStream+100 || s.Total() != total {
+	text, cut := s.Text(maxStream)
+	total := int64(3*maxStream + len("beginend\n"))
+	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > maxStream+100 || s.Total() != total {
 		t.Errorf("%d bytes of %d, %v", len(text), s.Total(), cut)
 	}
-	if !strings.Contains(text, fmt.Sprintf("[… %d bytes left out …]", total-kept.MaxStream)) {
+	if !strings.Contains(text, fmt.Sprintf("[… %d bytes left out …]", total-maxStream)) {
 		t.Error("what is left out is not told")
 	}
 	if got := s.Last(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {
@@ -73,10 +75,10 @@ func TestLastIsALineWithSomethingInIt(t *testing.T) {
 
 func TestTheOldestGoesFirst(t *testing.T) {
 	t.Parallel()
-	store := kept.New()
-	full := strings.Repeat("x", kept.MaxStream)
+	store := kept.New(kept.Usual())
+	full := strings.Repeat("x", maxStream)
 	var uris []string
-	for range kept.MaxTotal/kept.MaxStream + 1 {
+	for range maxTotal/maxStream + 1 {
 		uris = append(uris, store.Add(map[string]*kept.Stream{"stdout": written(full)})["stdout"])
 	}
 	if store.Get(uris[0]) != nil {

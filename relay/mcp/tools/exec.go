@@ -54,7 +54,7 @@ func (t *Tools) addExec() {
 }
 
 func (t *Tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, in *execArgs) (*mcp.CallToolResult, error) {
-	out, errs := &kept.Stream{}, &kept.Stream{}
+	out, errs := t.Kept.Stream(), t.Kept.Stream()
 	stdio := client.Stdio{Stdout: out, Stderr: errs}
 	if in.Stdin != "" {
 		stdio.Stdin = strings.NewReader(in.Stdin)
@@ -188,7 +188,7 @@ func (t *Tools) addKept() {
 		if stream == nil {
 			return nil, mcp.ResourceNotFoundError(req.Params.URI)
 		}
-		whole, _ := stream.Text(kept.MaxStream)
+		whole := t.Kept.Whole(stream)
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: "text/plain", Text: whole}}}, nil
 	})
 }

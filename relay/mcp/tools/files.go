@@ -137,7 +137,7 @@ func (t *Tools) readKept(in *readArgs) (*mcp.CallToolResult, error) {
 	if count <= 0 {
 		count = usualLines
 	}
-	whole, _ := stream.Text(kept.MaxStream)
+	whole := t.Kept.Whole(stream)
 	lines, next := kept.Lines(whole, first, count)
 	if cut := answerLimit * 4; len(lines) > cut { // lines may be long
 		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… cut here: these lines are too long for an answer …]"

@@ -200,7 +200,7 @@ func (t *Tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	}
 	until, cancel := context.WithTimeout(ctx, time.Duration(min(wait, mostWait)*float64(time.Second)))
 	defer cancel()
-	out, errs := &kept.Stream{}, &kept.Stream{}
+	out, errs := t.Kept.Stream(), t.Kept.Stream()
 	stdio := client.Stdio{Stdin: &typing{text: strings.NewReader(in.Text), end: in.End, leave: until.Done()}, Stdout: out, Stderr: errs}
 	attach := ctx
 	if in.End { // the end of the input is sent, and then only the time ends the stream

@@ -17,7 +17,7 @@ func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{false, true} {
 		changed := make(chan struct{}, 8)
-		tools := &Tools{Server: mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil), Kept: kept.New()}
+		tools := &Tools{Server: mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil), Kept: kept.New(kept.Usual())}
 		tools.Add(open)
 		near, far := mcp.NewInMemoryTransports()
 		if _, err := tools.Server.Connect(t.Context(), near, nil); err != nil {

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// accepts is what a client of MCP has to take.
+func accepts(more ...string) http.Header {
+	h := http.Header{"Accept": {"application/json, text/event-stream"}}
+	for i := 0; i < len(more); i += 2 {
+		h.Set(more[i], more[i+1])
+	}
+	return h
+}
+
+const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// mcp speaks with the MCP server as programs without its library do.
+func (c *contract) mcp() {
+	const post, get, end = "POST /mcp", "GET /mcp", "DELETE /mcp"
+	before := c.boxes()
+	got := c.gets(200, ask{route: post, body: hello, head: accepts()})
+	id := got.head.Get("Mcp-Session-Id")
+	if !strings.Contains(string(got.body), "These tools work in a box") || id == "" {
+		c.t.Fatalf("%v %s", got.head, got.body)
+	}
+	in := accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
+	c.gets(202, ask{route: post, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: in})
+	for message, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"no_such_tool"}}`:                                      `-32602`,
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":7}}}`:                `"isError":true`,
+		`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","extra":1}}}`: `"isError":true`,
+		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"box_read","arguments":{"path":"/etc/shadow"}}}`:       `"isError":true`,
+		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`:  `42`,
+		`{"jsonrpc":"2.0","id":7,"method":"ping"}`:                                                                                 `"result":{}`,
+		`{"jsonrpc":"2.0","id":8,"method":"resources/read","params":{"uri":"boxd://output/7/stdout"}}`:                             `-32`,
+		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `leave it out`,
+	} {
+		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.body), want) {
+			c.t.Errorf("%s: %s", message, got.body)
+		}
+	}
+	for _, message := range []string{`[]`, `{"jsonrpc":"2.0","id":2,"method":"no/such"}`, `{"method":"ping","id":1}`, `[` + hello + `]`} {
+		c.gets(400, ask{route: post, body: message, head: in, odd: message[0] == '['})
+	}
+	c.refused(400, "body", ask{route: post, body: `{"jsonrpc":`, head: in, odd: true})
+	c.gets(400, ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "1999-01-01")})
+	c.refused(400, "Mcp-Session-Id", ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, head: accepts()}) // before initialize
+	c.refused(400, "Mcp-Session-Id", ask{route: get, head: accepts()})
+	c.refused(400, "Mcp-Session-Id", ask{route: end})
+	c.refused(400, "profile", ask{route: post, query: "profile=none-such", body: hello, head: accepts()})
+	c.refused(400, "variables", ask{route: post, query: "variables=x", body: hello, head: accepts()})
+	for _, uid := range []uint32{otherUID, 0} { // somebody else's is as one that is not there
+		head := in
+		if uid == 0 {
+			head = accepts("Mcp-Session-Id", "none")
+		}
+		c.refused(404, "Mcp-Session-Id", ask{route: post, body: `{"jsonrpc":"2.0","id":1,"method":"ping"}`, head: head, uid: uid})
+		c.refused(404, "Mcp-Session-Id", ask{route: get, head: head, uid: uid})
+		c.refused(404, "Mcp-Session-Id", ask{route: end, head: head, uid: uid})
+	}
+	ctx, hangUp := context.WithCancel(c.t.Context())
+	defer hangUp()
+	req := c.request(ask{route: get, head: in}).WithContext(ctx)
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: dialer(c.Socket, 0)}
+	resp, err := tr.RoundTrip(req)
+	if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		c.t.Fatalf("%v, %v", resp, err)
+	}
+	resp.Body.Close()
+	c.seen[get+" 200"] = true
+	if n := c.boxes(); n != before+1 {
+		c.t.Errorf("there are %d boxes, before there were %d", n, before)
+	}
+	c.gets(204, ask{route: end, head: in})
+	if n := c.boxes(); n != before {
+		c.t.Errorf("afterwards there are %d boxes, before there were %d", n, before)
+	}
+	c.refused(404, "Mcp-Session-Id", ask{route: end, head: in})
+	for range 8 {
+		c.gets(200, ask{route: post, body: hello, head: accepts()})
+	}
+	c.refused(429, "", ask{route: post, body: hello, head: accepts()})
+}
+
+// boxes is how many sessions the caller has.
+func (c *contract) boxes() int {
+	c.t.Helper()
+	list, err := c.Sessions(c.t.Context(), false)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return len(list)
+}
+
+// talker is an MCP client of /mcp.
+type talker struct {
+	*mcp.ClientSession
+
+	t *testing.T
+}
+
+// showing sends a token with each request.
+type showing struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (s showing) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+s.token)
+	return s.next.RoundTrip(r)
+}
+
+func converse(t *testing.T, address string, via http.RoundTripper, o *mcp.ClientOptions) (*talker, error) {
+	t.Helper()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint: address, HTTPClient: &http.Client{Transport: via}, MaxRetries: -1,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = s.Close() }) // most have closed it
+	return &talker{s, t}, nil
+}
+
+// says uses a tool whose answer must have something in it.
+func (a *talker) says(want, tool string, args map[string]any) {
+	a.t.Helper()
+	r, err := a.CallTool(a.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		a.t.Fatalf("%s: %v", tool, err)
+	}
+	data, _ := json.Marshal(r.Content)
+	if r.IsError || !bytes.Contains(data, []byte(want)) {
+		a.t.Errorf("%s: %v %s, want %q", tool, r.IsError, data, want)
+	}
+}
+
+type in = map[string]any
+
+// A client of the SDK does a task over HTTP, over TCP with a token and over the socket; what it does is in the audit
+// log as the calls it makes, in its name, and a call that it cancels dies with all that it has started.
+func TestAnAgentWorksOverHTTP(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.Warm()
+	before := h.Look()
+	secret := h.token("agent", "tenant", "")
+	progress := make(chan string, 100)
+	via := &http.Transport{}
+	a, err := converse(t, "http://"+h.address+"/mcp", showing{secret, via}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			select {
+			case progress <- r.Params.Message:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := a.InitializeResult().Instructions; !strings.Contains(text, "These tools work in a box") {
+		t.Error(text)
+	}
+	a.says("made: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
+	a.says("-1", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
+	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
+	a.says("1 replaced", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
+	a.says("5", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
+	a.says("echo", "process_start", in{"name": "echo", "command": "while read -r l; do echo got $l; done", "stdin": true})
+	a.says("got it", "process_write", in{"name": "echo", "text": "it\n"})
+	a.says("", "process_stop", in{"name": "echo"})
+	params := &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "(setsid sleep 1000 &); echo step one; sleep 1000", "timeout_seconds": 500}}
+	params.SetProgressToken("p")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.CallTool(ctx, params)
+		ended <- err
+	}()
+	<-progress
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a call that was canceled has an answer")
+	}
+	boxtest.Eventually(t, "nothing is left of a call that was canceled", func() bool {
+		r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "ls /proc | grep -c '^[0-9]'; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 1000' || true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, _ := json.Marshal(r.Content)
+		return bytes.Contains(data, []byte(`\n0\n`)) || bytes.Contains(data, []byte(`\n1\n`)) // the one that looks
+	})
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	boxtest.Eventually(t, "its box is gone", func() bool {
+		list, err := h.Sessions(t.Context(), true)
+		return err == nil && len(list) == 0
+	})
+	audit := h.as(users()[access.Admin], "GET", "/v1/audit?n=1000&principal=tenant", "", nil)
+	for _, part := range []string{`"route":"POST /v1/sessions"`, `"via":"token:agent"`, `"route":"POST /v1/sessions/{id}/fs/write"`, `"route":"DELETE /v1/sessions/{id}"`} {
+		if !bytes.Contains(audit.body, []byte(part)) {
+			t.Errorf("there is no %s in the audit log: %s", part, audit.body)
+		}
+	}
+	via.CloseIdleConnections()
+	h.NothingLeft(before)
+}
+
+// Whom REST refuses /mcp refuses: no token, a token for something else, a page of the web; and a role that is lost,
+// or a token that is revoked, is lost in conversations that go on.
+func TestMCPIsForWhomTheAPIIs(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	narrow := h.token("narrow", "tenant", "routes = [\"POST /mcp\", \"GET /mcp\", \"POST /v1/sessions\", \"GET /v1/profiles\"]\n")
+	full := h.token("full", "tenant", "")
+	looks := h.token("looks", "tenant", "role = \"viewer\"\n")
+	for name, tc := range map[string]struct {
+		token string
+		head  http.Header
+		want  int
+	}{
+		"nobody":     {"", accepts(), 401},
+		"a stranger": {"nonsense", accepts(), 401},
+		"a viewer":   {looks, accepts(), 403},
+		"a page":     {full, accepts("Origin", "http://evil.example"), 403},
+		"rebinding":  {full, accepts("Host", "evil.example"), 403},
+		"in order":   {full, accepts(), 200},
+	} {
+		tc.head.Set("Content-Type", "application/json")
+		if a := h.over(tc.token, "POST", "/mcp", hello, tc.head); a.status != tc.want {
+			t.Errorf("%s: %d %s, want %d", name, a.status, a.body, tc.want)
+		}
+	}
+	first := h.over(narrow, "POST", "/mcp", hello, accepts("Content-Type", "application/json"))
+	head := accepts("Content-Type", "application/json", "Mcp-Session-Id", first.head.Get("Mcp-Session-Id"))
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	if a := h.over(full, "POST", "/mcp", ping, head); first.status != 200 || a.status != 404 {
+		t.Errorf("another token of its principal: %d, then %d %s", first.status, a.status, a.body)
+	}
+	a, err := converse(t, "http://"+h.address+"/mcp", showing{narrow, &http.Transport{}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "true"}})
+	data, _ := json.Marshal(r)
+	if err != nil || !r.IsError || !strings.Contains(string(data), "is not for that") {
+		t.Errorf("a tool that the token is not for: %s, %v", data, err)
+	}
+	h.revoke("narrow")
+	if a := h.over(narrow, "POST", "/mcp", ping, head); a.status != 401 {
+		t.Errorf("after it was revoked: %d %s", a.status, a.body)
+	}
+	// over the socket the caller is who the kernel says
+	worker, err := converse(t, "http://boxd/mcp?session=mine", &http.Transport{DialContext: dialer(h.Socket, users()[access.User])}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker.says("42", "box_exec", in{"command": "echo $((6*7))"})
+	if err := worker.Close(); err != nil {
+		t.Error(err)
+	}
+	if s := h.as(users()[access.User], "GET", "/v1/sessions/mine", "", nil); s.status != 200 || !bytes.Contains(s.body, []byte(`"owner":"worker"`)) {
+		t.Errorf("a box with a name is %d %s", s.status, s.body)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,7 +54,7 @@ func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 		"process_list": reads, "process_output": reads, "skill_list": reads, "skill_read": reads,
 		"box_write": {false, false, true, false}, "box_edit": {false, true, false, false},
 		"box_exec": open, "process_start": open, "process_write": open,
-		"box_create": {false, false, true, false}, "box_delete": {false, true, true, false}, "process_stop": {false, true, true, false},
+		"box_create": {false, false, true, false}, "skill_activate": {false, false, true, false}, "box_delete": {false, true, true, false}, "process_stop": {false, true, true, false},
 	}
 	tools := a.tools()
 	for name, tool := range tools {
@@ -408,4 +409,31 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	a.fails("none", "skill_read", in{"name": "none"})
 	a.fails("", "skill_read", in{"name": "greeting", "path": "../../etc/passwd"})
 	a.says("there is no box yet", "box_status", nil) // skills need none
+	list, err := a.ListResources(t.Context(), nil)
+	if err != nil || !slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool {
+		return r.URI == "skill://greeting/SKILL.md" && r.Description == "says hello to people"
+	}) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for uri, want := range map[string]string{"skill://greeting/SKILL.md": "Say hello.", "skill://greeting/words.txt": "hello\n"} {
+		r, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
+		if err != nil || !strings.Contains(r.Contents[0].Text, want) {
+			t.Errorf("%s: %+v, %v", uri, r, err)
+		}
+	}
+	for _, uri := range []string{"skill://none/SKILL.md", "skill://greeting/../../etc/passwd", "skill://greeting/none"} {
+		if r, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err == nil {
+			t.Errorf("%s: %+v", uri, r)
+		}
+	}
+	a.says("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})
+	a.says("hello", "box_exec", in{"command": "cat /skills/greeting/words.txt"})
+	a.fails("none", "skill_activate", in{"name": "none"})
+	if err := store.Delete(t.Context(), "greeting"); err != nil {
+		t.Fatal(err)
+	}
+	list, err = a.ListResources(t.Context(), nil)
+	if err != nil || slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool { return r.Name == "greeting" }) {
+		t.Errorf("afterwards %+v, %v", list, err)
+	}
 }

@@ -29,8 +29,9 @@ type Tools struct {
 	Kept   *kept.Store
 	Beat   time.Duration // between two reports of progress; 0: a second
 
-	mu   sync.Mutex // guards what follows
-	open bool       // programs reach others over a network, in some box
+	mu     sync.Mutex        // guards what follows
+	open   bool              // programs reach others over a network, in some box
+	listed map[string]string // descriptions of the skills that are resources, by URI
 }
 
 // Add gives them to the server. open says whether programs of the connection's own box reach others over a network.
@@ -41,6 +42,8 @@ func (t *Tools) Add(open bool) {
 	t.addRunning()
 	t.addKept()
 	t.addSkills()
+	t.addActivate()
+	t.addSkillResources()
 }
 
 // widen tells the client that programs reach others now. Tools that are added again are announced.

@@ -42,9 +42,11 @@ func deniedSet(t *nftables.Table, four bool) *nftables.Set {
 }
 
 // refusals makes the chain that refuses and remembers: from here on refuse leads there. before are the packets that
-// the box was refused by rules of before. A set that is full does not hold up the answer.
-func (w *writer) refusals(before uint64) {
+// the box was refused by rules of before, and most is how many connections it may have. A set that is full does not
+// hold up the answer.
+func (w *writer) refusals(before uint64, most int) {
 	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: refusedPackets, Packets: before})
+	w.crowded(most) // while each rule answers by itself
 	w.at = w.c.AddChain(&nftables.Chain{Name: refusedChain, Table: w.table})
 	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
 	for _, four := range []bool{true, false} {

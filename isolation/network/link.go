@@ -51,7 +51,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	defer space.Close()
 	written := make(chan error, 1)
 	go func() { // beside the link, which it does not need; waited for below
-		written <- writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as, false)
+		written <- h.writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as, false)
 	}()
 	up, err := h.join(key, space)
 	if err = errors.Join(err, <-written); err != nil {
@@ -142,6 +142,9 @@ func (l *Link) build(space *os.File, up *uplink) error {
 	if err := addresses(own, veth, h.addresses(l.pair, up.six, true)); err != nil {
 		return err
 	}
+	if err := slow(own, veth, h.cfg.Bandwidth); err != nil {
+		return err
+	}
 	inner, err := netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("the box's network: %w", err)
@@ -152,6 +155,9 @@ func (l *Link) build(space *os.File, up *uplink) error {
 		return fmt.Errorf("the box's end: %w", err)
 	}
 	if err := addresses(inner, peer, h.addresses(l.pair, up.six, false)); err != nil {
+		return err
+	}
+	if err := slow(inner, peer, h.cfg.Bandwidth); err != nil {
 		return err
 	}
 	for _, gateway := range h.addresses(l.pair, up.six, true) {
@@ -329,7 +335,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 		return nil, nil, err
 	}
 	resolvers := h.resolvers(six)
-	if err := writeBoxTable(int(space.Fd()), rules, resolvers, as, true); err != nil {
+	if err := h.writeBoxTable(int(space.Fd()), rules, resolvers, as, true); err != nil {
 		return nil, nil, err
 	}
 	if as != 0 {

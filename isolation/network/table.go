@@ -3,6 +3,7 @@
 package network
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -66,8 +67,9 @@ func (h *Host) tryTable() error {
 	if err != nil {
 		return lacking("nf_tables", err)
 	}
+	err = h.tryCap(c, h.table()+"-try")
 	c.DelTable(&nftables.Table{Name: h.table() + "-try", Family: tableFamily})
-	return c.Flush()
+	return errors.Join(err, c.Flush())
 }
 
 // removeTable removes the host's table, if it is there.
@@ -147,7 +149,7 @@ const boxTable = "boxd"
 
 // writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
 // through for a moment. again says that there may be one, whose count of refusals goes on.
-func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking, again bool) error {
+func (h *Host) writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking, again bool) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -164,10 +166,11 @@ func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as aski
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}
 	w := &writer{c: c, table: t}
-	w.refusals(before)
+	w.refusals(before, h.cfg.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())
 	w.neighbours()
+	w.most(h.cfg.Connections)
 	w.goOn(as)
 	if as != 0 {
 		resolvers = nil
@@ -196,7 +199,7 @@ func writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as aski
 		return w.err
 	}
 	if err := c.Flush(); err != nil {
-		return lacking("nf_tables in the box's network", err)
+		return lacking("nf_tables in the box's network, with ct, connlimit and dynset", err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
@@ -16,10 +17,13 @@ type Network struct {
 	IPv4      string   `toml:"ipv4"` // a block of addresses
 	IPv6      string   `toml:"ipv6"`
 	Resolvers []string `toml:"resolvers"`
+
+	Connections int           `toml:"connections"` // of one box at a time; 0: any number
+	Bandwidth   quantity.Size `toml:"bandwidth"`   // of one box in each direction, a second; 0: any
 }
 
 func defaultNetwork() Network {
-	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}}
+	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}, Connections: 1024}
 }
 
 func (n *Network) validate() error {
@@ -36,6 +40,12 @@ func (n *Network) validate() error {
 	if len(n.Resolvers) > mostResolvers {
 		errs = append(errs, fmt.Errorf("network.resolvers has %d: allowed are %d, more no program asks", len(n.Resolvers), mostResolvers))
 	}
+	if n.Connections < 0 || n.Connections > rule.MaxConnections {
+		errs = append(errs, fmt.Errorf("network.connections = %d: allowed is 0 to %d", n.Connections, rule.MaxConnections))
+	}
+	if n.Bandwidth != 0 && (n.Bandwidth < rule.LeastBandwidth || n.Bandwidth > rule.MaxBandwidth) {
+		errs = append(errs, fmt.Errorf("network.bandwidth = %v: allowed is 0, or %v to %v", n.Bandwidth, quantity.Size(rule.LeastBandwidth), quantity.Size(rule.MaxBandwidth)))
+	}
 	for _, r := range n.Resolvers {
 		_, err := rule.Resolver(r)
 		bad("resolvers", r, err)
@@ -48,7 +58,7 @@ const mostResolvers = 3
 
 // NetworkWords are what the keeper is told.
 func (c *Config) NetworkWords() []string {
-	k := rule.Config{}
+	k := rule.Config{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
 	var all []string
 	for _, p := range c.Profiles {
 		all = append(all, p.NetworkRules...)

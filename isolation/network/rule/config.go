@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -16,6 +17,9 @@ type Config struct {
 	Block6    netip.Prefix // invalid: boxes have no IPv6
 	Resolvers []netip.Addr // none: those of the host
 	Named     []Rule       // what is blocked unless named, and may be named in the rules of a box
+
+	Connections int    // of one box at a time; 0: any number
+	Bandwidth   uint64 // of one box in each direction, in bytes a second; 0: any
 }
 
 // Keys of the words of a keeper's configuration.
@@ -24,6 +28,16 @@ const (
 	keyIPv6     = "ipv6"
 	keyResolver = "resolver"
 	keyNamed    = "named"
+
+	keyConnections = "connections"
+	keyBandwidth   = "bandwidth"
+)
+
+// Bounds of caps. Less bandwidth than the least holds up a single packet for seconds.
+const (
+	MaxConnections = 1 << 20
+	LeastBandwidth = 16 << 10
+	MaxBandwidth   = 1 << 40
 )
 
 // Words is the configuration as the keeper's flags have it, but for Run.
@@ -42,7 +56,22 @@ func (c *Config) Words() (words []string) {
 	for _, r := range c.Named {
 		words = append(words, keyNamed+"="+r.String())
 	}
+	if c.Connections > 0 {
+		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
+	}
+	if c.Bandwidth > 0 {
+		words = append(words, keyBandwidth+"="+strconv.FormatUint(c.Bandwidth, 10))
+	}
 	return words
+}
+
+// number reads one from least to most.
+func number(text string, least, most uint64) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, &Refusal{Part: "number", Value: text, Allowed: fmt.Sprintf("%d to %d", least, most)}
+	}
+	return n, nil
 }
 
 // ParseConfig reads Words.
@@ -64,6 +93,12 @@ func ParseConfig(run string, words []string) (Config, error) {
 			var r Rule
 			r, err = Parse(value)
 			c.Named = append(c.Named, r)
+		case keyConnections:
+			var n uint64
+			n, err = number(value, 1, MaxConnections)
+			c.Connections = int(n)
+		case keyBandwidth:
+			c.Bandwidth, err = number(value, LeastBandwidth, MaxBandwidth)
 		default:
 			err = errors.New("unknown")
 		}

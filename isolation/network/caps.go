@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// crowdedChain refuses what would be one connection too many. It counts as refused, and no destination is to blame.
+const crowdedChain = "crowded"
+
+// crowded makes the chain of that name, where there is a cap.
+func (w *writer) crowded(most int) {
+	if most == 0 {
+		return
+	}
+	w.at = w.c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
+	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
+	w.refuse()
+}
+
+// most leads what begins one connection too many to the chain of crowded. Those that have ended are not counted by the
+// kernel, nor those of UDP that nothing was heard of for a while.
+func (w *writer) most(most int) {
+	if most > 0 {
+		w.rule(beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+	}
+}
+
+// beginnings are the first packets of connections.
+func beginnings() []expr.Any {
+	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW)
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// over is one connection more than most.
+func over(most int) []expr.Any {
+	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
+}
+
+// tryCap sees whether the kernel can count connections, in a table that is there.
+func (h *Host) tryCap(c *nftables.Conn, table string) error {
+	if h.cfg.Connections == 0 {
+		return nil
+	}
+	w := &writer{c: c, table: &nftables.Table{Name: table, Family: tableFamily}}
+	w.at = c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
+	w.rule(beginnings(), over(h.cfg.Connections), drop())
+	return lackingCaps("connections", "connlimit of nf_tables", c.Flush())
+}
+
+// lackingCaps names what a cap needs, with the key of box.toml that can do without.
+func lackingCaps(key, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return lacking(what+" (network."+key+" = 0 does without)", err)
+}
+
+// Bounds of the queue in front of a capped link, in bytes.
+const (
+	leastBurst = 64 << 10 // the largest packet before it is cut for the link
+	burstShare = 20       // what may go at once is a twentieth of a second's
+	queueShare = 4        // and what may wait a quarter
+)
+
+// slow caps what an end of a link sends, in bytes a second. Who sends more waits, and then loses packets.
+func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
+	if rate == 0 {
+		return nil
+	}
+	burst := max(leastBurst, rate/burstShare)
+	qdisc := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate, Buffer: netlink.Xmittime(rate, uint32(min(burst, math.MaxUint32))),
+		Limit: uint32(min(burst+max(leastBurst, rate/queueShare), math.MaxUint32)),
+	}
+	if err := at.QdiscReplace(qdisc); err != nil {
+		return lackingCaps("bandwidth", "sch_tbf", fmt.Errorf("bandwidth: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+const (
+	echoed    = 384 << 10 // bytes that an echo takes before it gives them back
+	bandwidth = 128 << 10 // of a box, in a second
+)
+
+// newEcho serves in the network of all others: it takes so many bytes of each caller, and then gives as many back. It
+// says how long the first took.
+func newEcho(t *testing.T, w *world) <-chan time.Duration {
+	t.Helper()
+	took := make(chan time.Duration, 16)
+	ready := make(chan error, 1)
+	var l net.Listener
+	go func() { // its thread ends with it
+		runtime.LockOSThread()
+		err := unix.Setns(w.there, unix.CLONE_NEWNET)
+		if err == nil {
+			l, err = new(net.ListenConfig).Listen(context.Background(), "tcp4", public4+":7777")
+		}
+		ready <- err
+	}()
+	must(t, <-ready)
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			begun := time.Now()
+			if n, _ := io.CopyN(io.Discard, c, echoed); n == echoed {
+				took <- time.Since(begun)
+				_, _ = io.CopyN(c, zeros{}, echoed)
+			}
+			c.Close()
+		}
+	}()
+	return took
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// A box has no more connections than its keeper lets it have, and as many again when some have ended; another has its
+// own.
+func TestABoxHasSoManyConnections(t *testing.T) {
+	newWorld(t)
+	d := boxtest.Start(t, configuration+"connections = 5\n")
+	create(t, d, egress("one"))
+	create(t, d, egress("two"))
+	const some = `n=0; for f in {30..%d}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
+	if got := in(t, d, "one", fmt.Sprintf(some, 39)); got != "5\n" {
+		t.Errorf("connections of a box: %q", got)
+	}
+	if got := in(t, d, "two", fmt.Sprintf(some, 34)); got != "5\n" {
+		t.Errorf("connections of another: %q", got)
+	}
+	boxtest.Eventually(t, "those that have ended are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 34)) == "5\n" })
+	// Neither by other rules, nor by attempts that were refused.
+	_, err := d.Change(t.Context(), "one", &api.SessionChange{NetworkRules: []string{public4 + "/32 tcp 80"}})
+	must(t, err)
+	in(t, d, "one", `for p in {1..50}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
+	boxtest.Eventually(t, "refused attempts are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 39)) == "5\n" })
+}
+
+// A box sends and receives no faster than its keeper lets it. Slower is no failure.
+func TestABoxHasSoMuchBandwidth(t *testing.T) {
+	w := newWorld(t)
+	sent := newEcho(t, w)
+	d := boxtest.Start(t, configuration+fmt.Sprintf("bandwidth = %q\n", quantity.Size(bandwidth)))
+	create(t, d, egress("one"))
+	begun := time.Now()
+	r, err := d.Exec(t.Context(), "one", &api.ExecRequest{
+		Argv:    []string{"bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/7777 && head -c %d /dev/zero >&3 && head -c %d <&3 | wc -c", public4, echoed, echoed)},
+		Timeout: new(quantity.Duration(2 * time.Minute)),
+	})
+	must(t, err)
+	all := time.Since(begun)
+	if strings.TrimSpace(r.Stdout) != fmt.Sprint(echoed) {
+		t.Fatalf("%q %q", r.Stdout, r.Stderr)
+	}
+	up := <-sent
+	const least = time.Second * (echoed - 128<<10) / bandwidth // but for what may go at once
+	if up < least || all-up < least {
+		t.Errorf("it has sent for %v and received for %v: at least %v each", up, all-up, least)
+	}
+}

@@ -34,6 +34,15 @@ func (w *writer) most(most int) {
 	}
 }
 
+// forgetLoopback keeps connections within the box out of what the kernel remembers, which no cap of ours counts and no
+// limit of the box's memory has.
+func (w *writer) forgetLoopback() {
+	w.chain("loopback-out", nftables.ChainHookOutput, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
+	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), []expr.Any{&expr.Notrack{}})
+	w.chain("loopback-in", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
+	w.rule(exactly(expr.MetaKeyIIFNAME, "lo"), []expr.Any{&expr.Notrack{}})
+}
+
 // beginnings are the first packets of connections.
 func beginnings() []expr.Any {
 	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW)

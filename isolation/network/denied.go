@@ -4,7 +4,6 @@ package network
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -77,14 +76,12 @@ func denied(space *os.File) (packets uint64, words []string, err error) {
 		return 0, nil, lacking("nf_tables", err)
 	}
 	t := &nftables.Table{Name: boxTable, Family: tableFamily}
-	if packets, err = refused(c, t); err != nil {
+	packets, known, err := refused(c, t)
+	if err != nil || !known {
 		return 0, nil, err
 	}
 	for _, four := range []bool{true, false} {
 		list, err := c.GetSetElements(deniedSet(t, four))
-		if errors.Is(err, unix.ENOENT) { // a keeper of before has made the table
-			continue
-		}
 		if err != nil {
 			return 0, nil, fmt.Errorf("refusals: %w", err)
 		}
@@ -97,19 +94,19 @@ func denied(space *os.File) (packets uint64, words []string, err error) {
 	return packets, words, nil
 }
 
-// refused is how many packets a box was refused.
-func refused(c *nftables.Conn, t *nftables.Table) (uint64, error) {
-	o, err := c.GetObject(&nftables.CounterObj{Table: t, Name: refusedPackets})
-	if errors.Is(err, unix.ENOENT) { // a keeper of before has made the table, or there is none yet
-		return 0, nil
-	}
+// refused is how many packets a box was refused. known is false of a table that counts none, as a keeper of before has
+// made it, and where there is no table. They are listed: the library's errors do not say what one that is missing is.
+func refused(c *nftables.Conn, t *nftables.Table) (packets uint64, known bool, err error) {
+	list, err := c.GetObjects(t)
 	if err != nil {
-		return 0, fmt.Errorf("refusals: %w", err)
+		return 0, false, fmt.Errorf("refusals: %w", err)
 	}
-	if n, ok := o.(*nftables.CounterObj); ok {
-		return n.Packets, nil
+	for _, o := range list {
+		if n, ok := o.(*nftables.CounterObj); ok && n.Name == refusedPackets {
+			return n.Packets, true, nil
+		}
 	}
-	return 0, nil
+	return 0, false, nil
 }
 
 // destinationOf is the word of an element. Its parts are each at the beginning of a register.

@@ -156,7 +156,7 @@ func (h *Host) writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Add
 	}
 	var before uint64
 	if again {
-		if before, err = refused(c, &nftables.Table{Name: boxTable, Family: tableFamily}); err != nil {
+		if before, _, err = refused(c, &nftables.Table{Name: boxTable, Family: tableFamily}); err != nil {
 			return err
 		}
 	}
@@ -166,6 +166,9 @@ func (h *Host) writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Add
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}
 	w := &writer{c: c, table: t}
+	if h.cfg.Connections > 0 || as != 0 {
+		w.forgetLoopback()
+	}
 	w.refusals(before, h.cfg.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())

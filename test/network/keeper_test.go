@@ -4,6 +4,7 @@ package network_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -37,7 +39,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		_ = box.Process.Kill()
 		_ = box.Wait()
 	}()
-	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
+	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Connections: 100}, log.New(io.Discard, "", 0))
 	defer h.Close()
 	alive := func() bool { return true }
 	_, err := h.Attach("key", box.Process.Pid, alive, []string{rule.Egress, public4 + "/32 tcp 80"})
@@ -124,10 +126,58 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		c.Close()
 		t.Error("a pin outlives a change of rules")
 	}
+	// A table that another keeper has made counts nothing, and is replaced all the same.
+	c, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())))
+	must(t, err)
+	c.FlushRuleset()
+	must(t, c.Flush())
+	if said := do(network.WordDenied); len(said) != 1 || said[0] != "0" {
+		t.Errorf("without a table: %q", said)
+	}
+	do(network.WordRules, other4+"/32 tcp 80")
+	if c, err := dial(public4 + ":443"); err == nil {
+		c.Close()
+		t.Error("a table that was replaced lets through")
+	}
+	if n := remembered(t, space); n > 100 {
+		t.Errorf("the kernel remembers %d connections within a box", n)
+	}
 	if _, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordRules, cloud4 + "/32 tcp 80"}); err == nil {
 		t.Error("the metadata service can be named where no profile does")
 	}
 	if _, _, err := h.Do("key", unix.Gettid(), alive, []string{network.WordRules}); err == nil {
 		t.Error("the host's own network is taken for a box's")
 	}
+}
+
+// remembered is how many more connections the kernel remembers of a box when it has sent to hundreds of ports of its own.
+func remembered(t *testing.T, space *os.File) (more int) {
+	t.Helper()
+	done := make(chan error)
+	go func() { // the thread stays there, and ends
+		runtime.LockOSThread()
+		err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET)
+		before, err2 := known()
+		for port := 20000; port < 20300 && err == nil; port++ {
+			var c net.Conn
+			if c, err = new(net.Dialer).DialContext(context.Background(), "udp4", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+				_, _ = c.Write([]byte("x"))
+				c.Close()
+			}
+		}
+		after, err3 := known()
+		more = after - before
+		done <- errors.Join(err, err2, err3)
+	}()
+	must(t, <-done)
+	return more
+}
+
+// known is how many connections the kernel remembers of the network of the thread.
+func known() (int, error) {
+	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
 }

@@ -254,6 +254,27 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// Ids in calls that are refused may have any length. A record with them has its place, and few others lose theirs.
+func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, _, _ := open(t, dir, DefaultConfig())
+	long, most := strings.Repeat("\x00", chain.MaxLine), strings.Repeat("i", 256)
+	l.Append(&Record{Kind: KindCall, Session: long, Owner: long, Process: long, What: &What{Profile: long}})
+	l.Append(&Record{Kind: KindCall, Session: most})
+	list := last(t, l, 2)
+	if len(list) != 2 || list[0].Session != long[:256]+"…" || list[1].Session != most {
+		t.Fatalf("%d records", len(list))
+	}
+	l.Close()
+	if r := inOrder(t, dir, nil); r.Records != 3 || r.Lost != 0 {
+		t.Errorf("%+v", r)
+	}
+	if info, err := os.Stat(filepath.Join(dir, DirName, chain.FileName(1))); err != nil || info.Size() > 16<<10 {
+		t.Errorf("the file has %v, %v", info, err)
+	}
+}
+
 func TestArgvIsWhatTheConfigurationSays(t *testing.T) {
 	t.Parallel()
 	long := slices.Repeat([]string{strings.Repeat("\x00", 200)}, 2000)

@@ -117,7 +117,9 @@ const (
 // shaped is the record as the configuration wants it, within its bounds.
 func (c *Config) shaped(r *Record) *Record {
 	copied := *r
-	copied.Detail = cut(r.Detail)
+	for _, text := range []*string{&copied.Detail, &copied.Session, &copied.Owner, &copied.Process} {
+		*text = cut(*text) // of a call that was refused they are whatever its caller has sent
+	}
 	if r.What == nil {
 		return &copied
 	}
@@ -135,7 +137,7 @@ func (l *Log) Shape(w *What) *What {
 
 func (c *Config) shape(asked *What) *What {
 	w := *asked
-	w.Env, w.Mounts, w.Changes = names(w.Env), names(w.Mounts), names(w.Changes)
+	w.Env, w.Mounts, w.Changes, w.Profile = names(w.Env), names(w.Mounts), names(w.Changes), cut(w.Profile)
 	if len(w.Argv) > 0 { // or that has been done
 		w.Argc = len(w.Argv)
 		total := 0

@@ -22,6 +22,9 @@ import (
 // MaxDetail is how much of a detail is kept, in bytes.
 const MaxDetail = 1024
 
+// maxName is how much of an id is kept, in bytes; none that there is is longer.
+const maxName = 256
+
 // Event is one thing that has happened. What is empty does not apply.
 type Event struct {
 	Seq       uint64 // from 1 on, one more for each; set by Add
@@ -99,7 +102,10 @@ func (l *Log) Add(ctx context.Context, e Event) {
 	if l == nil {
 		return
 	}
-	e.Request, e.Detail = trace.Of(ctx), shorten(e.Detail)
+	e.Request, e.Detail = trace.Of(ctx), shorten(e.Detail, MaxDetail)
+	for _, name := range []*string{&e.Session, &e.Process, &e.Exec, &e.Profile} {
+		*name = shorten(*name, maxName) // of a call that was denied they are whatever its caller has sent
+	}
 	if e.Principal == "" {
 		e.Principal = e.Request.Principal
 	}
@@ -123,11 +129,11 @@ func (l *Log) Add(ctx context.Context, e Event) {
 }
 
 // shorten keeps one long error from being the whole log.
-func shorten(s string) string {
-	if len(s) <= MaxDetail {
+func shorten(s string, most int) string {
+	if len(s) <= most {
 		return strings.ToValidUTF8(s, "�")
 	}
-	n := MaxDetail
+	n := most
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}

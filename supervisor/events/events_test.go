@@ -55,6 +55,24 @@ func TestAReaderGoesOnWhereItStopped(t *testing.T) {
 	}
 }
 
+// What was denied has ids that its caller has made up, of any length: eight thousand of them are not to fill the memory.
+func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
+	t.Parallel()
+	l := events.New(8)
+	long, most := strings.Repeat("é", 20000), strings.Repeat("i", 256)
+	l.Add(t.Context(), events.Event{Type: events.Denied, Session: long, Process: long, Exec: long, Profile: long, Detail: long})
+	l.Add(t.Context(), events.Event{Type: events.Denied, Session: most, Process: most})
+	b, _ := l.Read(l.Start(), all)
+	for _, text := range []string{b.Events[0].Session, b.Events[0].Process, b.Events[0].Exec, b.Events[0].Profile} {
+		if len(text) > 300 || !strings.HasPrefix(long, strings.TrimSuffix(text, "…")) {
+			t.Errorf("%d bytes are kept: %.50q", len(text), text)
+		}
+	}
+	if e := b.Events[1]; e.Session != most || e.Process != most {
+		t.Errorf("ids that there are: %+v", e)
+	}
+}
+
 func TestALateReaderIsToldWhatItMissed(t *testing.T) {
 	t.Parallel()
 	l := events.New(4)

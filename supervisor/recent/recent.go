@@ -32,6 +32,7 @@ const (
 	maxEach       = 64 // of each principal, and of boxd itself
 	maxPrincipals = 64
 	maxText       = 1024 // bytes of a detail
+	maxID         = 256  // bytes of the id of a session, which may be one that nobody can have
 )
 
 // List is the last errors. A nil List takes them and keeps none.
@@ -49,9 +50,7 @@ func (l *List) Add(ctx context.Context, e Error) {
 		return
 	}
 	e.Time, e.Request = time.Now(), trace.Of(ctx)
-	if len(e.Detail) > maxText {
-		e.Detail = strings.ToValidUTF8(e.Detail[:maxText], "") + "…"
-	}
+	e.Detail, e.Session = cut(e.Detail, maxText), cut(e.Session, maxID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row, known := l.rows[e.Principal]
@@ -62,6 +61,14 @@ func (l *List) Add(ctx context.Context, e Error) {
 		row = row[:copy(row, row[1:])]
 	}
 	l.rows[e.Principal] = append(row, e)
+}
+
+// cut keeps so many bytes of a text, and does not hold on to the rest.
+func cut(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }
 
 // forgetLocked drops whose last error is the longest ago.

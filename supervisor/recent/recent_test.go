@@ -40,10 +40,10 @@ func TestManyPrincipalsAreBounded(t *testing.T) {
 	l := recent.New()
 	l.Add(t.Context(), recent.Error{Detail: "of boxd itself"})
 	for i := range 1000 {
-		l.Add(t.Context(), recent.Error{Principal: fmt.Sprint("uid:", i), Detail: strings.Repeat("é", 5000)})
+		l.Add(t.Context(), recent.Error{Principal: fmt.Sprint("uid:", i), Detail: strings.Repeat("é", 5000), Session: strings.Repeat("é", 5000)})
 	}
 	all := l.Of("", true)
-	if len(all) != 64 || all[0].Detail != "of boxd itself" || all[63].Principal != "uid:999" || len(all[63].Detail) > 1100 {
+	if len(all) != 64 || all[0].Detail != "of boxd itself" || all[63].Principal != "uid:999" || len(all[63].Detail) > 1100 || len(all[63].Session) > 300 {
 		t.Errorf("%d are kept, the first %+v", len(all), all[0])
 	}
 }

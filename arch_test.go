@@ -194,7 +194,7 @@ func mayImport() map[string]string {
 		"cmd/boxctl/config":  "cmd/boxctl/ctl relay/api relay/client/show",
 		"cmd/boxctl/seeing":  "cmd/boxctl/ctl internal/chain relay/api relay/client",
 		"cmd/boxctl/life":    "cmd/boxctl/ctl relay/api relay/client/show",
-		"cmd/boxctl/skills":  "cmd/boxctl/ctl internal/quantity internal/tarball relay/api relay/client/skills",
+		"cmd/boxctl/skills":  "cmd/boxctl/ctl internal/quantity internal/tarball relay/api relay/client/show relay/client/skills",
 		"cmd/boxctl/images":  "cmd/boxctl/ctl cmd/boxctl/images/pull internal/quantity internal/tarball internal/tty relay/api relay/client/images",
 		// what a registry says is parsed here, and not where images are kept
 		"cmd/boxctl/images/pull": "",

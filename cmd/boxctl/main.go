@@ -138,9 +138,9 @@ func (a *app) report(err error) int {
 	if errors.Is(err, client.ErrDetached) {
 		return 0 // and all has been said
 	}
-	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nboxctl: "))
+	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(show.Plain(err.Error()), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(a.Stderr, "hint: %s\n", hint)
+		fmt.Fprintf(a.Stderr, "hint: %s\n", show.Plain(hint))
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
 		fmt.Fprintf(a.Stderr, "rule: %s\n", show.Denial(e.Denial))

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tarball"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/show"
 	"github.com/boxd-dev/boxd/relay/client/skills"
 )
 
@@ -114,12 +115,12 @@ func (s commands) look(cmd *cobra.Command, i *skills.Import) error {
 		err = s.PrintJSON(api.SkillCandidates{Candidates: list})
 	} else {
 		for _, x := range list {
-			fmt.Fprintf(s.Stdout, "%s: %s, %v in %d entries, %s\n", x.Path, x.Skill.Name, quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
+			fmt.Fprintf(s.Stdout, "%s: %s, %v in %d entries, %s\n", show.Printable(x.Path), show.Printable(x.Skill.Name), quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
 			for _, p := range x.Problems {
-				fmt.Fprintf(s.Stdout, "  wrong: %s\n", strings.TrimPrefix(p.Key+": "+p.Text, ": "))
+				fmt.Fprintf(s.Stdout, "  wrong: %s\n", show.Plain(strings.TrimPrefix(p.Key+": "+p.Text, ": ")))
 			}
 			for _, a := range x.Skill.Advice {
-				fmt.Fprintf(s.Stdout, "  advice: %s\n", a)
+				fmt.Fprintf(s.Stdout, "  advice: %s\n", show.Plain(a))
 			}
 		}
 	}

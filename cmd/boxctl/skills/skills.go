@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/show"
 	"github.com/boxd-dev/boxd/relay/client/skills"
 )
 
@@ -49,17 +50,17 @@ func (s commands) list() *cobra.Command {
 			fmt.Fprintln(w, "NAME\tFILES\tSIZE\tDESCRIPTION")
 			for i := range list {
 				k := &list[i]
-				fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", k.Name, k.Entries, quantity.Size(k.Bytes), line(k.Description))
+				fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", show.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), line(k.Description))
 			}
 			return w.Flush()
 		},
 	}
 }
 
-// line is the beginning of a text, as one line.
+// line is the beginning of a text, as one line. What is in a skill strangers have written.
 func line(text string) string {
 	const most = 72
-	r := []rune(strings.Join(strings.Fields(text), " "))
+	r := []rune(show.Plain(strings.Join(strings.Fields(text), " ")))
 	if len(r) > most {
 		return string(r[:most-1]) + "…"
 	}
@@ -79,7 +80,7 @@ func (s commands) show() *cobra.Command {
 			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
 			row := func(name, text string) {
 				if text != "" {
-					fmt.Fprintf(w, "%s\t%s\n", name, text)
+					fmt.Fprintf(w, "%s\t%s\n", name, show.Plain(text))
 				}
 			}
 			row("name", k.Name)
@@ -95,7 +96,7 @@ func (s commands) show() *cobra.Command {
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(s.Stdout, "\n%s", k.Instructions)
+			_, err = fmt.Fprintf(s.Stdout, "\n%s", show.Plain(k.Instructions))
 			return err
 		},
 	}
@@ -247,7 +248,7 @@ func (s commands) files() *cobra.Command {
 				if e.Executable {
 					kind = "program"
 				}
-				fmt.Fprintf(w, "%s\t%d\t %s\n", kind, e.Size, e.Path)
+				fmt.Fprintf(w, "%s\t%d\t %s\n", kind, e.Size, show.Printable(e.Path))
 			}
 			return w.Flush()
 		},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Printable shows an id without letting it speak to the terminal.
@@ -15,6 +16,16 @@ func Printable(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// Plain shows a text of several lines without letting it speak to the terminal.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\r\n", "\n"))
 }
 
 // Roughly is a duration as people say it: its largest unit alone.

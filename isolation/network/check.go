@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -15,12 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
 // uplink is how the host reaches others.
 type uplink struct {
 	mtu int
 	six bool // IPv6 too
+	// near are networks of neighbours of the host whose addresses are public ones.
+	near []netip.Prefix
 }
 
 // ethernet is the usual size of a packet, in bytes.
@@ -43,6 +47,7 @@ func (h *Host) uplink() (*uplink, error) {
 			if err := h.free(&list[i]); err != nil {
 				return nil, err
 			}
+			up.near = append(up.near, near(&list[i])...)
 			if !isDefault(&list[i]) {
 				continue
 			}
@@ -103,6 +108,31 @@ func (h *Host) free(r *netlink.Route) error {
 		}
 	}
 	return nil
+}
+
+// near is what a route leads to where that is on one of the host's links, by an address that the host has or by the
+// word of a router. What is blocked in any case is left out.
+func near(r *netlink.Route) []netip.Prefix {
+	to, ok := prefixOf(r.Dst)
+	if !ok || to.Bits() == 0 || r.Gw != nil || r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA || r.Type != unix.RTN_UNICAST ||
+		slices.ContainsFunc(rule.Blocked(), func(b netip.Prefix) bool { return rule.Within(to, b) }) {
+		return nil
+	}
+	return []netip.Prefix{to}
+}
+
+// neighbours are all networks that are near.
+func neighbours() (found []netip.Prefix, err error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := routes(family)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			found = append(found, near(&list[i])...)
+		}
+	}
+	return found, nil
 }
 
 func isDefault(r *netlink.Route) bool {

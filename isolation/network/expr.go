@@ -4,8 +4,10 @@ package network
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -22,10 +24,19 @@ const (
 	destinationPort       = 2
 )
 
-// buffer is the room for answers of the kernel, in bytes.
+// buffer is the room for one transaction, and as much for the answers to it, in bytes.
 const buffer = 4 << 20
 
-func largeBuffer(c *netlink.Conn) error { return c.SetReadBuffer(buffer) }
+// answerPatience is how long the kernel may take for a transaction.
+const answerPatience = 20 * time.Second
+
+// prepare makes room for many messages: without it they are refused, or the answers are lost and what was done is not
+// known. The library waits for an answer to each message, and a kernel without nf_tables has one for all of them.
+func prepare(patience time.Duration) func(*netlink.Conn) error {
+	return func(c *netlink.Conn) error {
+		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer), c.SetDeadline(time.Now().Add(patience)))
+	}
+}
 
 // writer adds to a table. Nothing happens before the flush.
 type writer struct {

@@ -44,6 +44,10 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if err != nil {
 		return "", err
 	}
+	up, err := h.uplink()
+	if err != nil {
+		return "", err
+	}
 	space, err := h.namespace(pid, alive)
 	if err != nil {
 		return "", err
@@ -51,10 +55,9 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	defer space.Close()
 	written := make(chan error, 1)
 	go func() { // beside the link, which it does not need; waited for below
-		written <- h.writeBoxTable(int(space.Fd()), rules, h.resolvers(true), as, false)
+		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
 	}()
-	up, err := h.join(key, space)
-	if err = errors.Join(err, <-written); err != nil {
+	if err = errors.Join(h.join(key, space, up), <-written); err != nil {
 		h.Remove(key)
 		return "", err
 	}
@@ -65,22 +68,19 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 }
 
 // join makes the link of a box. What is made of it when that fails is for Remove.
-func (h *Host) join(key string, space *os.File) (*uplink, error) {
-	up, err := h.uplink()
-	if err != nil {
-		return nil, err
-	}
+func (h *Host) join(key string, space *os.File, up *uplink) error {
 	if err := h.ensure(); err != nil {
-		return nil, err
+		return err
 	}
-	l := &Link{host: h, key: key}
-	if l.pair, err = h.take(); err != nil {
-		return nil, err
+	n, err := h.take()
+	if err != nil {
+		return err
 	}
+	l := &Link{host: h, key: key, pair: n}
 	h.mu.Lock()
 	h.links[key] = l
 	h.mu.Unlock()
-	return up, l.build(space, up)
+	return l.build(space, up)
 }
 
 // namespace opens the network of a box. The host's own is none: what is written there would be for all.
@@ -246,7 +246,35 @@ func (h *Host) Remove(key string) {
 		h.log.Printf("box %s: %v", key, err) // and it keeps its addresses
 		return
 	}
+	own := h.addresses(l.pair, true, false)
+	h.forgetFlows(func(a netip.Addr) bool { return slices.Contains(own, a) })
 	h.release(l.pair)
+}
+
+// forgetFlows has the host forget connections that were begun from these addresses of boxes that are gone: what others
+// send to them still would reach the next box there.
+func (h *Host) forgetFlows(of func(netip.Addr) bool) {
+	for family, block := range map[netlink.InetFamily]netip.Prefix{unix.AF_INET: h.cfg.Block4, unix.AF_INET6: h.cfg.Block6} {
+		if !block.IsValid() {
+			continue
+		}
+		var err error = netlink.ErrDumpInterrupted
+		for tries := 0; tries < 5 && errors.Is(err, netlink.ErrDumpInterrupted); tries++ {
+			_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, flowsFrom(of))
+		}
+		if err != nil {
+			h.log.Printf("connections of boxes that are gone: %v", err)
+		}
+	}
+}
+
+// flowsFrom are connections that were begun from some addresses.
+type flowsFrom func(netip.Addr) bool
+
+// MatchConntrackFlow is netlink.CustomConntrackFilter.
+func (of flowsFrom) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	a, ok := netip.AddrFromSlice(flow.Forward.SrcIP)
+	return ok && of(a.Unmap())
 }
 
 func removeLink(name string) error {
@@ -334,8 +362,12 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 	if err != nil {
 		return nil, nil, err
 	}
+	near, err := neighbours()
+	if err != nil {
+		return nil, nil, err
+	}
 	resolvers := h.resolvers(six)
-	if err := h.writeBoxTable(int(space.Fd()), rules, resolvers, as, true); err != nil {
+	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near), resolvers, as, true); err != nil {
 		return nil, nil, err
 	}
 	if as != 0 {

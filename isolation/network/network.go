@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"strconv"
@@ -34,14 +35,15 @@ type Host struct {
 	stop chan struct{}
 	done sync.WaitGroup
 
-	tabling sync.Mutex   // held while the host's table is made
-	made    bool         // it has been, by this process
-	known   []netip.Addr // name servers that it lets boxes reach
+	watching sync.Once
+	tabling  sync.Mutex   // held while the host's table is made
+	made     bool         // it has been, by this process
+	known    []netip.Addr // name servers that it lets boxes reach
 
 	mu    sync.Mutex // guards the fields below
 	links map[string]*Link
 	used  map[uint32]bool // pairs of addresses
-	next  uint32          // the pair that is tried first: one is used again as late as can be
+	next  uint32          // the pair that is tried first: one is used again as late as can be. The first is any, since nobody knows what the last keeper had
 }
 
 // prefix is what the names of all keepers' links begin with.
@@ -56,7 +58,7 @@ const (
 
 // New returns the part of a keeper's. The network of its thread is the host's.
 func New(cfg rule.Config, l *log.Logger) *Host {
-	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}}
+	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
 	if err := unix.Stat("/proc/thread-self/ns/net", &h.own); err != nil {
 		l.Printf("network: boxes can have none: %v", err)
 	}
@@ -104,8 +106,8 @@ func (h *Host) take() (uint32, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for range pairs {
-		n := h.next
-		h.next = (h.next + 1) % pairs
+		n := h.next % pairs
+		h.next = n + 1
 		if !h.used[n] {
 			h.used[n] = true
 			return n, nil

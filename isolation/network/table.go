@@ -17,10 +17,9 @@ import (
 // tableFamily has both families of addresses.
 const tableFamily = nftables.TableFamilyINet
 
-// connect opens a transaction. Its buffer has room for the answers to many messages: without it they are lost, and
-// what was done is not known.
+// connect opens a transaction.
 func connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
-	return nftables.New(append(options, nftables.WithSockOptions(largeBuffer))...)
+	return nftables.New(append(options, nftables.WithSockOptions(prepare(answerPatience)))...)
 }
 
 // ensure makes the host's table, unless it is there and of this keeper.
@@ -35,9 +34,7 @@ func (h *Host) ensure() error {
 	if h.made && slices.Equal(h.known, servers) && h.hasTable(c) {
 		return nil
 	}
-	if !h.made {
-		h.done.Go(h.watch)
-	}
+	h.watching.Do(func() { h.done.Go(h.watch) })
 	if err := h.writeTable(c, h.table()); err != nil {
 		return err
 	}
@@ -144,12 +141,30 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 // early is before the tables of others, so that what is refused is refused by name.
 func early() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
 
+// ordered are the rules of a box: those about what is refused otherwise come first.
+type ordered struct {
+	first, others []rule.Rule
+	near          []netip.Prefix // refused between them: neighbours of the host, which no rule for everybody is about
+}
+
+func inOrder(rules []rule.Rule, near []netip.Prefix) ordered {
+	o := ordered{near: near}
+	for _, r := range rules {
+		if r.Named() || slices.ContainsFunc(near, func(p netip.Prefix) bool { return rule.Within(r.To, p) }) {
+			o.first = append(o.first, r)
+		} else {
+			o.others = append(o.others, r)
+		}
+	}
+	return o
+}
+
 // boxTable is the name of the table in a box's network.
 const boxTable = "boxd"
 
 // writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
 // through for a moment. again says that there may be one, whose count of refusals goes on.
-func (h *Host) writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Addr, as asking, again bool) error {
+func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, as asking, again bool) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -183,18 +198,17 @@ func (h *Host) writeBoxTable(space int, rules []rule.Rule, resolvers []netip.Add
 			w.rule(destination(netip.PrefixFrom(a, a.BitLen())), transport(p), ports(rule.Ports{First: 53, Last: 53}), accept())
 		}
 	}
-	for _, r := range rules {
-		if r.Named() {
-			w.allow(r)
-		}
+	for _, r := range rules.first {
+		w.allow(r)
 	}
 	for _, set := range w.blocked() {
 		w.refuse(set)
 	}
-	for _, r := range rules {
-		if !r.Named() {
-			w.allow(r)
-		}
+	for _, p := range rules.near {
+		w.refuse(destination(p))
+	}
+	for _, r := range rules.others {
+		w.allow(r)
 	}
 	w.pins(as)
 	w.refuse()

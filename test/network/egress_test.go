@@ -88,6 +88,8 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 		{"2852039166", 80},
 		{"0xa9fea9fe", 80},
 		{"0251.0376.0251.0376", 80},
+		{"45.33.0.1", 80}, // a neighbour, with an address of its own in public
+		{"2600:9999::1", 80},
 		{host4, 8080},
 		{host6, 8080},
 		{"10.231.64.0", 8080},
@@ -100,6 +102,13 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 			t.Errorf("%s port %d: %q", c.to, c.port, said)
 		}
 	}
+	create(t, d, egress("near", "45.33.0.1/32", "2600:9999::/64", "0.0.0.0/0"))
+	for _, to := range []string{"45.33.0.1", "2600:9999::1", public4} {
+		if said := reach(t, d, "near", to, 80); !strings.HasPrefix(said, "tcp ") {
+			t.Errorf("a neighbour that a rule is about: %s: %q", to, said)
+		}
+	}
+	must(t, d.Delete(t.Context(), "near"))
 	if said := in(t, d, "one", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); strings.HasPrefix(said, "udp") || said == "" {
 		t.Errorf("UDP that no rule lets through: %q", said)
 	}

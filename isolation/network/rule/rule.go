@@ -57,7 +57,7 @@ func New(cidr, protocol string, ports []string) (Rule, error) {
 	if r.To, err = Prefix(cidr); err != nil {
 		return r, err
 	}
-	if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return within(r.To, p) }) {
+	if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return Within(r.To, p) }) {
 		return r, &Refusal{"cidr", cidr, "addresses of other hosts: no loopback, multicast, broadcast or reserved range, and IPv4 in the form of IPv4"}
 	}
 	if !slices.Contains([]string{TCP, UDP, Any}, r.Protocol) {
@@ -163,7 +163,7 @@ func ParseAll(texts []string) ([]Rule, error) {
 
 // Within reports whether everything that r lets through, o does too.
 func (r Rule) Within(o Rule) bool {
-	if !within(r.To, o.To) || o.Protocol != Any && r.Protocol != o.Protocol {
+	if !Within(r.To, o.To) || o.Protocol != Any && r.Protocol != o.Protocol {
 		return false
 	}
 	return len(o.Ports) == 0 || len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(p Ports) bool {
@@ -173,11 +173,11 @@ func (r Rule) Within(o Rule) bool {
 
 // Named reports whether the rule is about addresses that are blocked unless they are named, as it does.
 func (r Rule) Named() bool {
-	return slices.ContainsFunc(Blocked(), func(p netip.Prefix) bool { return within(r.To, p) })
+	return slices.ContainsFunc(Blocked(), func(p netip.Prefix) bool { return Within(r.To, p) })
 }
 
-// within reports whether the prefix p is o or a part of it.
-func within(p, o netip.Prefix) bool {
+// Within reports whether the prefix p is o or a part of it.
+func Within(p, o netip.Prefix) bool {
 	return p.Addr().Is4() == o.Addr().Is4() && p.Bits() >= o.Bits() && o.Contains(p.Addr())
 }
 

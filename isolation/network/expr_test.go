@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A kernel that does not answer each message, as one without nf_tables, is not waited for without end.
+func TestAnAnswerThatNeverComesIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := prepare(time.Millisecond)(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("an answer to nothing: %v", err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -27,6 +28,9 @@ type Link struct {
 	host *Host
 	key  string
 	pair uint32
+
+	pinning sync.Mutex // held while pins are made, or the table that has them
+	pinned  pinTable   // nil: the kernel knows
 }
 
 // Attach makes the link of a box in which no program runs yet, and returns the text of its resolv.conf(5). pid is its
@@ -76,7 +80,7 @@ func (h *Host) join(key string, space *os.File, up *uplink) error {
 	if err != nil {
 		return err
 	}
-	l := &Link{host: h, key: key, pair: n}
+	l := &Link{host: h, key: key, pair: n, pinned: pinTable{}}
 	h.mu.Lock()
 	h.links[key] = l
 	h.mu.Unlock()
@@ -351,7 +355,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 			}
 			pins = append(pins, p)
 		}
-		return nil, nil, pin(space, pins)
+		return nil, nil, l.pin(space, pins)
 	}
 	return nil, nil, unix.EINVAL
 }
@@ -367,6 +371,9 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 		return nil, nil, err
 	}
 	resolvers := h.resolvers(six)
+	l.pinning.Lock()
+	defer l.pinning.Unlock()
+	l.pinned = nil
 	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near), resolvers, as, true); err != nil {
 		return nil, nil, err
 	}

@@ -6,8 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,9 +23,10 @@ import (
 
 // Bounds of pins.
 const (
-	maxPins     = 1024      // in each set of a box
-	pinsAtOnce  = 256       // in one request; the library loses elements of larger messages
-	longestPin  = time.Hour // a name server may say more
+	maxPins     = 8192            // of a box; with 8 ports and addresses a name, a thousand names
+	pinSlack    = 5 * time.Second // for which one that is over is still known, since the kernel's clock is another
+	pinsAtOnce  = 256             // in one request; the library loses elements of larger messages
+	longestPin  = time.Hour       // a name server may say more
 	register2   = unix.NFT_REG32_01
 	register3   = unix.NFT_REG32_02
 	register2v6 = unix.NFT_REG32_04
@@ -35,8 +39,8 @@ func pinSet(t *nftables.Table, four bool) *nftables.Set {
 	if four {
 		name, kind = "pins4", nftables.TypeIPAddr
 	}
-	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService) // of three, it cannot fail
-	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, HasTimeout: true, Size: maxPins}
+	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService)                           // of three, it cannot fail
+	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, HasTimeout: true, Size: 2 * maxPins} // those that are over count for a while
 }
 
 // pins adds the sets, empty, and a rule for each that lets through what is in it.
@@ -99,35 +103,102 @@ func ParsePin(text string) (Pin, error) {
 	return p, nil
 }
 
-// pin adds pins to the table in a box's network; one that is there already begins anew.
-func pin(space *os.File, pins []Pin) error {
+// pin adds pins to the table in a box's network. One that is there already lasts as long as the longer of both: another
+// name may have led there. Where there are too many, those go that would be over first.
+func (l *Link) pin(space *os.File, pins []Pin) error {
+	l.pinning.Lock()
+	defer l.pinning.Unlock()
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
 	if err != nil {
 		return lacking("nf_tables", err)
 	}
 	t := &nftables.Table{Name: boxTable, Family: tableFamily}
-	for _, four := range []bool{true, false} {
-		set := pinSet(t, four)
-		var elements []nftables.SetElement
-		for _, p := range pins {
-			if p.Addr.Is4() == four {
-				elements = append(elements, nftables.SetElement{Key: p.key(), Timeout: p.For})
+	now := time.Now()
+	if l.pinned == nil {
+		if l.pinned, err = pinned(c, t, now); err != nil {
+			return err
+		}
+	}
+	gone := l.pinned.makeRoom(len(pins), now)
+	fresh, again := l.pinned.add(pins, now)
+	send := func(do func(*nftables.Set, []nftables.SetElement) error, list map[string]time.Duration) {
+		for _, four := range []bool{true, false} {
+			var elements []nftables.SetElement
+			for key, life := range list {
+				if (len(key) < net.IPv6len) == four {
+					elements = append(elements, nftables.SetElement{Key: []byte(key), Timeout: life})
+				}
 			}
-		}
-		if len(elements) == 0 {
-			continue
-		}
-		// Removing one that is not there is an error of the whole transaction: add, remove, add.
-		for _, do := range []func(*nftables.Set, []nftables.SetElement) error{c.SetAddElements, c.SetDeleteElements, c.SetAddElements} {
-			if err := do(set, elements); err != nil {
-				return err
+			if len(elements) > 0 {
+				err = errors.Join(err, do(pinSet(t, four), elements))
 			}
 		}
 	}
-	if err := c.Flush(); err != nil {
+	for _, list := range []map[string]time.Duration{gone, again} {
+		send(c.SetAddElements, list) // or one that is over already is an error of the whole transaction
+		send(c.SetDeleteElements, list)
+	}
+	send(c.SetAddElements, again)
+	send(c.SetAddElements, fresh)
+	if err == nil {
+		err = c.Flush()
+	}
+	if err != nil {
+		l.pinned = nil // the kernel knows
 		return fmt.Errorf("pins: %w", err)
 	}
 	return nil
+}
+
+// pinTable is until when pins last, by their keys.
+type pinTable map[string]time.Time
+
+// pinned reads the pins of a box from the kernel.
+func pinned(c *nftables.Conn, t *nftables.Table, now time.Time) (pinTable, error) {
+	known := pinTable{}
+	for _, four := range []bool{true, false} {
+		list, err := c.GetSetElements(pinSet(t, four))
+		if err != nil {
+			return nil, fmt.Errorf("pins: %w", err)
+		}
+		for _, e := range list {
+			known[string(e.Key)] = now.Add(e.Expires)
+		}
+	}
+	return known, nil
+}
+
+// add enters pins, and returns those that the kernel has to be told of: new ones, and longer ones.
+func (known pinTable) add(pins []Pin, now time.Time) (fresh, again map[string]time.Duration) {
+	fresh, again = map[string]time.Duration{}, map[string]time.Duration{}
+	for _, p := range pins {
+		key := string(p.key())
+		before, there := known[key]
+		switch _, isNew := fresh[key]; {
+		case there && !before.Before(now.Add(p.For)):
+			continue
+		case there && !isNew:
+			again[key] = p.For
+		default:
+			fresh[key] = p.For
+		}
+		known[key] = now.Add(p.For)
+	}
+	return fresh, again
+}
+
+// makeRoom forgets pins that were over long ago, and takes out as many as there would be too many with n more.
+func (known pinTable) makeRoom(n int, now time.Time) map[string]time.Duration {
+	maps.DeleteFunc(known, func(_ string, end time.Time) bool { return now.Sub(end) > pinSlack })
+	if len(known)+n <= maxPins {
+		return nil
+	}
+	gone := map[string]time.Duration{}
+	for _, key := range slices.SortedFunc(maps.Keys(known), func(a, b string) int { return known[a].Compare(known[b]) })[:len(known)+n-maxPins] {
+		gone[key] = longestPin
+		delete(known, key)
+	}
+	return gone
 }
 
 // key has each part at the beginning of a register.

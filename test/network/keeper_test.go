@@ -5,6 +5,7 @@ package network_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -84,7 +85,8 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		c.Close()
 		t.Error("a port that no rule has is reached")
 	}
-	do(network.WordPins, public4+" tcp 443 3600", other4+" tcp 443 1")
+	do(network.WordPins, public4+" tcp 443 3600")
+	do(network.WordPins, public4+" tcp 443 1", other4+" tcp 443 1")
 	if c, err := dial(public4 + ":443"); err != nil {
 		t.Errorf("a pin: %v", err)
 	} else {
@@ -97,6 +99,36 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		}
 		return err != nil
 	})
+	if c, err := dial(public4 + ":443"); err != nil {
+		t.Errorf("a pin is over with a shorter one of the same address: %v", err)
+	} else {
+		c.Close()
+	}
+	// The next keeper knows the pins from the kernel. Of more than there may be the last ones count.
+	next := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
+	defer next.Close()
+	next.Adopt([]string{"key"})
+	for i := range 40 {
+		words := []string{network.WordPins, public4 + " tcp 443 1"}
+		for j := range 250 {
+			words = append(words, fmt.Sprintf("13.%d.0.%d tcp 443 600", i, j))
+		}
+		_, _, err := next.Do("key", box.Process.Pid, alive, words)
+		must(t, err)
+	}
+	_, _, err = next.Do("key", box.Process.Pid, alive, []string{network.WordPins, other4 + " tcp 22 1", other4 + " tcp 443 1"})
+	must(t, err)
+	for _, again := range []string{" tcp 443 600", " tcp 443 1"} {
+		_, _, err = next.Do("key", box.Process.Pid, alive, []string{network.WordPins, other4 + again})
+		must(t, err)
+	}
+	for _, to := range []string{public4, other4} {
+		if c, err := dial(to + ":443"); err != nil {
+			t.Errorf("%s after many pins: %v", to, err)
+		} else {
+			c.Close()
+		}
+	}
 	for _, bad := range []string{"169.254.169.254 tcp 80 10", "10.99.0.1 tcp 80 10", public4 + " any 80 10", public4 + " tcp 80-81 10", public4 + " tcp 80 0", public4 + " tcp 80 1e3", "::ffff:11.22.33.44 tcp 80 10"} {
 		if _, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordPins, bad}); err == nil {
 			t.Errorf("pin %q is taken", bad)

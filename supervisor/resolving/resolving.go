@@ -66,6 +66,8 @@ type Desk struct {
 type entry struct {
 	Box
 	at      *fdpass.Conn              // by which it was handed in; nil: by none
+	since   time.Time                 // when that was
+	pause   time.Duration             // before it is handed in once more, where the program gives it back
 	led     map[netip.Addr]names.Name // which name has led to an address
 	pinning sync.RWMutex              // held for reading while a pin of it is checked and made
 }
@@ -139,7 +141,7 @@ func (d *Desk) converse(ctx context.Context, conn *fdpass.Conn) {
 	close(d.ready)
 	d.mu.Unlock()
 	for _, key := range keys {
-		d.all.Go(func() { d.handAgain(ctx, key) })
+		d.all.Go(func() { d.handAgain(ctx, key, 0) })
 	}
 	for {
 		body, files, err := conn.RecvContext(ctx, true)
@@ -175,16 +177,27 @@ func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
 		}
 	case m.Ended != nil:
 		d.cfg.Log.Warn("names of a box are not resolved", "box", m.Ended.Key, "error", m.Ended.Error)
-		d.mu.Lock()
-		e := d.boxes[m.Ended.Key]
-		if e != nil {
-			e.at = nil
-		}
-		d.mu.Unlock()
-		if e != nil {
-			d.all.Go(func() { d.handAgain(ctx, m.Ended.Key) })
+		if pause, ok := d.givenBack(conn, m.Ended.Key); ok {
+			d.all.Go(func() { d.handAgain(ctx, m.Ended.Key, pause) })
 		}
 	}
+}
+
+// givenBack takes a box back from a program, and returns how long to wait before it gets it again: twice as long each
+// time, unless it has had it for a while. It is not ok if the program has no such box.
+func (d *Desk) givenBack(conn *fdpass.Conn, key string) (pause time.Duration, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.boxes[key]
+	if e == nil || e.at != conn {
+		return 0, false
+	}
+	e.at = nil
+	if time.Since(e.since) > retryMost {
+		e.pause = 0
+	}
+	e.pause = min(max(2*e.pause, retryFirst), retryMost)
+	return e.pause, true
 }
 
 // sane says that what was denied can be told: it is as short as names are, and in letters.
@@ -195,24 +208,27 @@ func sane(m *talk.Denied) bool {
 	return !odd(m.Asked) && !odd(m.Setting) && !odd(m.Reason) && len(m.Addresses) <= 8
 }
 
-// handAgain hands in a box whose sockets may be open in a program that is just ending.
-func (d *Desk) handAgain(ctx context.Context, key string) {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		err := d.hand(ctx, key)
-		if err == nil || errors.Is(err, errNone) || d.cfg.Gone(err) {
-			return
-		}
-		d.cfg.Log.Warn("names of a box are not resolved", "box", key, "error", err)
+// handAgain hands in a box whose sockets may be open in a program that is just ending, after a pause.
+func (d *Desk) handAgain(ctx context.Context, key string, pause time.Duration) {
+	for ; ; pause = min(max(2*pause, retryFirst), retryMost) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
+		err := d.hand(ctx, key)
+		if err == nil || errors.Is(err, errNone) || errors.Is(err, errRemoved) || d.cfg.Gone(err) {
+			return
+		}
+		d.cfg.Log.Warn("names of a box are not resolved", "box", key, "error", err)
 	}
 }
 
-// errNone says that there is no program at the moment, or no such box any more.
-var errNone = errors.New("the program that resolves names is not there")
+// Why a box is not handed in.
+var (
+	errNone    = errors.New("the program that resolves names is not there")
+	errRemoved = errors.New("the box is not there any more")
+)
 
 // hand gives the program a box with two sockets, if it does not have it.
 func (d *Desk) hand(ctx context.Context, key string) error {
@@ -225,7 +241,9 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 	switch {
 	case known:
 		return nil
-	case e == nil || conn == nil:
+	case e == nil:
+		return errRemoved
+	case conn == nil:
 		return errNone
 	}
 	files, six, err := d.cfg.Sockets(ctx, key)
@@ -234,8 +252,12 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 	}
 	defer fdpass.CloseAll(files)
 	d.mu.Lock()
+	if d.boxes[key] != e {
+		d.mu.Unlock()
+		return errRemoved
+	}
 	m := e.message(key)
-	e.at = conn // what changes from here on is sent behind it
+	e.at, e.since = conn, time.Now() // what changes from here on is sent behind it
 	d.mu.Unlock()
 	m.V6 = six
 	body, err := talk.Encode(&talk.Request{Add: m})
@@ -248,7 +270,21 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 		d.mu.Unlock()
 		return fmt.Errorf("%w: %w", errNone, err)
 	}
+	d.mu.Lock()
+	removed := d.boxes[key] != e
+	d.mu.Unlock()
+	if removed { // meanwhile, and the program may have been told so before it had the box
+		sendRemove(conn, key)
+		return errRemoved
+	}
 	return nil
+}
+
+// sendRemove takes a box from a program. One that does not hear it is gone.
+func sendRemove(conn *fdpass.Conn, key string) {
+	if body, err := talk.Encode(&talk.Request{Remove: key}); err == nil {
+		_ = conn.Send(body)
+	}
 }
 
 func (b *Box) message(key string) *talk.Box {
@@ -298,7 +334,7 @@ func (d *Desk) Restore(key string, box Box) {
 	d.mu.Unlock()
 	d.begin()
 	if connected {
-		d.all.Go(func() { d.handAgain(d.life(), key) })
+		d.all.Go(func() { d.handAgain(d.life(), key, 0) })
 	}
 }
 
@@ -336,13 +372,13 @@ func (d *Desk) change(key string, box Box) *entry {
 // Remove has the names of a box resolved no more.
 func (d *Desk) Remove(key string) {
 	d.mu.Lock()
-	e := d.boxes[key]
+	var at *fdpass.Conn
+	if e := d.boxes[key]; e != nil {
+		at = e.at
+	}
 	delete(d.boxes, key)
 	d.mu.Unlock()
-	if e == nil || e.at == nil {
-		return
-	}
-	if body, err := talk.Encode(&talk.Request{Remove: key}); err == nil {
-		_ = e.at.Send(body)
+	if at != nil {
+		sendRemove(at, key)
 	}
 }

@@ -297,6 +297,90 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 	}
 }
 
+// scripted is a Desk with a program that does nothing but what hear does.
+func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpass.Conn, *talk.Request)) (desk *resolving.Desk, stop func()) {
+	t.Helper()
+	var all sync.WaitGroup
+	desk = resolving.Open(resolving.Config{
+		Connect: func(context.Context) (*fdpass.Conn, error) {
+			conn, fd, err := fdpass.Pair(fdpass.MaxInline)
+			if err != nil {
+				return nil, err
+			}
+			theirs, err := fdpass.FromFD(fd, fdpass.MaxInline)
+			if err != nil {
+				return nil, err
+			}
+			all.Go(func() {
+				defer theirs.Close()
+				for {
+					body, files, err := theirs.RecvContext(context.Background(), true)
+					fdpass.CloseAll(files)
+					if err != nil {
+						return
+					}
+					if m, err := talk.Decode[talk.Request](body); err == nil {
+						hear(theirs, m)
+					}
+				}
+			})
+			return conn, nil
+		},
+		Sockets: func(context.Context, string) ([]int, bool, error) { return sockets() },
+		Gone:    func(error) bool { return false }, Log: slog.New(slog.DiscardHandler),
+	})
+	stop = func() { desk.Close(); all.Wait() }
+	t.Cleanup(stop)
+	return desk, stop
+}
+
+// A box that the program gives back at once is not handed in without a pause.
+func TestABoxThatIsGivenBackWaits(t *testing.T) {
+	t.Parallel()
+	opened := make(chan struct{}, 1000)
+	desk, _ := scripted(t, func() ([]int, bool, error) { opened <- struct{}{}; return nil, false, nil }, func(c *fdpass.Conn, m *talk.Request) {
+		if m.Add != nil {
+			body, _ := talk.Encode(&talk.Report{Ended: &talk.Ended{Key: m.Add.Key, Error: "no"}})
+			_ = c.Send(body)
+		}
+	})
+	begun := time.Now()
+	if err := desk.Add(t.Context(), "a", resolving.Box{Rules: rules(t, "a.example")}); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		<-opened
+	}
+	if took := time.Since(begun); took < 350*time.Millisecond { // 50 + 100 + 200
+		t.Errorf("four times in %v", took)
+	}
+}
+
+// A box that is removed while it is handed in is not left with the program.
+func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
+	t.Parallel()
+	opening, removed := make(chan struct{}), make(chan struct{})
+	heard := make(chan *talk.Request, 100)
+	desk, stop := scripted(t, func() ([]int, bool, error) { close(opening); <-removed; return nil, false, nil }, func(_ *fdpass.Conn, m *talk.Request) { heard <- m })
+	done := make(chan error)
+	go func() { done <- desk.Add(t.Context(), "a", resolving.Box{Rules: rules(t, "a.example")}) }()
+	<-opening
+	desk.Remove("a")
+	close(removed)
+	if err := <-done; err == nil || strings.Contains(err.Error(), "deadline") {
+		t.Errorf("a box that is gone: %v", err)
+	}
+	stop()
+	close(heard)
+	with := false
+	for m := range heard {
+		with = (with || m.Add != nil) && m.Remove == ""
+	}
+	if with {
+		t.Error("the program has a box that is gone")
+	}
+}
+
 // The program has spoken with strangers: what it wants is held against the rules.
 func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 	t.Parallel()

@@ -255,32 +255,6 @@ func (h *Host) Remove(key string) {
 	h.release(l.pair)
 }
 
-// forgetFlows has the host forget connections that were begun from these addresses of boxes that are gone: what others
-// send to them still would reach the next box there.
-func (h *Host) forgetFlows(of func(netip.Addr) bool) {
-	for family, block := range map[netlink.InetFamily]netip.Prefix{unix.AF_INET: h.cfg.Block4, unix.AF_INET6: h.cfg.Block6} {
-		if !block.IsValid() {
-			continue
-		}
-		var err error = netlink.ErrDumpInterrupted
-		for tries := 0; tries < 5 && errors.Is(err, netlink.ErrDumpInterrupted); tries++ {
-			_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, flowsFrom(of))
-		}
-		if err != nil {
-			h.log.Printf("connections of boxes that are gone: %v", err)
-		}
-	}
-}
-
-// flowsFrom are connections that were begun from some addresses.
-type flowsFrom func(netip.Addr) bool
-
-// MatchConntrackFlow is netlink.CustomConntrackFilter.
-func (of flowsFrom) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	a, ok := netip.AddrFromSlice(flow.Forward.SrcIP)
-	return ok && of(a.Unmap())
-}
-
 func removeLink(name string) error {
 	end, err := netlink.LinkByName(name)
 	if err == nil {

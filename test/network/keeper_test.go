@@ -186,9 +186,9 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		most = append(most, "13.0."+strconv.Itoa(i)+".0/24 any"+strings.Repeat(" 1000-2000", rule.MaxPorts-1)+" 80")
 	}
 	do(append([]string{network.WordRules}, append(most[1:], other4+"/32 tcp"+strings.Repeat(" 80", rule.MaxPorts))...)...)
-	c, err := dial(other4 + ":80")
+	full, err := dial(other4 + ":80")
 	must(t, err)
-	defer c.Close()
+	defer full.Close()
 	flows := func() (n int) {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		must(t, err)

@@ -11,11 +11,13 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/host"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/project"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -26,6 +28,8 @@ func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT,
 // run returns boxctl mcp run.
 func run(a *ctl.App, ask Asking) *cobra.Command {
 	var from string
+	var asIs bool
+	var within, greeting time.Duration
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
 		Short: "Run an MCP server of somebody else's in a box, on standard input and output",
@@ -33,8 +37,13 @@ func run(a *ctl.App, ask Asking) *cobra.Command {
 and error are the server's. When it ends, or its client goes, the box is removed. In the configuration of an MCP
 host only the command changes, from the server's to this one.
 
-The box has the flags of create: without them it has no network and no files of yours. With --from the command,
-its environment and its directory are read from the entry NAME of a file such as mcp.json.`,
+The box has the flags of create: without them it has no network. With --from the command, its environment and its
+directory are read from the entry NAME of a file such as mcp.json.
+
+A command that is about a directory of yours, the project around its script or virtual environment, has that copied
+into the box first, to /workspace/project, and what its requirements.txt, pyproject.toml, setup.py or package.json
+lists installed there, which takes --network egress most often. Paths of the command become those of the box. Your
+directory stays as it is. A project below the source of a -v is used where that is, and nothing is installed.`,
 		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
   boxctl mcp run --from ~/.config/mcp.json files`,
 		Args: ctl.Usage(cobra.MinimumNArgs(1)),
@@ -54,11 +63,20 @@ its environment and its directory are read from the entry NAME of a file such as
 			defer stop()
 			c := a.Client()
 			defer c.Close()
-			return host.Run(ctx, c, *req, args[0], server, a.Stdin, a.Stdout, a.Stderr)
+			plan, err := planOf(server, req, asIs)
+			if err != nil {
+				return err
+			}
+			return host.Run(ctx, &host.Options{
+				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
+			})
 		},
 	}
 	ask.Flags(cmd)
 	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
+	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
+	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "how long installing may take, all attempts together")
+	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "how long the server may take to answer the handshake")
 	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
 	return cmd
 }
@@ -101,4 +119,17 @@ func serverOf(from string, args []string) (*servers.Server, error) {
 		return nil, fmt.Errorf("--from %s: %w", from, err)
 	}
 	return server, nil
+}
+
+// planOf says how the server runs in its box.
+func planOf(server *servers.Server, req *api.SessionRequest, asIs bool) (*project.Plan, error) {
+	if asIs {
+		return &project.Plan{Server: *server}, nil
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("the directory of boxctl: %w", err)
+	}
+	home, _ := os.UserHomeDir() // none: "/" alone is no project
+	return project.Make(&project.Host{Root: os.DirFS("/"), Cwd: cwd, Home: home}, server, req.Mounts), nil
 }

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"time"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/project"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/mcp/boxes"
@@ -32,36 +34,85 @@ func (f *Failed) Error() string {
 	return "the server has ended: " + r.Status
 }
 
-// Run makes a box, runs the server in it and connects the three streams with it, until it has ended or ctx does. The box
-// ends then. What fails is said with the phase it failed in: the session, the process, or the relay of its streams.
-func Run(ctx context.Context, c *client.Client, ask api.SessionRequest, name string, s *servers.Server, stdin io.Reader, stdout, stderr io.Writer) error {
-	b := boxes.New(c, boxes.Options{Ask: ask})
-	err := relay(ctx, c, b, name, s, stdin, stdout, stderr)
+// Options are what is run, and between which streams.
+type Options struct {
+	Client *client.Client
+	Ask    api.SessionRequest // for the box
+	Name   string             // of the server
+	Plan   *project.Plan
+	// Within bounds the installing of dependencies, and Greeting how long the server may take to answer the handshake.
+	Within, Greeting time.Duration
+
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+type runner struct{ *Options }
+
+// Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or
+// ctx does. The box ends then. What fails is said with the phase it failed in: session, dependencies, process, relay,
+// handshake, tool call or run time.
+func Run(ctx context.Context, o *Options) error {
+	b := boxes.New(o.Client, boxes.Options{Ask: o.Ask})
+	err := runner{o}.run(ctx, b)
 	if ctx.Err() != nil { // told to end, as hosts do
 		err = nil
 	}
 	return errors.Join(err, b.Close(ctx))
 }
 
-func relay(ctx context.Context, c *client.Client, b *boxes.Boxes, name string, s *servers.Server, stdin io.Reader, stdout, stderr io.Writer) error {
+func (r runner) run(ctx context.Context, b *boxes.Boxes) error {
 	id, err := b.ID(ctx, "")
 	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
-	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: b.Lease(id, name)}
-	p, _, err := c.StartProcess(ctx, id, name, req)
+	if err := r.prepare(ctx, id); err != nil {
+		return fmt.Errorf("dependencies: %w", err)
+	}
+	s := &r.Plan.Server
+	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: b.Lease(id, r.Name)}
+	p, _, err := r.Client.StartProcess(ctx, id, r.Name, req)
 	if err != nil {
 		return fmt.Errorf("process: %w", err)
 	}
 	if p.Result != nil && p.Result.Status == "start_failed" {
 		return fmt.Errorf("process: %w", &Failed{p.Result})
 	}
-	r, err := c.Attach(ctx, id, name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{Stdin: stdin, Stdout: stdout, Stderr: stderr}, nil)
-	if err != nil {
+	return r.relay(ctx, id)
+}
+
+var errSilent = errors.New("the server does not answer initialize")
+
+// relay connects the streams. A server that does not answer the handshake in time is ended.
+func (r runner) relay(ctx context.Context, id string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var late *time.Timer
+	w := newWatch(func() {
+		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
+	})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel(nil)
+	all.Go(func() {
+		select {
+		case <-w.greeted:
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			late.Stop()
+		case <-ctx.Done():
+		}
+	})
+	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{
+		Stdin: &reader{r.Stdin, lines{see: w.line}}, Stdout: &writer{r.Stdout, lines{see: w.line}}, Stderr: r.Stderr,
+	}, nil)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errSilent):
+		return fmt.Errorf("handshake: %w", cause)
+	case err != nil:
 		return fmt.Errorf("relay: %w", err)
-	}
-	if r.Status != "exited" || *r.ExitCode != 0 {
-		return fmt.Errorf("run time: %w", &Failed{r})
+	case result.Status != "exited" || *result.ExitCode != 0:
+		return fmt.Errorf("%s: %w", w.phase(), &Failed{result})
 	}
 	return nil
 }

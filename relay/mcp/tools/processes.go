@@ -14,7 +14,6 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/mcp/kept"
 )
 
 type startArgs struct {
@@ -157,8 +156,8 @@ func (t *Tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, i
 		return nil, err
 	}
 	defer body.Close()
-	var all kept.Stream
-	if _, err := io.Copy(&all, body); err != nil {
+	all := t.Kept.Stream()
+	if _, err := io.Copy(all, body); err != nil {
 		return nil, fmt.Errorf("read the output: %w", err)
 	}
 	shown, _ := all.Text(4 * answerLimit)

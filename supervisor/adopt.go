@@ -48,8 +48,8 @@ func (v *Supervisor) removeRecord(s *Session) {
 // bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
 func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting []json.RawMessage) error {
-	if v.grace == 0 && !v.keep {
-		return nil // it ends with this boxd, as nothing has told it otherwise
+	if v.grace == 0 && !v.keep { // it ends with this boxd, whatever an earlier one has told it
+		return box.SetTimes(isolation.Times{})
 	}
 	file, err := records.EnvironmentFile(env, waiting)
 	if err != nil {
@@ -168,8 +168,12 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
 		return nil
 	}
-	if err != nil {
+	if err != nil && (ctx.Err() != nil || failure.Passing(err)) {
 		return fmt.Errorf("clean up session %s: %w", box, err)
+	}
+	if err != nil { // a process that sleeps in the kernel, or a mount in a workspace: all others can be served
+		v.log.Error("what an earlier boxd left does not end, and is left to the next boxd", "key", box, "error", err)
+		return nil
 	}
 	if !recorded {
 		v.log.Info("removed what an earlier boxd left", "key", box)

@@ -35,8 +35,9 @@ func (l *Life) Running(is bool) { l.running = is }
 // Lose says that boxd has gone.
 func (l *Life) Lose(now time.Duration) { l.orphan = now }
 
-// Find says that another boxd has come.
-func (l *Life) Find() { l.orphan, l.times.Parked = 0, false }
+// Find says that another boxd has come. What an earlier one has said holds until this one says something else: it
+// may go again before it has.
+func (l *Life) Find() { l.orphan = 0 }
 
 // End is when the box ends unless boxd comes: 0 while that is there, or if nothing ends the box. No boxd can
 // come to a box that is not adoptable.

@@ -4,21 +4,38 @@ package survival_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // A boxd that is asked to end while it takes boxes over leaves them to the next one.
 func TestNoSessionIsLostByAStopDuringTheTakeover(t *testing.T) {
-	d := start(t)
+	stopped(t, start(t), (*boxtest.Daemon).Kill)
+}
+
+// So it does where boxes end with a boxd that is killed: the one before has told them to stay.
+func TestNoSessionIsLostByAStopDuringTheTakeoverWithoutAGrace(t *testing.T) {
+	stopped(t, boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort), (*boxtest.Daemon).Stop)
+}
+
+// stopped has boxds stopped that take boxes over, after the end of the one that has made them.
+func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
+	t.Helper()
 	pids := map[string]uint32{}
 	for i := range 40 {
 		id := fmt.Sprint("s", i)
@@ -28,7 +45,7 @@ func TestNoSessionIsLostByAStopDuringTheTakeover(t *testing.T) {
 		}
 		pids[id] = s.PID
 	}
-	d.Kill()
+	end(d)
 	early := 0
 	for range 10 {
 		if taken := interrupted(t, d); taken < len(pids) {
@@ -43,6 +60,43 @@ func TestNoSessionIsLostByAStopDuringTheTakeover(t *testing.T) {
 		if s, err := d.Session(t.Context(), id); err != nil || s.PID != pid {
 			t.Errorf("%s: %v, its box of %d is that of %d", id, err, pid, s.PID)
 		}
+	}
+}
+
+// What an earlier boxd has left and nobody can remove keeps no boxd from serving all others.
+func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
+	d := start(t)
+	s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	left := filepath.Join(d.State, "workspaces", strings.Repeat("0", isolation.KeyLen))
+	busy := filepath.Join(left, "busy")
+	if err := os.MkdirAll(busy, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("busy", busy, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	free := sync.OnceFunc(func() {
+		if err := unix.Unmount(busy, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	defer free()
+	d.Restart()
+	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
+		t.Errorf("the box of %d is that of %d, %v", s.PID, now.PID, err)
+	}
+	if _, err := os.Stat(busy); err != nil {
+		t.Error(err) // or the test has shown nothing
+	}
+	d.Kill()
+	free()
+	d.Restart()
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the next boxd has not removed it: %v", err)
 	}
 }
 

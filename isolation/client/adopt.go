@@ -93,6 +93,11 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
 		return found, nil
 	case <-b.done:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.scarce {
+			return nil, &isolation.StepError{Step: isolation.StepReceive, Item: "descriptors", Errno: unix.EMFILE}
+		}
 		return nil, ErrBoxLost
 	case <-timer.C:
 		return nil, &isolation.StepError{Step: isolation.StepReceive, Item: "PID 1 does not answer", Errno: unix.ETIMEDOUT}

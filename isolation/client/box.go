@@ -35,6 +35,7 @@ type Box struct {
 
 	adopting bool                   // guarded by mu
 	found    []*Program             // the receiver's, until adopted has its word
+	scarce   bool                   // there was no room for what is adopted: guarded by mu
 	private  *os.File               // guarded by mu
 	adopted  chan isolation.Adopted // what a box that is adopted says last
 
@@ -223,6 +224,11 @@ func (b *Box) receive() {
 // caller any more, and the others go on.
 func (b *Box) miss(reply *isolation.BoxReply) error {
 	b.mu.Lock()
+	if b.adopting { // all or nothing: another boxd may have room
+		b.scarce = true
+		b.mu.Unlock()
+		return fdpass.ErrNoRoom
+	}
 	p := b.programs[reply.ID]
 	if p != nil && reply.Exited != nil {
 		delete(b.programs, reply.ID)

@@ -68,8 +68,8 @@ func (p *Process) attend() *ending {
 		}
 	}()
 	late.Stop()
-	if t := p.spec.Command.Timeout; t > 0 {
-		late.Reset(time.Until(p.at.Began) + t + KillPatience)
+	if p.spec.Command.Timeout > 0 {
+		late.Reset(p.patience())
 	}
 	kill := func() {
 		late.Reset(KillPatience)
@@ -107,6 +107,10 @@ func (p *Process) attend() *ending {
 		}
 	}
 }
+
+// patience is what a program with a timeout gets from now on. When it began may be by the word of an earlier boxd, and
+// clocks are set, and stand still while a host sleeps: PID 1 has counted the time, which is what ends it.
+func (p *Process) patience() time.Duration { return p.spec.Command.Timeout + KillPatience }
 
 // begun takes the files of a program that has started. One that could not leaves the output where it was.
 func (p *Process) begun(now *client.Program) {
@@ -275,17 +279,9 @@ func (p *Process) finish(reason string) {
 		}
 	}
 	if p.log == nil {
-		closeOnce(p.up)
+		close(p.up) // which nobody has: begun has not
 	}
 	p.mu.Unlock()
 	p.setState(StateEnded)
 	close(p.done)
-}
-
-func closeOnce(c chan struct{}) {
-	select {
-	case <-c:
-	default:
-		close(c)
-	}
 }

@@ -612,3 +612,15 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 		t.Error("there is output")
 	}
 }
+
+// A clock that was set, or a host that has slept, is no reason to give a box up whose PID 1 counts otherwise.
+func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
+	t.Parallel()
+	p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))
+	for _, began := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
+		p.at.Began = began
+		if got := p.patience(); got != time.Minute+KillPatience {
+			t.Errorf("begun at %v it is given up after %v", began, got)
+		}
+	}
+}

@@ -84,6 +84,7 @@ type Session struct {
 
 	boxKey   string     // of its box, if that is not Key; does not change once it has started
 	changing sync.Mutex // held while the session is changed or frozen
+	heirs    sync.Mutex // held while the box is given what the next boxd needs
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session

@@ -5,8 +5,10 @@ package session
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -152,5 +155,34 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	}
 	if s.done(); len(told) != 1 || told[0].Before(now.Add(time.Minute)) {
 		t.Errorf("told of %v", told)
+	}
+}
+
+// Whoever tells a box last what waits has looked last.
+func TestWhatWaitsIsToldInOrder(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		told := 0
+		var mu sync.Mutex // without which the test were a race where the order is none
+		s := &Session{state: StateReady, host: &Host{Bequeath: func(s *Session) {
+			n := len(s.Waiting())
+			runtime.Gosched()
+			mu.Lock()
+			defer mu.Unlock()
+			told = n
+		}}}
+		var all sync.WaitGroup
+		for i := range maxWaiting {
+			all.Go(func() {
+				if _, err := s.enqueue(&process.Spec{ID: fmt.Sprint(i)}); err != nil {
+					t.Error(err)
+				}
+				s.bequeath()
+			})
+		}
+		all.Wait()
+		if told != maxWaiting {
+			t.Fatalf("%d wait, and %d were told last", maxWaiting, told)
+		}
 	}
 }

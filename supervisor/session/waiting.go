@@ -44,7 +44,7 @@ func (s *Session) place(ctx context.Context, spec *process.Spec, given *command.
 			return nil, false, err
 		}
 		if entry != nil { // or somebody else has made the place meanwhile
-			s.host.Bequeath(s)
+			s.bequeath()
 			s.host.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // whoever has asked for it may go
 			return entry, true, nil
 		}
@@ -112,8 +112,16 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 	ready := s.state == StateReady
 	s.mu.Unlock()
 	if ready { // or the next boxd is to find it
-		s.host.Bequeath(s)
+		s.bequeath()
 	}
+}
+
+// bequeath gives the box what waits, as it is now: an earlier look that is told later would lose what has come since,
+// and begin again what has begun.
+func (s *Session) bequeath() {
+	s.heirs.Lock()
+	defer s.heirs.Unlock()
+	s.host.Bequeath(s)
 }
 
 // Waiting are the executions that wait, for Resume of the next boxd.

@@ -170,6 +170,10 @@ func (t *Trail) write() {
 		if came.Problem != nil {
 			r.Error, r.Detail = kind(came.Problem), came.Problem.Detail
 		}
+		if r.Principal == "" {
+			t.call.Audit.AppendUnknown(r)
+			return
+		}
 		t.call.Audit.Append(r)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -273,6 +274,30 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, DirName, chain.FileName(1))); err != nil || info.Size() > 16<<10 {
 		t.Errorf("the file has %v, %v", info, err)
 	}
+}
+
+// Whoever can connect can be refused as often as they like. That does not fill the log, and is not passed over either.
+func TestCallsOfStrangersAreCounted(t *testing.T) {
+	t.Parallel()
+	l, _, _ := open(t, t.TempDir(), DefaultConfig())
+	const calls = 2000
+	for range calls {
+		l.AppendUnknown(&Record{Kind: KindCall, Detail: "refused"})
+	}
+	l.Append(&Record{Kind: KindCall, Principal: "uid:1", Detail: "refused"})
+	list := last(t, l, calls+2)
+	if n := len(list); n < 3 || n > calls/2 || list[1].Detail != "refused" || list[n-1].Principal != "uid:1" {
+		t.Fatalf("%d records: %+v", n, list)
+	}
+	l.mu.Lock()
+	l.stranger = time.Time{} // a second later
+	unsaid := l.strangers
+	l.mu.Unlock()
+	l.AppendUnknown(&Record{Kind: KindCall, Detail: "refused"})
+	if got, want := last(t, l, 1)[0].Detail, fmt.Sprintf("%d such calls before it have no record; refused", unsaid); unsaid == 0 || got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	(*Log)(nil).AppendUnknown(&Record{})
 }
 
 func TestArgvIsWhatTheConfigurationSays(t *testing.T) {

@@ -83,7 +83,9 @@ func (l *Ledger) turnLocked() {
 	}
 	switch delete(l.done, today); {
 	case err == nil:
-		l.use = f.Use
+		for name, u := range f.Use { // copied: Flush may be writing that one
+			l.use[name] = new(*u)
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		l.log.Error("usage of a day is counted anew: its record cannot be read and is put aside", "error", err)
 		_ = l.dir.Rename(today+suffix, today+".unreadable") // or it is written over

@@ -309,3 +309,23 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
+
+// A clock that is set back over midnight goes on with a day that may just be written: what is written does not change.
+func TestADayThatIsWrittenIsNotCountedOn(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	l := open(t, t.TempDir(), c)
+	l.Begin("uid:1", 0)
+	c.pass(24 * time.Hour)
+	l.Begin("uid:1", 0)
+	writing := l.done["2026-11-22"] // as Flush has it, without the lock
+	c.jump(-24 * time.Hour)
+	l.Begin("uid:1", 0)
+	l.Begin("uid:2", 0)
+	if n := writing.Use["uid:1"].Executions; n != 1 || len(writing.Use) != 1 {
+		t.Errorf("%d executions, of %d principals", n, len(writing.Use))
+	}
+	if used, _ := l.Used("uid:1"); used != 2 {
+		t.Errorf("of that day there are %d", used)
+	}
+}

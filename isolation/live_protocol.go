@@ -145,6 +145,7 @@ func (e *encoder) changeMount(c *ChangeMount) {
 	e.bool(c.Force)
 	e.str(c.Skill.Owner)
 	e.bool(c.Skill.BuiltIn)
+	e.str(c.Skill.Drive)
 	e.str(c.Skill.Tree)
 }
 
@@ -154,7 +155,7 @@ func (d *decoder) changeMount() *ChangeMount {
 		c.IDs = append(c.IDs, d.u64())
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
-	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Tree: d.str()}
+	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Drive: d.str(), Tree: d.str()}
 	d.bad = d.bad || c.Op < MountAdd || c.Op > MountLook || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
 	return c
 }

@@ -4,27 +4,20 @@ package isolation
 
 import (
 	"path"
-	"strings"
+
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // SkillsDir is where a box has its skills. It is part of the image's tree, so that no program of the box, and no
 // mount that its session was given, is in the way there.
 const SkillsDir = "/skills"
 
-// maxTree bounds the name of a tree.
-const maxTree = 64
-
 // Skill says which tree of files is to be mounted as a skill. It has no path: the keeper makes it of whose store it is.
 type Skill struct {
 	Owner   string // the principal whose store it is in
 	BuiltIn bool   // it is in boxd's own instead
+	Drive   string // "owner/project": it is a version of that drive instead
 	Tree    string // "": it is about no skill
-}
-
-// ValidTree reports whether a text can be the name of a tree.
-func ValidTree(name string) bool {
-	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-"
-	return name != "" && len(name) <= maxTree && strings.Trim(name, chars) == "" && name[0] != '-'
 }
 
 // validSkill checks a change that is about a skill. It can be added, in the place of what is on the target if need
@@ -32,13 +25,18 @@ func ValidTree(name string) bool {
 func (c *ChangeMount) validSkill() error {
 	m := &c.Mount
 	switch {
-	case !ValidTree(c.Skill.Tree):
+	case !trees.Valid(c.Skill.Tree):
 		return &Refusal{"skill", c.Skill.Tree, "the name of a tree of the store"}
 	case c.Op != MountAdd && c.Op != MountRemove:
 		return &Refusal{"op", "", "add, remove"}
+	case c.Skill.Drive != "":
+		if !trees.ValidDrive(c.Skill.Drive) || c.Skill.BuiltIn || m.Target != trees.Target(c.Skill.Drive) {
+			return &Refusal{"target", m.Target, trees.Drives + "/ with the name of the drive"}
+		}
 	case !CleanAbsolute(m.Target) || path.Dir(m.Target) != SkillsDir:
 		return &Refusal{"target", m.Target, "a name in " + SkillsDir}
-	case m.Source != "" || m.Writable || m.Owner != 0 || c.Made != "":
+	}
+	if m.Source != "" || m.Writable || m.Owner != 0 || c.Made != "" {
 		return &Refusal{"skill", c.Skill.Tree, "nothing of other mounts"}
 	}
 	return nil

@@ -7,6 +7,33 @@ import (
 	"testing"
 )
 
+func TestChangesOfDrivesAreChecked(t *testing.T) {
+	t.Parallel()
+	spec := valid()
+	for name, tc := range map[string]struct {
+		change func(c *ChangeMount)
+		ok     bool
+	}{
+		"as it should be": {func(*ChangeMount) {}, true},
+		"another target":  {func(c *ChangeMount) { c.Mount.Target = "/drives/me/other" }, false},
+		"of a skill":      {func(c *ChangeMount) { c.Mount.Target = "/skills/data" }, false},
+		"above":           {func(c *ChangeMount) { c.Skill.Drive, c.Mount.Target = "me/..", "/drives/me/.." }, false},
+		"one name":        {func(c *ChangeMount) { c.Skill.Drive, c.Mount.Target = "me", "/drives/me" }, false},
+		"three names":     {func(c *ChangeMount) { c.Skill.Drive, c.Mount.Target = "me/a/b", "/drives/me/a/b" }, false},
+		"boxd's own":      {func(c *ChangeMount) { c.Skill.BuiltIn = true }, false},
+		"to write to":     {func(c *ChangeMount) { c.Mount.Writable = true }, false},
+		"a source":        {func(c *ChangeMount) { c.Mount.Source = "/etc" }, false},
+		"a tree above":    {func(c *ChangeMount) { c.Skill.Tree = ".." }, false},
+		"replaced":        {func(c *ChangeMount) { c.Op = MountReplace }, false},
+	} {
+		c := ChangeMount{Key: spec.Key, Op: MountAdd, Mount: Mount{Target: "/drives/me/data"}, Skill: Skill{Owner: "uid:1", Drive: "me/data", Tree: "t-1"}}
+		tc.change(&c)
+		if err := c.Validate(); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestChangesOfSkillsAreChecked(t *testing.T) {
 	t.Parallel()
 	spec := valid()

@@ -8,6 +8,7 @@
 package isolation
 
 import (
+	"github.com/boxd-dev/boxd/isolation/trees"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,7 +130,7 @@ func (s *Spec) Validate() error {
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
-	case s.Image != "" && !ValidTree(s.Image):
+	case s.Image != "" && !trees.Valid(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/drives"
 	"github.com/boxd-dev/boxd/relay/files"
 	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
@@ -79,6 +80,15 @@ func hostRoutes() []route.Route {
 		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
 		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
 		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
+		line("GET /v1/drives", access.Viewer, "owner", drives.List),
+		line("GET /v1/drives/{drive}", access.Viewer, "owner", drives.Get),
+		line("PATCH /v1/drives/{drive}", access.User, "owner", drives.Change),
+		line("DELETE /v1/drives/{drive}", access.User, "owner version", drives.Delete),
+		line("POST /v1/drives/{drive}/versions", access.User, "owner session path output_version into add if_version", drives.Fill),
+		line("POST /v1/drives/{drive}/pushed", access.User, "owner", drives.Pushed),
+		line("GET /v1/drives/{drive}/index", access.Viewer, "owner version prefix offset limit", drives.Index),
+		line("GET /v1/drives/{drive}/text", access.Viewer, "owner version bytes", drives.Text),
+		line("GET /v1/drives/{drive}/archive", access.User, "owner version", drives.Archive),
 		line("GET /v1/images", access.Viewer, "", images.List),
 		line("POST /v1/images", access.Operator, "name form", images.Import),
 		line("POST /v1/images/prune", access.Operator, "", images.Prune),
@@ -107,6 +117,8 @@ func sessionRoutes() []route.Route {
 		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target force", mounts.Remove),
 		line("PUT /v1/sessions/{id}/skills/{skill}", access.User, "owner", skills.Activate),
 		line("DELETE /v1/sessions/{id}/skills/{skill}", access.User, "owner force", skills.Deactivate),
+		line("PUT /v1/sessions/{id}/drives/{drive}", access.User, "owner version", drives.Switch),
+		line("DELETE /v1/sessions/{id}/drives/{drive}", access.User, "owner force", drives.Detach),
 		line("POST /v1/sessions/{id}/fs/read", access.User, "owner", files.Read),
 		line("POST /v1/sessions/{id}/fs/write", access.User, "owner", files.Write),
 		line("POST /v1/sessions/{id}/fs/edit", access.User, "owner", files.Edit),
@@ -195,6 +207,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Skill
 		case "{workspace}":
 			id = &p.Workspace
+		case "{drive}":
+			id = &p.Drive
 		case "{image}":
 			id = &p.Image
 		case "{principal}":

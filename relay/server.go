@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/vigil"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	Gate *gate.Gate
 	// Skills keeps skills.
 	Skills *skills.Store
+	// Drives keeps drives.
+	Drives *drives.Store
 	// Images keeps images.
 	Images *images.Store
 	// Settings tells what is in force of the configuration.
@@ -65,7 +68,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
+	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
 	talks := mcp.New(cfg.Version, log)
 	return &Server{
 		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(),

@@ -27,7 +27,7 @@ func (v *Supervisor) writeRecord(s *Session) error {
 	live, mounting := s.Mounting()
 	return v.records.Write(&records.Record{
 		ID: s.ID, Key: s.Key, Owner: records.OwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
 	})
 }
 
@@ -118,6 +118,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 				continue
 			}
 			v.Skills.Again(key, r.Settings.Root, r.Skills)
+			v.Skills.AgainDrives(key, r.Drives)
 			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 		sessions[box] = key
@@ -207,7 +208,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		return nil, err
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills,
+		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills, Drives: r.Drives,
 	})
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)

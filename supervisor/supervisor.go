@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/gate"
@@ -38,6 +39,7 @@ import (
 type Parts struct {
 	Boxes    *driver.Driver
 	Skills   *skills.Store
+	Drives   *drives.Store
 	Images   *images.Store
 	StateDir string
 	Log      *slog.Logger
@@ -120,7 +122,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.Skills = activation.New(v.boxes, parts.Skills, parts.Images, v.writeRecord, v.log)
+	v.Skills = activation.New(v.boxes, parts.Skills, parts.Drives, parts.Images, v.writeRecord, v.log)
 	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/account"
 	"github.com/boxd-dev/boxd/cmd/boxctl/config"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/drives"
 	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/cmd/boxctl/images"
 	"github.com/boxd-dev/boxd/cmd/boxctl/life"
@@ -112,7 +113,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	root.AddCommand(files.Commands(&a.App)...)
 	root.AddCommand(mounts.Commands(&a.App)...)
 	root.AddCommand(mcp.Command(&a.App, version, asking))
-	root.AddCommand(skills.Command(&a.App), spaces.Command(&a.App), images.Command(&a.App))
+	root.AddCommand(skills.Command(&a.App), drives.Command(&a.App), spaces.Command(&a.App), images.Command(&a.App))
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -29,6 +30,7 @@ type front struct {
 	gate   *gate.Gate
 	state  *os.Root       // where the gate keeps grants
 	skills *skills.Store  // what callers have brought
+	drives *drives.Store  // as above
 	socket net.Listener   // the Unix socket
 	others []net.Listener // of the loopback
 	held   bool           // by the service manager, which starts boxd for the next caller
@@ -50,6 +52,10 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		return nil, err
 	}
 	if f.skills, err = skills.Open(cfg.Daemon.StateDir, cfg.Skills, log); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if f.drives, err = drives.Open(cfg.Daemon.StateDir, cfg.Drives, log); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -115,6 +121,9 @@ func closedSocket(path string) error {
 
 // Close closes all of them.
 func (w *front) Close() {
+	if w.drives != nil {
+		w.drives.Close()
+	}
 	if w.skills != nil {
 		w.skills.Close()
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
@@ -65,10 +64,13 @@ func applyTo(policies func(policy.Config) error, door *gate.Gate, started *confi
 	}
 }
 
-// sweep removes what an earlier boxd has left in the stores of skills and images and nobody has any more.
-func sweep(ctx context.Context, s *skills.Store, imgs *images.Store, log *slog.Logger) {
-	if err := s.Sweep(); err != nil {
+// sweep removes what an earlier boxd has left in the stores of skills, drives and images and nobody has any more.
+func sweep(ctx context.Context, in *front, imgs *images.Store, log *slog.Logger) {
+	if err := in.skills.Sweep(); err != nil {
 		log.Warn("skills", "error", err)
+	}
+	if err := in.drives.Sweep(); err != nil {
+		log.Warn("drives", "error", err)
 	}
 	if err := imgs.Sweep(ctx); err != nil {
 		log.Warn("images", "error", err)

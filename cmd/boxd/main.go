@@ -135,13 +135,14 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	}
 	told.Store(sup)
 	defer end()
-	sweep(ctx, in.skills, store, log) // sessions that live on have theirs
+	sweep(ctx, in, store, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
-	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Drives: in.drives, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}
+	beside.Go(func() { in.drives.Run(life) })
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
 	leave := in.langBot(ctx, cfg, seen, sup)

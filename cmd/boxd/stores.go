@@ -23,7 +23,7 @@ func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *d
 		return nil, nil, nil, err
 	}
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
-		Boxes: boxes, Skills: in.skills, Images: store, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		Boxes: boxes, Skills: in.skills, Drives: in.drives, Images: store, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
 	})
 	if err != nil {

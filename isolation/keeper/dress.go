@@ -8,6 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/dress"
 	"github.com/boxd-dev/boxd/isolation/live"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // dress gives a box that was made ahead of need the hostname of its session.
@@ -77,7 +78,7 @@ func (k *Keeper) dropTree(tree string) error {
 	for _, b := range k.boxes {
 		used = used || b.image == tree
 	}
-	if used || !isolation.ValidTree(tree) {
+	if used || !trees.Valid(tree) {
 		k.mu.Unlock()
 		return unix.EBUSY
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/sources"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Box is the box that is changed.
@@ -292,7 +293,7 @@ func (b *Box) take(id uint64, force bool) (at string, err error) {
 // given reports whether a living box can have been given a mount that is at a place now. Skills stay where they are.
 func (b *Box) given(at string) bool {
 	if b.closed {
-		return path.Dir(at) == isolation.SkillsDir
+		return path.Dir(at) == isolation.SkillsDir || trees.IsTarget(at)
 	}
 	return isolation.UnderRoots(at) && at != isolation.Workspace && at != isolation.Home && at != "/tmp"
 }

@@ -4,6 +4,7 @@ package live
 
 import (
 	"errors"
+	"path"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,11 @@ func (l *Lender) skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 		return nil, err
 	}
 	if req.Op == isolation.MountRemove {
-		return own.Remove(target, stack, target, req.Force)
+		made := target
+		if req.Skill.Drive != "" {
+			made = path.Dir(target) // it is for one drive or for several
+		}
+		return own.Remove(target, stack, made, req.Force)
 	}
 	src, err := l.Rules.Skill(&req.Skill, target)
 	if err != nil {

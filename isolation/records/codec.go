@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Record is what it takes to watch, to limit and to release a box that another keeper has started.
@@ -113,7 +114,7 @@ func (r *Record) fields() []field {
 	return list
 }
 
-func (r *Record) image() field { return text("image", &r.Image, isolation.ValidTree) }
+func (r *Record) image() field { return text("image", &r.Image, trees.Valid) }
 
 // limits goes through the numbers of limits, in the order of a record.
 func limits(l *cgroup.Limits) func(yield func(string, *uint64) bool) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Host describes the image "host": the host's own programs and as little else as they run with.
@@ -68,7 +69,7 @@ func Enter(img Host) error {
 // directories makes those that every box has, and others at the top.
 func (b *builder) directories(others ...string) error {
 	dirs := append([]string{
-		"proc", "dev", "dev/pts", "dev/shm", "etc", "var", "run", "home", isolation.SkillsDir[1:],
+		"proc", "dev", "dev/pts", "dev/shm", "etc", "var", "run", "home", isolation.SkillsDir[1:], trees.Drives[1:],
 	}, others...)
 	for _, r := range isolation.Roots() {
 		dirs = append(dirs, r[1:])

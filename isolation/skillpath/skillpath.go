@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package skillpath says where the files of skills are in boxd's state directory: Store/<space>/Trees/<tree>. boxd puts
+// Package skillpath says where the files of skills and drives are in boxd's state directory: Store/<space>/Trees/<tree>. boxd puts
 // them there, and the keeper mounts nothing else as a skill.
 package skillpath
 
@@ -15,6 +15,7 @@ import (
 // Parts of the path.
 const (
 	Store   = "skills"
+	Drives  = "drives" // the store of drives, which is built as that of skills
 	Trees   = "trees"
 	BuiltIn = "builtin" // the space of the skills that boxd brings; no principal's has this name
 )
@@ -37,5 +38,9 @@ func Of(k *isolation.Skill) string {
 	if k.BuiltIn {
 		space = BuiltIn
 	}
-	return path.Join(Store, space, Trees, k.Tree)
+	store := Store
+	if k.Drive != "" {
+		store = Drives
+	}
+	return path.Join(store, space, Trees, k.Tree)
 }

@@ -24,3 +24,11 @@ func TestASkillIsATreeOfOneStore(t *testing.T) {
 		}
 	}
 }
+
+func TestADriveIsATreeOfItsOwnStore(t *testing.T) {
+	t.Parallel()
+	skill, drive := isolation.Skill{Owner: "uid:1", Tree: "t"}, isolation.Skill{Owner: "uid:1", Drive: "me/data", Tree: "t"}
+	if a, b := skillpath.Of(&skill), skillpath.Of(&drive); b != strings.Replace(a, "skills/", "drives/", 1) || !strings.HasPrefix(b, "drives/u-") {
+		t.Errorf("%s, %s", a, b)
+	}
+}

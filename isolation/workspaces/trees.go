@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/mountfd"
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Trees of images are what boxes have unpacked into their workspaces: they lie beside those, on the same filesystem and
 // as closed to all others, and nobody writes to them any more. Whatever is in one, nothing in it is ever looked up
 // outside of a box.
 
-// doomed begins the names of trees that are being removed; isolation.ValidTree knows none of them.
+// doomed begins the names of trees that are being removed; trees.Valid knows none of them.
 const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
@@ -45,7 +45,7 @@ func (w *Dir) openTrees() (root int, err error) {
 
 // Keep makes the workspace of a box that has ended the tree of an image. It may be called again.
 func (w *Dir) Keep(key, tree string) error {
-	if !isolation.ValidTree(tree) {
+	if !trees.Valid(tree) {
 		return unix.EINVAL
 	}
 	trees, err := w.openTrees()
@@ -73,7 +73,7 @@ func (w *Dir) Keep(key, tree string) error {
 
 // OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
 func (w *Dir) OpenTree(tree string) (int, error) {
-	if !isolation.ValidTree(tree) {
+	if !trees.Valid(tree) {
 		return -1, unix.EINVAL
 	}
 	trees, err := w.openTrees()

@@ -46,6 +46,7 @@ type SessionRequest struct {
 	Inputs          []Input            `json:"inputs,omitempty" max:"16"`
 	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
 	Skills          []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
+	Drives          []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
@@ -103,6 +104,7 @@ type Session struct {
 	Inputs          []Input           `json:"inputs,omitempty"`
 	Mounts          []Mount           `json:"mounts"`
 	Skills          []SessionSkill    `json:"skills,omitempty"`
+	Drives          []SessionDrive    `json:"drives,omitempty"`
 	Env             []string          `json:"env"` // names only
 	Labels          map[string]string `json:"labels,omitempty"`
 	// Enforcement says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs",

@@ -43,6 +43,7 @@ type PlannedSession struct {
 	MaxLifetime     quantity.Duration `json:"max_lifetime"`
 	Mounts          []Mount           `json:"mounts"`
 	Skills          []string          `json:"skills,omitempty"`
+	Drives          []string          `json:"drives,omitempty"`
 	Env             []string          `json:"env"` // names only
 }
 

@@ -136,6 +136,11 @@ func (c *Client) archive(ctx context.Context, method, id string, query url.Value
 	if err != nil {
 		return nil, err
 	}
+	return c.Open(ctx, method, path, body)
+}
+
+// Open asks for what comes as a stream, which the caller must close.
+func (c *Client) Open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, body)
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/stream"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/skills"
@@ -42,7 +43,7 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process, Principal, Skill, Workspace, Image string }
+type Path struct{ Session, Process, Principal, Skill, Workspace, Image, Drive string }
 
 // Common is what all calls have.
 type Common struct {
@@ -50,6 +51,7 @@ type Common struct {
 	Notes
 	Sup     *supervisor.Supervisor
 	Skills  *skills.Store
+	Drives  *drives.Store
 	Images  *images.Store
 	Log     *slog.Logger
 	Version string // of boxd

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/activation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
@@ -47,6 +48,11 @@ func Session(i supervisor.Info) api.Session {
 	for _, k := range i.Skills {
 		s.Skills = append(s.Skills, Skill(&k))
 	}
+	for _, k := range i.Drives {
+		if !k.Gone {
+			s.Drives = append(s.Drives, Drive(&k))
+		}
+	}
 	if !i.Expires.IsZero() {
 		s.ExpiresAt = &i.Expires
 	}
@@ -60,6 +66,13 @@ func Skill(k *policy.ActiveSkill) api.SessionSkill {
 		w.Target = activation.Target(k.Name)
 	}
 	return w
+}
+
+// Drive describes a drive of a session.
+func Drive(k *drive.Active) api.SessionDrive {
+	return api.SessionDrive{
+		Name: k.Name, Target: activation.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
+	}
 }
 
 // Enforced says what keeps each limit.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package activation gives sessions skills and takes them away: each is mounted read-only, and held in the store for as
+// Package activation gives sessions skills and drives and takes them away: each is mounted read-only, and held in the store for as
 // long. What a session has is in its record, so that the next boxd holds it too.
 package activation
 
@@ -23,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
@@ -36,17 +37,19 @@ import (
 type Desk struct {
 	boxes *driver.Driver
 	store *skills.Store
+	drv   *drives.Store
 	imgs  *images.Store
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
 	mu   sync.Mutex // guards the field below
 	held map[string]map[string]*skills.Lease
+	kept map[string][]string // trees of drives, by the keys of sessions
 }
 
-// New returns a desk for the skills of a store and the images of another, which stay the caller's.
-func New(boxes *driver.Driver, store *skills.Store, imgs *images.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
-	return &Desk{boxes: boxes, store: store, imgs: imgs, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}}
+// New returns a desk for the skills of a store, and the drives and images of others, which stay the caller's.
+func New(boxes *driver.Driver, store *skills.Store, drv *drives.Store, imgs *images.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
+	return &Desk{boxes: boxes, store: store, drv: drv, imgs: imgs, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
 }
 
 // Root is what a session of an image is made from; nil: of the image "host".
@@ -82,7 +85,7 @@ func (d *Desk) Begin(s *session.Session) error {
 		list = append(list, k)
 	}
 	s.SetSkills(list)
-	return nil
+	return d.beginDrives(s)
 }
 
 // lease holds a skill as it is now; nil: it is not there. It is the session's owner's, or that of whom of names: then
@@ -123,7 +126,11 @@ func (d *Desk) set(key, name string, l *skills.Lease) {
 
 // Mount mounts the skills of Begin in the box of a session, which nobody else has yet.
 func (d *Desk) Mount(ctx context.Context, s *session.Session) error {
-	list, found := s.Skills(), false
+	found, err := d.mountDrives(ctx, s)
+	if err != nil {
+		return err
+	}
+	list := s.Skills()
 	for i := range list {
 		k := &list[i]
 		if k.Missing {
@@ -161,6 +168,7 @@ func (d *Desk) Again(key string, image *root.Root, list []policy.ActiveSkill) {
 
 // Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
 func (d *Desk) Adopted(ctx context.Context, s *session.Session) {
+	d.adoptedDrives(ctx, s)
 	for _, k := range s.Skills() {
 		if k.Missing {
 			continue
@@ -182,6 +190,8 @@ func (d *Desk) Release(key string) {
 		l.Release()
 	}
 	delete(d.held, key)
+	d.drv.Release(d.kept[key]...)
+	delete(d.kept, key)
 }
 
 // exclusively does something while a session lives and nobody else changes it.
@@ -266,7 +276,7 @@ func (d *Desk) deactivate(ctx context.Context, s *session.Session, name string, 
 		req.Op, req.Force = isolation.MountRemove, force
 		done, err := d.boxes.ChangeMount(ctx, req)
 		if err != nil {
-			return failure(s, k, err)
+			return failure(s, "skill", k.Name, err)
 		}
 		if done.Busy {
 			return mounts.InUse("skill "+fault.Show(name), done.Users)
@@ -289,7 +299,7 @@ func position(list []policy.ActiveSkill, name string) (int, bool) {
 func (d *Desk) mount(ctx context.Context, s *session.Session, k *policy.ActiveSkill) error {
 	done, err := d.boxes.ChangeMount(ctx, request(s, k))
 	if err != nil {
-		return failure(s, k, err)
+		return failure(s, "skill", k.Name, err)
 	}
 	k.Attrs = mounts.Attributes(done.Attrs)
 	return nil
@@ -310,23 +320,23 @@ func Target(name string) string { return path.Join(isolation.SkillsDir, name) }
 // errVanished means that the files of a skill are not where the store has them.
 var errVanished = errors.New("its files are gone")
 
-// failure is what the keeper says of a change.
-func failure(s *session.Session, k *policy.ActiveSkill, err error) error {
+// failure is what the keeper says of a change that is about a skill, or a drive.
+func failure(s *session.Session, kind, name string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
-		return fault.Errorf(fault.Unavailable, "the skills of session %s cannot be changed now: %w", fault.Show(s.ID), err).
+		return fault.Errorf(fault.Unavailable, "the %ss of session %s cannot be changed now: %w", kind, fault.Show(s.ID), err).
 			WithHint("boxd starts another keeper; try again")
 	case errors.Is(err, unix.ESRCH):
 		return session.Gone(s.ID)
 	case ok && step.Step == isolation.StepMountSource && step.Errno == unix.ENOENT:
-		return fmt.Errorf("skill %q of %s: %w", k.Name, s.Owner.Name, errVanished)
+		return fmt.Errorf("%s %q of %s: %w", kind, name, s.Owner.Name, errVanished)
 	case ok && step.Refused != nil:
-		f := fault.Field("skill", step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict)
-		return f.WithHint("deactivate it, and activate it again")
+		f := fault.Field(kind, step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict)
+		return f.WithHint("take it from the session, and give it again")
 	case ok && step.Errno == unix.ENOENT:
-		return fault.Errorf(fault.Conflict, "the box of session %s was made by an earlier boxd, and has no place for skills", fault.Show(s.ID)).
+		return fault.Errorf(fault.Conflict, "the box of session %s was made by an earlier boxd, and has no place for a %s", fault.Show(s.ID), kind).
 			WithHint("make another session")
 	}
-	return fmt.Errorf("skill %q in session %q: %w", k.Name, s.ID, err)
+	return fmt.Errorf("%s %q in session %q: %w", kind, name, s.ID, err)
 }

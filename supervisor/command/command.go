@@ -15,8 +15,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -199,8 +201,8 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 	if req.Code == nil && req.Language != "" {
 		return fault.Field("language", req.Language, "nothing without code")
 	}
-	if req.Dir != "" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir)) {
-		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir), ", "))
+	if req.Dir != "" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, trees.Drives)) {
+		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, trees.Drives), ", "))
 	}
 	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
 		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))
@@ -208,7 +210,7 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
 		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
 	}
-	return policy.ValidateEnvironment(req.Env)
+	return variables.Check(req.Env)
 }
 
 func validateArgv(cfg *policy.Config, argv []string) error {

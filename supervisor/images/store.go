@@ -25,10 +25,12 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/images/archive"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Directories of the store, in that of the state.
@@ -133,7 +135,7 @@ func (s *Store) load() error {
 	for _, name := range names {
 		img := &Image{}
 		err := durable.ReadJSON(dir, name, img)
-		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
+		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !trees.Valid(img.Tree)) {
 			err = errors.New("not the record of that image")
 		}
 		if err != nil {
@@ -226,7 +228,7 @@ func (s *Store) Root(name string) (*root.Root, error) {
 			is.Env[name] = value
 		}
 	}
-	if policy.ValidateEnvironment(is.Env) != nil {
+	if variables.Check(is.Env) != nil {
 		is.Env = nil
 	}
 	is.Command = slices.Concat(img.Config.Entrypoint, img.Config.Cmd)

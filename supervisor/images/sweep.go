@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Prune removes the images that no session has, but for those of these names and digests; it returns what is gone.
@@ -56,7 +56,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	for _, e := range entries {
 		name := e.Name()
 		there[name] = true
-		if !isolation.ValidTree(name) { // a removal that did not come to its end: with any tree the keeper removes it
+		if !trees.Valid(name) { // a removal that did not come to its end: with any tree the keeper removes it
 			name = strings.ToLower(rand.Text())
 		}
 		s.drop(name)

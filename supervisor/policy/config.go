@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
@@ -290,7 +291,7 @@ func (c *Config) Validate() error {
 	}
 	c.Files.Validate(bad)
 	for name, value := range c.Env {
-		if err := validateEnv(name, value); err != nil {
+		if err := variables.CheckOne(name, value); err != nil {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
 		}
 	}

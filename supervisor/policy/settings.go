@@ -18,7 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
+	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
@@ -52,6 +54,7 @@ type Request struct {
 	Inputs          []Input
 	Mounts          []Mount
 	Skills          []string // their names
+	Drives          []string // NAME, or NAME@VERSION
 	Env             map[string]string
 	Labels          map[string]string
 	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
@@ -85,6 +88,7 @@ type Settings struct {
 	Inputs          []Input           `json:"inputs,omitempty"`
 	Mounts          []Mount           `json:"mounts,omitempty"`
 	Skills          []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
+	Drives          []string          `json:"drives,omitempty"` // as above
 	Labels          map[string]string `json:"labels,omitempty"`
 	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
@@ -95,8 +99,6 @@ type Settings struct {
 const (
 	maxLabels    = 32
 	maxLabelSize = 256
-	maxEnv       = 256
-	maxEnvSize   = 32 * quantity.KiB
 	minMemory    = 32 * quantity.MiB
 	minQuota     = quantity.MiB // xfs makes a file only if dozens of blocks are free
 	minInodes    = 16
@@ -152,6 +154,9 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if s.Skills, err = mergeSkills(name, &p, req.Skills); err != nil {
 		return s, nil, err
 	}
+	if s.Drives, err = drive.Asked(req.Drives); err != nil {
+		return s, nil, err
+	}
 	if s.Inputs, err = s.inputs(req.Inputs); err != nil {
 		return s, nil, err
 	}
@@ -164,7 +169,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := ValidateLabels(req.Labels); err != nil {
 		return s, nil, err
 	}
-	if err := ValidateEnvironment(req.Env); err != nil {
+	if err := variables.Check(req.Env); err != nil {
 		return s, nil, err
 	}
 	if err := s.validate(); err != nil {
@@ -325,35 +330,6 @@ func ValidateLabels(labels map[string]string) error {
 	return nil
 }
 
-// ValidateEnvironment checks the variables of a request.
-func ValidateEnvironment(env map[string]string) error {
-	if len(env) > maxEnv {
-		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", maxEnv))
-	}
-	var size quantity.Size
-	for name, value := range env {
-		if err := validateEnv(name, value); err != nil {
-			return err
-		}
-		size += quantity.Size(len(name) + len(value) + 2)
-	}
-	if size > maxEnvSize {
-		return fault.Field("env", size, fmt.Sprintf("at most %v in all", maxEnvSize))
-	}
-	return nil
-}
-
-// validateEnv checks one variable; its value never appears in the error.
-func validateEnv(name, value string) error {
-	if name == "" || strings.ContainsAny(name, "=\x00") {
-		return fault.Field("env", name, "names without = and NUL")
-	}
-	if strings.Contains(value, "\x00") {
-		return fault.Field("env", name, "values without NUL")
-	}
-	return nil
-}
-
 // Differences names the fields that were asked for and that a session has otherwise. It does not know
 // the values of env.
 func (s *Settings) Differences(req *Request, asked *Settings) []string {
@@ -387,6 +363,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("inputs", req.Inputs != nil, slices.Equal(s.Inputs, asked.Inputs))
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))
 	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
+	check("drives", req.Drives != nil, slices.Equal(s.Drives, asked.Drives))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
 	return names
 }

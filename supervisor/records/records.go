@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 )
 
 // Record is one session that is to live: it is written before anybody hears of the session, and its end
@@ -38,6 +39,8 @@ type Record struct {
 	Mounting *policy.MountChange `json:"mounting,omitempty"`
 	// Skills are those it has, and those it was to have.
 	Skills []policy.ActiveSkill `json:"skills,omitempty"`
+	// Drives are those it has, and the versions of them that its programs may use.
+	Drives []drive.Active `json:"drives,omitempty"`
 }
 
 // Owner is whose session it is.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 )
 
 // Live lists the mounts that the session has been given while it lives, by their targets.
@@ -42,6 +43,20 @@ func (s *Session) SetSkills(list []policy.ActiveSkill) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skills = list
+}
+
+// Drives lists the drives of the session, and those it has had, by their names.
+func (s *Session) Drives() []drive.Active {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.drives)
+}
+
+// SetDrives says which they are. Only who has the session exclusively may.
+func (s *Session) SetDrives(list []drive.Active) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drives = list
 }
 
 // Caller is who the box is made for.

@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/turns"
 )
@@ -56,13 +57,14 @@ type Params struct {
 	OneShot  bool // no later boxd takes it over
 	Live     []policy.LiveMount
 	Skills   []policy.ActiveSkill
+	Drives   []drive.Active
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
-		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills,
+		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
 }
@@ -103,6 +105,7 @@ type Session struct {
 	live     []policy.LiveMount  // mounts it was given, by target
 	mounting *policy.MountChange // the change of them that is under way
 	skills   []policy.ActiveSkill
+	drives   []drive.Active
 
 	processes map[string]*slot
 	err       error // why the start failed
@@ -119,6 +122,7 @@ type Info struct {
 	Settings   policy.Settings
 	Enforced   map[string]policy.Mechanism
 	Skills     []policy.ActiveSkill
+	Drives     []drive.Active
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int
@@ -142,7 +146,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Box: cmp.Or(s.boxKey, s.Key), Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
+		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {

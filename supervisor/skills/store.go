@@ -24,8 +24,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
+	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/skills/format"
 )
 
@@ -178,7 +178,7 @@ func (s *Store) loadOwner(sp *space) error {
 }
 
 func (s *Store) loadSkill(sp *space, r *record, file string) error {
-	if recordFile(r.Name) != file || !isolation.ValidTree(r.Tree) {
+	if recordFile(r.Name) != file || !trees.Valid(r.Tree) {
 		return errors.New("it does not say what it stands for")
 	}
 	k := &Skill{

@@ -3,19 +3,13 @@
 package skills
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"math"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tarball"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/show"
 	"github.com/boxd-dev/boxd/relay/client/skills"
@@ -24,50 +18,13 @@ import (
 // from finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
 // packed as it is sent. done ends what it has begun.
 func (s commands) from(source string, i *skills.Import) (done func(), err error) {
-	switch {
-	case strings.Contains(source, "://"):
+	if strings.Contains(source, "://") {
 		i.URL = source
 		return func() {}, nil
-	case source == "-":
-		i.Archive = s.Stdin
-		return func() {}, nil
 	}
-	path, err := filepath.Abs(source)
-	if err != nil {
-		return nil, err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.IsDir() {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		i.Archive = struct{ io.Reader }{f} // whoever sends it must not close it
-		return func() { f.Close() }, nil
-	}
-	dir, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, err
-	}
-	r, w := io.Pipe()
-	packed := make(chan struct{})
-	go func() {
-		defer close(packed)
-		_, err := tarball.PackDir(w, dir, filepath.Base(path), tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64})
-		w.CloseWithError(err)
-	}()
-	i.Archive = struct{ io.Reader }{r}
-	return func() {
-		r.CloseWithError(errUnread)
-		<-packed
-		dir.Close()
-	}, nil
+	i.Archive, done, err = s.Source(source, true)
+	return done, err
 }
-
-var errUnread = errors.New("boxd does not read on")
 
 // flags are those of every import.
 func flags(cmd *cobra.Command, i *skills.Import) {

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/skills"
@@ -40,6 +41,7 @@ type Config struct {
 	Log     journal.Config `toml:"log"`
 	Audit   audit.Config   `toml:"audit"`
 	Skills  skills.Config  `toml:"skills"`
+	Drives  drives.Config  `toml:"drives"`
 	Images  images.Config  `toml:"images"`
 	Access  rules.Config   `toml:"access"`
 	policy.Config
@@ -188,7 +190,7 @@ func Default() Config {
 		}},
 		Log:    journal.DefaultConfig(),
 		Audit:  audit.DefaultConfig(),
-		Skills: skills.DefaultConfig(),
+		Skills: skills.DefaultConfig(), Drives: drives.DefaultConfig(),
 		Images: images.DefaultConfig(),
 		Access: rules.DefaultConfig(),
 		Config: policy.DefaultConfig(),
@@ -228,7 +230,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Images.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
+	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -129,7 +129,7 @@ func untar(in io.Reader, dir *os.Root, below string, l Limits) error {
 			if below != "" && !beneath(name, below) {
 				return false, nil
 			}
-			return true, checkName(name)
+			return true, CheckName(name)
 		},
 	}
 	stats, err := tarball.Unpack(in, dir, rules)
@@ -173,8 +173,8 @@ func beneath(name, below string) bool {
 	return rest == below || strings.HasPrefix(rest, below+"/")
 }
 
-// checkName refuses names that some tool or terminal would take for something else.
-func checkName(name string) error {
+// CheckName refuses names that some tool or terminal would take for something else.
+func CheckName(name string) error {
 	parts := strings.Split(name, "/")
 	switch {
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) || strings.ContainsRune(name, '\\'):

@@ -122,7 +122,7 @@ func zipName(raw string) (string, error) {
 	if name = path.Clean(name); name == "." {
 		return "", nil
 	}
-	return name, checkName(name)
+	return name, CheckName(name)
 }
 
 // kindOf reports whether an entry is a directory, and refuses what is neither that nor a file.

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package trees says what trees of files are called that boxes read, and where a box has those of drives.
+package trees
+
+import "strings"
+
+// Drives is where a box has its drives, two names below it. As for skills it is part of the image's tree, so that no program
+// of the box, and no mount that its session was given, is in the way there.
+const Drives = "/drives"
+
+// maxPart bounds the name of a tree, and each part of the name of a drive.
+const maxPart = 64
+
+// Valid reports whether a text can be the name of a tree.
+func Valid(name string) bool {
+	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	return name != "" && len(name) <= maxPart && strings.Trim(name, chars) == "" && name[0] != '-'
+}
+
+// ValidDrive reports whether a text is the name of a drive: whom it is for and what it is, each 1 to 64 of a-z, 0-9, "-", "_"
+// and ".", and no punctuation first.
+func ValidDrive(name string) bool {
+	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-_."
+	owner, project, ok := strings.Cut(name, "/")
+	for _, part := range []string{owner, project} {
+		if part == "" || len(part) > maxPart || strings.Trim(part, chars) != "" || strings.Contains("-_.", part[:1]) {
+			return false
+		}
+	}
+	return ok
+}
+
+// Target is where a drive is in a box.
+func Target(name string) string { return Drives + "/" + name }
+
+// IsTarget reports whether a path is where a box can have a drive.
+func IsTarget(at string) bool {
+	name, ok := strings.CutPrefix(at, Drives+"/")
+	return ok && ValidDrive(name)
+}

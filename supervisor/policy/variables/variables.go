@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package variables checks the environment that callers give programs.
+package variables
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Bounds of an environment.
+const (
+	Max     = 256               // variables
+	MaxSize = 32 * quantity.KiB // of all
+)
+
+// Check checks the variables of a request.
+func Check(env map[string]string) error {
+	if len(env) > Max {
+		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", Max))
+	}
+	var size quantity.Size
+	for name, value := range env {
+		if err := CheckOne(name, value); err != nil {
+			return err
+		}
+		size += quantity.Size(len(name) + len(value) + 2)
+	}
+	if size > MaxSize {
+		return fault.Field("env", size, fmt.Sprintf("at most %v in all", MaxSize))
+	}
+	return nil
+}
+
+// CheckOne checks one variable; its value never appears in the error.
+func CheckOne(name, value string) error {
+	if name == "" || strings.ContainsAny(name, "=\x00") {
+		return fault.Field("env", name, "names without = and NUL")
+	}
+	if strings.Contains(value, "\x00") {
+		return fault.Field("env", name, "values without NUL")
+	}
+	return nil
+}

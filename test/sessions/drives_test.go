@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/drives"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
+)
+
+const drive = "me/data"
+
+// fillDrive makes the next version of a drive, of a file "text" and a directory with another.
+func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVersion {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, file := range []string{"text", "dir/file"} {
+		if err := w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v, isNew, err := drives.Client{Client: d.Client}.Fill(t.Context(), name, &drives.Filling{Archive: &b})
+	if err != nil || !isNew {
+		t.Fatalf("fill %s: %v, %v", name, isNew, err)
+	}
+	return v
+}
+
+func switchDrive(t *testing.T, d *boxtest.Daemon, id, name string, version int, isNew bool) api.SessionDrive {
+	t.Helper()
+	k, fresh, err := drives.Client{Client: d.Client}.Switch(t.Context(), id, name, version)
+	if err != nil || fresh != isNew {
+		t.Fatalf("switch %s: new %v, %v", name, fresh, err)
+	}
+	return k
+}
+
+// driveTrees are the versions of drives that are on the disk, of all users.
+func driveTrees(t *testing.T, d *boxtest.Daemon) int {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(d.State, "drives", "u-*", "trees", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// A session reads a drive, and another version of it is put into the place of that while a program uses it: the program
+// goes on with what it has. What a session has, or has had, stays through the end of boxd and keeper, whatever is kept.
+func TestADriveIsSwitchedInALivingSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting+"[drives]\nkeep_versions = 1\n")
+	fillDrive(t, d, drive, "first")
+	s := create(t, d, api.SessionRequest{ID: "s", Drives: []string{drive}})
+	if len(s.Drives) != 1 || s.Drives[0].Target != "/drives/me/data" || s.Drives[0].Version != 1 || !slices.Equal(s.Drives[0].Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
+		t.Fatalf("%+v", s.Drives)
+	}
+	for _, try := range []string{"echo x > text", "echo x > new", "rm -f text", "mkdir new", "chmod 600 text", "mv text other", "mv /drives/me/data /drives/me/x", "mkdir /drives/x", "rmdir /drives/me", "umount /drives/me/data"} {
+		if r := in(t, d, "s", sh("cd /drives/me/data && "+try)); r.ExitCode == nil || *r.ExitCode == 0 {
+			t.Errorf("%s: %s", try, show(r))
+		}
+	}
+	process(t, d, "s", "reads", &api.ProcessRequest{Argv: []string{"sh", "-c", "exec 3</drives/me/data/text; cd /drives/me/data/dir; touch /tmp/in; until [ -e /tmp/go ]; do sleep 0.1; done; cat <&3; cat file; echo; cat /drives/me/data/text; touch /tmp/out; sleep 10000"}})
+	boxtest.Eventually(t, "it is there", func() bool { return in(t, d, "s", sh("test -e /tmp/in && echo yes")).Stdout == "yes\n" })
+	fillDrive(t, d, drive, "second")
+	if got := succeeds(t, d, "s", sh("cat /drives/me/data/text")); got != "first" {
+		t.Errorf("before the switch: %s", got)
+	}
+	if k := switchDrive(t, d, "s", drive, 0, false); k.Version != 2 || k.Earlier != 1 || !slices.Contains(k.Attributes, "ro") {
+		t.Errorf("%+v", k)
+	}
+	if k := switchDrive(t, d, "s", drive, 0, false); k.Earlier != 1 {
+		t.Errorf("the same again: %+v", k)
+	}
+	fillDrive(t, d, drive, "third") // it has no version 2 any more but for the session
+	d.Kill()
+	d.Restart()
+	fillDrive(t, d, drive, "fourth")
+	boxtest.Eventually(t, "what nobody has is gone", func() bool { return driveTrees(t, d) == 3 })
+	succeeds(t, d, "s", sh("touch /tmp/go"))
+	boxtest.Eventually(t, "it has read", func() bool { return in(t, d, "s", sh("test -e /tmp/out && echo yes")).Stdout == "yes\n" })
+	logs, err := d.Logs(t.Context(), "s", "reads", client.LogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer logs.Close()
+	if got, err := io.ReadAll(logs); err != nil || string(got) != "firstfirst\nsecond" {
+		t.Errorf("%q, %v", got, err)
+	}
+	c := drives.Client{Client: d.Client}
+	if err := c.Detach(t.Context(), "s", drive, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeeds(t, d, "s", sh("ls -A /drives")); got != "" {
+		t.Errorf("left is %q", got)
+	}
+	if e := problemOf(t, c.Detach(t.Context(), "s", drive, false)); e.Status != 404 || e.Field != "drive" {
+		t.Errorf("twice: %+v", e.Problem)
+	}
+	if e := problemOf(t, c.Remove(t.Context(), drive, 0)); e.Status != 409 {
+		t.Errorf("what was in use: %+v", e.Problem)
+	}
+	if k := switchDrive(t, d, "s", drive, 1, true); k.Version != 1 || succeeds(t, d, "s", sh("cat /drives/me/data/text")) != "first" {
+		t.Errorf("back: %+v", k)
+	}
+	if err := d.Delete(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "one is left", func() bool { return driveTrees(t, d) == 1 })
+	if err := c.Remove(t.Context(), drive, 0); err != nil || driveTrees(t, d) != 0 {
+		t.Error(err)
+	}
+}
+
+// What an execution has made becomes a version of a drive, packed in its box; what is no file there is refused. A drive
+// in use is told with who uses it; another's is as one that there is not.
+func TestResultsBecomeADrive(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "makes"})
+	succeeds(t, d, "makes", versioned("echo result > $OUTPUT_DIR/r; mkdir $OUTPUT_DIR/d; cp /bin/true $OUTPUT_DIR/d/run", "v1"))
+	c := drives.Client{Client: d.Client}
+	v, isNew, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v1", Into: "runs/v1"})
+	if err != nil || !isNew || v.Origin != "session makes, /workspace/output/v1" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	succeeds(t, d, "makes", versioned("echo more > $OUTPUT_DIR/r", "v2"))
+	if v, _, err = c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	succeeds(t, d, "makes", sh("mkdir out; ln -s /etc/shadow out/link"))
+	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
+		t.Errorf("a link: %v", err)
+	}
+	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
+		t.Errorf("nothing: %v", err)
+	}
+	create(t, d, api.SessionRequest{ID: "reads", Drives: []string{"me/results@1"}})
+	if got := succeeds(t, d, "reads", sh("cd /drives/me/results; find . -type f | sort; runs/v1/d/run && cat runs/v1/r")); got != "./runs/v1/d/run\n./runs/v1/r\nresult\n" {
+		t.Errorf("%s", got)
+	}
+	process(t, d, "reads", "sits", &api.ProcessRequest{Argv: []string{"sleep", "10000"}, Cwd: "/drives/me/results/runs"})
+	err = c.Detach(t.Context(), "reads", "me/results", false)
+	if users := mounts.UsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || !strings.HasPrefix(users[0].Path, "/drives/me/results") {
+		t.Errorf("in use: %v, %+v", err, users)
+	}
+	for _, req := range []api.SessionRequest{{ID: "x", Drives: []string{"me/none"}}, {ID: "x", Drives: []string{"me/results@7"}}} {
+		if _, _, err := d.Create(t.Context(), &req); problemOf(t, err).Status != 404 {
+			t.Errorf("%v: %v", req.Drives, err)
+		}
+	}
+	for _, bad := range []string{"../../etc", "me", "me/results@0", "me/results/..", "Me/x"} {
+		if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "x", Drives: []string{bad}}); problemOf(t, err).Status != 400 || problemOf(t, err).Field != "drives" {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}

@@ -79,6 +79,7 @@ func hostRoutes() []route.Route {
 		line("GET /v1/workspaces", access.Viewer, "owner", spaces.List),
 		line("POST /v1/workspaces", access.User, "owner", spaces.Create),
 		line("GET /v1/workspaces/{workspace}", access.Viewer, "owner", spaces.Get),
+		line("PATCH /v1/workspaces/{workspace}", access.User, "owner", spaces.Change),
 		line("DELETE /v1/workspaces/{workspace}", access.User, "owner", spaces.Delete),
 		line("GET /v1/drives", access.Viewer, "owner", drives.List),
 		line("GET /v1/drives/{drive}", access.Viewer, "owner", drives.Get),

@@ -15,6 +15,12 @@ type WorkspaceRequest struct {
 	Inodes *int           `json:"inodes,omitempty"` // files and directories, the same
 }
 
+// WorkspaceChange asks for another quota of a workspace. What is left out stays.
+type WorkspaceChange struct {
+	Quota  *quantity.Size `json:"quota,omitempty"`
+	Inodes *int           `json:"inodes,omitempty"`
+}
+
 // Workspace is one with a name. Enforcement is what keeps its quota: "project-quota", "store" or "none"; "" if it has
 // none. Usage is left out where nothing counts it.
 type Workspace struct {

@@ -54,6 +54,23 @@ func Get(c *route.Call) (any, error) {
 	return wire(&i), nil
 }
 
+// Change gives one another quota.
+func Change(c *route.Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceChange
+	if err := c.DecodeBody(&in, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.ChangeSpace(c.Context(), who, c.Path.Workspace, in.Quota, in.Inodes)
+	if err != nil {
+		return nil, err
+	}
+	return wire(&i), nil
+}
+
 // Delete removes one that no session has.
 func Delete(c *route.Call) (any, error) {
 	who, err := c.Owner()

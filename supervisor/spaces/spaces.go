@@ -40,6 +40,8 @@ type Record struct {
 	Inodes  int              `json:"inodes"`
 	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // the quota, as it was found when it was made
 	State   string           `json:"state,omitempty"`   // "": it is there
+	// Changing says that the kernel may not keep this quota yet, but the one before.
+	Changing bool `json:"changing,omitempty"`
 }
 
 // States of a record that boxd may die in: what has been begun is undone, or done, by the next.
@@ -138,6 +140,11 @@ func (s *Store) load(ctx context.Context) error {
 				s.Log.Error("a workspace is not removed yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
 			}
 			continue
+		}
+		if sp.Changing && !sp.lost {
+			if err := s.apply(ctx, key, &sp.Record); err != nil {
+				s.Log.Error("the quota of a workspace may not be what it says", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+			}
 		}
 		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
 	}
@@ -341,8 +348,10 @@ func (s *Store) Remove(ctx context.Context, owner, name string) error {
 	sp := s.all[key]
 	err := error(nil)
 	switch {
-	case sp == nil || sp.busy:
+	case sp == nil || sp.busy && sp.State != "":
 		err = NotFound("name", name)
+	case sp.busy:
+		err = busyNow(name)
 	case len(sp.users) > 0:
 		f := fault.Errorf(fault.Conflict, "workspace %s is in use by %s", fault.Show(name), users(sp)).WithHint("end those sessions first")
 		f.Field, f.Value = "name", name

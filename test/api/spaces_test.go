@@ -32,6 +32,17 @@ func (c *contract) spaces() {
 	if !slices.Equal(w.Sessions, []string{"lent"}) {
 		c.t.Errorf("%+v", w)
 	}
+	c.reads(c.gets(200, ask{route: "PATCH " + one, p: "project", body: `{"quota":"16MiB"}`}), &w)
+	if w.Quota != 16<<20 || w.Inodes != 1000 || !slices.Equal(w.Sessions, []string{"lent"}) {
+		c.t.Errorf("%+v", w)
+	}
+	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"0"}`})
+	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1KiB"}`})
+	c.refused(400, "inodes", ask{route: "PATCH " + one, p: "project", body: `{"inodes":1}`})
+	c.refused(404, "name", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1GiB"}`, uid: otherUID})
+	c.gets(201, ask{route: "POST " + all, body: `{"name":"unbounded","quota":"0"}`})
+	c.refused(409, "quota", ask{route: "PATCH " + one, p: "unbounded", body: `{"quota":"16MiB"}`})
+	c.gets(204, ask{route: "DELETE " + one, p: "unbounded"})
 	c.refused(404, "name", ask{route: "GET " + one, p: "project", uid: otherUID})
 	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
 	var list api.WorkspaceList

@@ -56,6 +56,11 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 	}
 	create(t, d, api.SessionRequest{ID: "c", Workspace: "small"})
 	full("c", "rm -f f*; head -c 6000000 /dev/zero > more")
+	if now, err := c.Change(t.Context(), "small", &api.WorkspaceChange{Quota: new(16 * quantity.MiB)}); err != nil || now.Usage == nil || now.Usage.Limit != 16*quantity.MiB || now.Usage.FilesLimit != 100 {
+		t.Errorf("%+v, %v", now, err)
+	}
+	succeeds(t, d, "c", sh("head -c 6000000 /dev/zero > more")) // it holds at once
+	full("c", "head -c 20000000 /dev/zero > most")
 	if err := d.Delete(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}

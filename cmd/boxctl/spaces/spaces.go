@@ -27,7 +27,7 @@ func (s commands) client() spaces.Client { return spaces.Client{Client: s.Client
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
 	return ctl.Group("workspaces", "Keep workspaces that outlive boxes", `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
---workspace NAME. That stays when the box ends, and several boxes can have it at a time.`, s.list(), s.show(), s.create(), s.remove())
+--workspace NAME. That stays when the box ends, and several boxes can have it at a time.`, s.list(), s.show(), s.create(), s.set(), s.remove())
 }
 
 func (s commands) list() *cobra.Command {
@@ -120,6 +120,41 @@ is that of boxes of the default profile.`,
 		},
 	}
 	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` that it may hold; 0 is no quota")
+	cmd.Flags().IntVar(&inodes, "inodes", 0, "`NUMBER` of files and directories that it may hold")
+	return cmd
+}
+
+func (s commands) set() *cobra.Command {
+	var quota string
+	var inodes int
+	cmd := &cobra.Command{
+		Use: "set [flags] NAME", Short: "Give a workspace another quota", Args: ctl.Usage(cobra.ExactArgs(1)),
+		Long: `set changes the quota of a workspace for all boxes that have it, at once. One that was made without has none.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var req api.WorkspaceChange
+			if cmd.Flags().Changed("quota") {
+				size, err := quantity.ParseSize(quota)
+				if err != nil {
+					return &ctl.UsageError{Err: fmt.Errorf("--quota %q: %w", quota, err)}
+				}
+				req.Quota = &size
+			}
+			if cmd.Flags().Changed("inodes") {
+				req.Inodes = &inodes
+			}
+			c := s.client()
+			defer c.Close()
+			k, err := c.Change(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case s.JSON:
+				return s.PrintJSON(k)
+			}
+			return s.print([]api.Workspace{k})
+		},
+	}
+	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` that it may hold")
 	cmd.Flags().IntVar(&inodes, "inodes", 0, "`NUMBER` of files and directories that it may hold")
 	return cmd
 }

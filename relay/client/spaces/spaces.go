@@ -49,6 +49,15 @@ func (c Client) Get(ctx context.Context, name string) (w api.Workspace, err erro
 	return w, err
 }
 
+// Change gives a workspace another quota, for all sessions that have it.
+func (c Client) Change(ctx context.Context, name string, req *api.WorkspaceChange) (w api.Workspace, err error) {
+	if name == "" {
+		return w, client.ErrNoID
+	}
+	_, err = c.Ask(ctx, http.MethodPatch, c.path(name), req, &w)
+	return w, err
+}
+
 // Remove removes a workspace that no session has, with all that is in it.
 func (c Client) Remove(ctx context.Context, name string) error {
 	if name == "" {

@@ -4,9 +4,11 @@ package search
 
 import (
 	"io"
+	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +41,7 @@ type rule struct {
 type rules struct {
 	above *rules
 	dir   string // path of the directory, "" or with a slash at its end
+	lead  string // what leads from it to the place that is searched, if that is below it, the same
 	list  []rule
 }
 
@@ -47,7 +50,7 @@ type rules struct {
 func (r *rules) ignored(p, name string, directory bool) bool {
 	for ; r != nil; r = r.above {
 		for i := range slices.Backward(r.list) {
-			if r.list[i].matches(p[len(r.dir):], name, directory) {
+			if r.list[i].matches(r.lead+p[len(r.dir):], name, directory) {
 				return !r.list[i].again
 			}
 		}
@@ -85,6 +88,48 @@ func readRules(dir int, at string, above *rules) *rules {
 		return above
 	}
 	return &rules{above: above, dir: at, list: list}
+}
+
+// maxAbove is how many directories above the place that is searched are looked at.
+const maxAbove = 64
+
+// rulesAbove are those of the directories above one, up to the top of the repository that it is in, or of its mount.
+// Whoever moves it meanwhile may be told of other files of its own.
+func rulesAbove(dir int) *rules {
+	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(dir))
+	if err != nil {
+		return nil
+	}
+	var list []*rules // the nearest first
+	here, lead := dir, ""
+	defer func() {
+		if here != dir {
+			unix.Close(here)
+		}
+	}()
+	for range maxAbove {
+		var st unix.Statx_t
+		if err := unix.Statx(here, "", unix.AT_EMPTY_PATH, 0, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 || look(here, ".git") != unix.DT_UNKNOWN {
+			break
+		}
+		up, err := unix.Openat(here, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		if here != dir {
+			unix.Close(here)
+		}
+		here, lead, at = up, path.Base(at)+"/"+lead, path.Dir(at)
+		if r := readRules(up, "", nil); r != nil {
+			r.lead = lead
+			list = append(list, r)
+		}
+	}
+	var above *rules
+	for _, r := range slices.Backward(list) {
+		r.above, above = above, r
+	}
+	return above
 }
 
 func parseRules(text string) []rule {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
@@ -90,6 +92,35 @@ func TestIgnoreRules(t *testing.T) {
 		}
 		if got := r.ignored(tc.path, filepath.Base(tc.path), tc.dir); got != tc.want {
 			t.Errorf("%s (directory %v) is ignored: %v", tc.path, tc.dir, got)
+		}
+	}
+}
+
+// A .gitignore above the place that is searched counts, as far as the top of the repository.
+func TestIgnoreFilesAboveCount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		".gitignore": "*.go\n", "repo/.git/HEAD": "x", "repo/.gitignore": "*.log\n/a/b/only\nsecret/\n!kept.log\n", "repo/a/.gitignore": "!again.log\nb/c.txt\n",
+		"repo/a/b/x.go": "", "repo/a/b/x.log": "", "repo/a/b/kept.log": "", "repo/a/b/again.log": "", "repo/a/b/only": "", "repo/a/b/d/only": "", "repo/a/b/c.txt": "",
+		"repo/a/b/secret/x": "", "repo/a/b/d/c.txt": "",
+	})
+	for at, want := range map[string]string{"repo/a/b": "again.log d/c.txt d/only kept.log x.go", "repo/a/b/secret": "x"} {
+		fd, err := unix.Open(filepath.Join(dir, at), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		w := &walk{left: 1000, ignore: true, depth: 10, visit: func(_ int, p, _ string, kind byte) error {
+			if kind == unix.DT_REG {
+				found = append(found, p)
+			}
+			return nil
+		}}
+		err = w.run(fd)
+		unix.Close(fd)
+		if got := strings.Join(found, " "); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", at, got, err, want)
 		}
 	}
 }

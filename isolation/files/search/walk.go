@@ -38,7 +38,11 @@ type walk struct {
 // run walks what is below a directory. errEnough means that left is used up, or visit has said so.
 func (w *walk) run(dir int) error {
 	w.buf = make([]byte, 64<<10)
-	return w.enter(dir, "", nil, 1)
+	var above *rules
+	if w.ignore {
+		above = rulesAbove(dir)
+	}
+	return w.enter(dir, "", above, 1)
 }
 
 type entry struct {

@@ -8,7 +8,6 @@
 package isolation
 
 import (
-	"github.com/boxd-dev/boxd/isolation/trees"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Ids inside a box. The box's user has no privilege even there; PID 1 is in-box root with what

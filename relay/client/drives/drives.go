@@ -77,7 +77,7 @@ func (c Client) Pushed(ctx context.Context, name string, version int) (api.Drive
 
 // Remove removes a version of a drive, or all of it if version is 0. One that a session has is refused.
 func (c Client) Remove(ctx context.Context, name string, version int) error {
-	path, err := c.path(name, "", number("version", version))
+	path, err := c.path(name, "", numbered(version))
 	if err == nil {
 		_, err = c.Ask(ctx, http.MethodDelete, path, nil, nil)
 	}
@@ -118,7 +118,7 @@ func (c Client) Fill(ctx context.Context, name string, f *Filling) (v api.DriveV
 
 // Index lists what a version has, 0 the newest, whose paths begin with prefix, from an offset on; limit 0 is the usual one.
 func (c Client) Index(ctx context.Context, name string, version int, prefix string, offset, limit int) (api.DriveIndex, error) {
-	q := number("version", version)
+	q := numbered(version)
 	q.Set("prefix", prefix)
 	q.Set("offset", strconv.Itoa(offset))
 	if limit > 0 {
@@ -130,7 +130,7 @@ func (c Client) Index(ctx context.Context, name string, version int, prefix stri
 
 // Text is a text for a prompt, of at most so many bytes; 0 is the usual bound.
 func (c Client) Text(ctx context.Context, name string, version, bytes int) (api.DriveText, error) {
-	q := number("version", version)
+	q := numbered(version)
 	if bytes > 0 {
 		q.Set("bytes", strconv.Itoa(bytes))
 	}
@@ -140,7 +140,7 @@ func (c Client) Text(ctx context.Context, name string, version, bytes int) (api.
 
 // Archive returns a tar archive of a version, 0 the newest, which the caller must close. It is whole if it is read to io.EOF.
 func (c Client) Archive(ctx context.Context, name string, version int) (io.ReadCloser, error) {
-	path, err := c.path(name, "/archive", number("version", version))
+	path, err := c.path(name, "/archive", numbered(version))
 	if err != nil {
 		return nil, err
 	}
@@ -168,9 +168,9 @@ func (c Client) Detach(ctx context.Context, session, name string, force bool) er
 	return err
 }
 
-func number(name string, n int) url.Values {
-	if n == 0 {
+func numbered(version int) url.Values {
+	if version == 0 {
 		return url.Values{}
 	}
-	return url.Values{name: {strconv.Itoa(n)}}
+	return url.Values{"version": {strconv.Itoa(version)}}
 }

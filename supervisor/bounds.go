@@ -146,12 +146,6 @@ func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w spaces.Wi
 	return v.Spaces.Create(ctx, who.Name, &held, host, w)
 }
 
-// ChangeSpace gives a workspace another quota; nil leaves a part of it as it is.
-func (v *Supervisor) ChangeSpace(ctx context.Context, who Principal, name string, quota *quantity.Size, inodes *int) (spaces.Info, error) {
-	held := v.cfg.Load().BoundsOf(who)
-	return v.Spaces.Change(ctx, who.Name, name, &held, quota, inodes)
-}
-
 // Usage is what a principal, or everybody, has used on the last days that there are.
 func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Row, error) {
 	name := who.Name

@@ -64,7 +64,8 @@ func Change(c *route.Call) (any, error) {
 	if err := c.DecodeBody(&in, route.MaxSessionBody); err != nil {
 		return nil, err
 	}
-	i, err := c.Sup.ChangeSpace(c.Context(), who, c.Path.Workspace, in.Quota, in.Inodes)
+	held := c.Sup.Spaces.Config().BoundsOf(who)
+	i, err := c.Sup.Spaces.Change(c.Context(), who.Name, c.Path.Workspace, &held, in.Quota, in.Inodes)
 	if err != nil {
 		return nil, err
 	}

@@ -83,3 +83,13 @@ func (s *Store) apply(ctx context.Context, key string, r *Record) error {
 	r.Changing = false
 	return s.write(key, r)
 }
+
+// resume does what an earlier boxd has begun.
+func (s *Store) resume(ctx context.Context, key string, sp *space) {
+	if !sp.Changing || sp.lost {
+		return
+	}
+	if err := s.apply(ctx, key, &sp.Record); err != nil {
+		s.Log.Error("the quota of a workspace may not be what it says", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+	}
+}

@@ -40,7 +40,7 @@ type Record struct {
 	Inodes  int              `json:"inodes"`
 	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // the quota, as it was found when it was made
 	State   string           `json:"state,omitempty"`   // "": it is there
-	// Changing says that the kernel may not keep this quota yet, but the one before.
+	// Changing says that the kernel may still keep the quota before this one.
 	Changing bool `json:"changing,omitempty"`
 }
 
@@ -141,11 +141,7 @@ func (s *Store) load(ctx context.Context) error {
 			}
 			continue
 		}
-		if sp.Changing && !sp.lost {
-			if err := s.apply(ctx, key, &sp.Record); err != nil {
-				s.Log.Error("the quota of a workspace may not be what it says", "workspace", sp.Name, "owner", sp.Owner, "error", err)
-			}
-		}
+		s.resume(ctx, key, sp)
 		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
 	}
 	for name := range there { // who has removed the record knows why

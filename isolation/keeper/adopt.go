@@ -80,12 +80,15 @@ func (k *Keeper) takeOver() error {
 		switch {
 		case k.damaged[key]:
 		case lives:
-			err = errors.Join(err, k.watchAgain(known[key], pidfd))
+			err = errors.Join(err, k.own(known[key], pidfd))
 		default:
 			k.clear(key, known[key])
 		}
 	}
 	k.net.Adopt(slices.Collect(maps.Keys(alive)))
+	for key, b := range maps.Clone(k.boxes) { // only now: the end of a box removes a link that is known
+		go k.watch(key, b)
+	}
 	return err
 }
 
@@ -106,8 +109,8 @@ func (k *Keeper) find(key string) (*records.Record, int, error) {
 	return r, pidfd, nil
 }
 
-// watchAgain makes a living box this keeper's. It takes the pidfd over.
-func (k *Keeper) watchAgain(r *records.Record, pidfd int) error {
+// own makes a living box this keeper's, which is to watch it. It takes the pidfd over.
+func (k *Keeper) own(r *records.Record, pidfd int) error {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
 		unix.Close(pidfd)
 		return fmt.Errorf("box %s: %w", r.Key, err)
@@ -122,7 +125,6 @@ func (k *Keeper) watchAgain(r *records.Record, pidfd int) error {
 		}
 	}
 	k.boxes[r.Key] = b // nobody else has the keeper yet
-	go k.watch(r.Key, b)
 	return nil
 }
 

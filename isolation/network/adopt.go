@@ -46,6 +46,9 @@ func (h *Host) Adopt(keys []string) {
 		h.mu.Unlock()
 		found = true
 	}
+	h.mu.Lock()
+	h.adopted = true
+	h.mu.Unlock()
 	if !found {
 		h.removeTable()
 		return

@@ -40,10 +40,11 @@ type Host struct {
 	made     bool         // it has been, by this process
 	known    []netip.Addr // name servers that it lets boxes reach
 
-	mu    sync.Mutex // guards the fields below
-	links map[string]*Link
-	used  map[uint32]bool // pairs of addresses
-	next  uint32          // the pair that is tried first: one is used again as late as can be. The first is any, since nobody knows what the last keeper had
+	mu      sync.Mutex // guards the fields below
+	links   map[string]*Link
+	adopted bool            // those of living boxes are among them
+	used    map[uint32]bool // pairs of addresses
+	next    uint32          // the pair that is tried first: one is used again as late as can be. The first is any, since nobody knows what the last keeper had
 }
 
 // prefix is what the names of all keepers' links begin with.
@@ -135,12 +136,13 @@ func pair(block netip.Prefix, n uint32) (host, box netip.Addr) {
 	return host, host.Next()
 }
 
-// Close lets go of the host's part. Links of living boxes stay, and the table with them.
+// Close lets go of the host's part. Links of living boxes stay, and the table with them, also where it is not known
+// whether there are any: it keeps them from the host and from each other.
 func (h *Host) Close() {
 	close(h.stop)
 	h.done.Wait()
 	h.mu.Lock()
-	idle := len(h.links) == 0
+	idle := h.adopted && len(h.links) == 0
 	h.mu.Unlock()
 	if idle {
 		h.removeTable()

@@ -202,6 +202,10 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if flows() == 0 {
 		t.Error("the host knows of no connection of the box")
 	}
+	unsure := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
+	if unsure.Close(); len(tables(t)) != 1 {
+		t.Error("a keeper that knows of no box for certain has removed the host's table")
+	}
 	h.Remove("key")
 	if n := flows(); n > 0 {
 		t.Errorf("the host remembers %d connections of a box that is gone", n)

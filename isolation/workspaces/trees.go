@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/removal"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 	"github.com/boxd-dev/boxd/isolation/trees"
 )
@@ -45,7 +47,7 @@ func (w *Dir) openTrees() (root int, err error) {
 
 // Keep makes the workspace of a box that has ended the tree of an image. It may be called again.
 func (w *Dir) Keep(key, tree string) error {
-	if !trees.Valid(tree) {
+	if !trees.Valid(tree) || (&isolation.Space{Key: key}).Validate() != nil {
 		return unix.EINVAL
 	}
 	trees, err := w.openTrees()
@@ -127,7 +129,7 @@ func (w *Dir) sweepTrees() error {
 	var errs []error
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), doomed) {
-			errs = append(errs, root.RemoveAll(e.Name()))
+			errs = append(errs, removal.All(root, e.Name()))
 		}
 	}
 	if quotas, _ := w.kept(); quotas != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
+	"github.com/boxd-dev/boxd/isolation/removal"
 )
 
 // Dir is the directory of the managed workspaces of one keeper, those of boxes. It is safe for concurrent use.
@@ -244,7 +245,7 @@ func (p *Place) OpenPath(key string) (int, error) {
 // links are removed, never followed.
 func (p *Place) Remove(key string) error {
 	id, limited := p.idOf(key)
-	if err := p.root.RemoveAll(key); err != nil {
+	if err := removal.All(p.root, key); err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
 	}
 	if !limited {

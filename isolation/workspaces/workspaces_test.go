@@ -54,7 +54,7 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.closePlaces()
-	const key, tree = "key", "abcdefghijklmnopqrstuvwxyz"
+	const key, tree = "0123456789abcdef0123456789abcdef", "abcdefghijklmnopqrstuvwxyz"
 	if err := w.root.Mkdir(key, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -66,5 +66,31 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), skillpath.ImageTrees, tree)); err != nil || len(w.ids) > 0 {
 		t.Errorf("%v, remembered %v", err, w.ids)
+	}
+}
+
+// A name is never followed out of the directory of workspaces, nor is one that is none removed.
+func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	w := &Dir{}
+	if err := w.open(state); err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	other := filepath.Join(state, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", ".", "..", "../other", other} {
+		if err := w.Keep(key, "abcdefghijklmnopqrstuvwxyz"); err == nil {
+			t.Errorf("%q became a tree", key)
+		}
+		if err := w.Remove(key); key != "" && err == nil {
+			t.Errorf("%q was removed", key)
+		}
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// descent makes directories in each other, more than the keeper may have descriptors.
+const descent = `p=$(printf 'a/%.0s' $(seq 600)); mkdir -p $p && cd -P $p && mkdir -p $p`
+
+// immutable is FS_IMMUTABLE_FL (ioctl_iflags(2)).
+const immutable = 0x10
+
+// fewFiles lets the keeper have few descriptors.
+func fewFiles(t *testing.T, d *boxtest.Daemon) {
+	t.Helper()
+	if err := unix.Prlimit(d.Keeper(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: 400}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However deep a box makes its directories, they are removed when it ends, by the next boxd, and with a workspace.
+func TestDeepWorkspacesAreRemoved(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.Warm()
+	before := d.Look()
+	fewFiles(t, d)
+	space(t, d, "deep")
+	create(t, d, api.SessionRequest{ID: "ends"})
+	lost := create(t, d, api.SessionRequest{ID: "lost"})
+	create(t, d, api.SessionRequest{ID: "shares", Workspace: "deep"})
+	for _, id := range []string{"ends", "lost", "shares"} {
+		succeeds(t, d, id, sh(descent))
+	}
+	for _, id := range []string{"ends", "shares"} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if err := spacesOf(d).Remove(t.Context(), "deep"); err != nil {
+		t.Error(err)
+	}
+	d.Kill()
+	kill(t, int(lost.PID))
+	d.Restart()
+	if list := sessions(t, d); len(list) > 0 {
+		t.Errorf("%+v", list)
+	}
+	d.NothingLeft(before)
+}
+
+// What cannot be removed of one session keeps no boxd from starting, and the next one tries again.
+func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.Warm()
+	lost := create(t, d, api.SessionRequest{ID: "lost"})
+	create(t, d, api.SessionRequest{ID: "good"})
+	succeeds(t, d, "lost", sh("mkdir d; touch d/stays"))
+	found, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*", "d"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	dir, err := os.Open(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := unix.IoctlSetPointerInt(int(dir.Fd()), unix.FS_IOC_SETFLAGS, immutable); err != nil {
+		boxtest.Missing(t, "a filesystem with files that do not change: "+err.Error())
+	}
+	t.Cleanup(func() { _ = unix.IoctlSetPointerInt(int(dir.Fd()), unix.FS_IOC_SETFLAGS, 0) })
+	d.Kill()
+	kill(t, int(lost.PID))
+	d.Restart()
+	if list := sessions(t, d); len(list) != 1 || list[0] != "good" {
+		t.Errorf("%+v", list)
+	}
+	if err := unix.IoctlSetPointerInt(int(dir.Fd()), unix.FS_IOC_SETFLAGS, 0); err != nil {
+		t.Fatal(err)
+	}
+	d.Stop()
+	d.Restart() // which tries at once
+	create(t, d, api.SessionRequest{ID: "lost"})
+}

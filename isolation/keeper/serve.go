@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/examine"
 	"github.com/boxd-dev/boxd/isolation/names"
 	"github.com/boxd-dev/boxd/isolation/reap"
+	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // greet makes what every boxd is told first.
@@ -173,7 +174,10 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.Keep
 func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	reply := isolation.KeeperReply{Req: req.Req}
 	var files []int
+	refused := refuse(req)
 	switch {
+	case refused != nil:
+		reply.Failed = stepError(isolation.StepSetup, refused.Error(), refused)
 	case req.Launch != nil:
 		k.answerLaunch(conn, req)
 		return
@@ -225,6 +229,34 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		reply.Hello = &k.greeting
 	}
 	_ = conn.Send(reply.Encode(), files...)
+}
+
+// refuse refuses what is asked about a box by a key that cannot be one: keys become names in directories of root's.
+// What comes with a specification, a mount or a workspace is validated with those.
+func refuse(req *isolation.KeeperRequest) error {
+	var key string
+	switch {
+	case req.End != nil && (req.End.Key != "" || req.End.Tree == ""):
+		key = req.End.Key
+	case req.Limits != nil:
+		key = req.Limits.Key
+	case req.Adopt != nil:
+		key = req.Adopt.Key
+	case req.Dress != nil:
+		key = req.Dress.Key
+	case req.Reclaim != nil:
+		key = req.Reclaim.Key
+	case req.Network != nil:
+		key = req.Network[0]
+	case req.List != nil && req.List.After != "":
+		key = req.List.After
+	default:
+		return nil
+	}
+	if !records.ValidKey(key) {
+		return fmt.Errorf("key of a box: %w", unix.EINVAL)
+	}
+	return nil
 }
 
 // answerLaunch starts a box. One that boxd does not get is ended: nobody would know of it.

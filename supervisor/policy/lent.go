@@ -63,15 +63,15 @@ func (s *Settings) lent(req *Request) error {
 // SpaceQuota is what a workspace may hold that a principal makes: what is asked for, or what its sessions usually
 // have, as far as the policy goes. A nil is not asked for; 0 bytes are no quota.
 func (c *Config) SpaceQuota(held *Held, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
-	p := c.Profiles[c.Sessions.DefaultProfile]
-	size, files := p.WorkspaceQuota, p.WorkspaceInodes
-	if asked != nil {
-		size = *asked
+	name := c.Sessions.DefaultProfile
+	if len(held.Profiles) > 0 && !slices.Contains(held.Profiles, Any) && !slices.Contains(held.Profiles, name) {
+		name = held.Profiles[0] // the other is not this principal's
 	}
-	if inodes != nil {
-		files = *inodes
-	}
+	p, m := c.Profiles[name], merger{profile: name, locked: c.Profiles[name].Locked}
+	size, files := pick(&m, "workspace_quota", p.WorkspaceQuota, asked), pick(&m, "workspace_inodes", p.WorkspaceInodes, inodes)
 	switch {
+	case m.err != nil:
+		return 0, 0, m.err
 	case size != 0 && (size < minQuota || size > maxSize):
 		return 0, 0, fault.Field("quota", size, fmt.Sprintf("0, or %v to %v", minQuota, maxSize))
 	case size != 0 && (files < minInodes || files > maxInodes):

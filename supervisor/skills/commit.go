@@ -175,7 +175,7 @@ func full(key, used, most string) error {
 // settle makes the directory of a principal, if it has none. The lock is held.
 func (s *Store) settle(sp *space, who string) error {
 	key := sp.key
-	if s.spaces[key] == sp {
+	if s.spaces[key] == sp && !sp.broken {
 		return nil
 	}
 	for _, dir := range []string{key, key + "/" + namesDir, key + "/" + treesDir} {
@@ -212,7 +212,7 @@ func groupOf(who string) string {
 // dissolve removes the directory of a Workspace that has nothing any more. The lock is held.
 func (s *Store) dissolve(key string) {
 	sp := s.spaces[key]
-	if sp == nil || sp.group == "" || len(sp.skills) > 0 {
+	if sp == nil || sp.group == "" || sp.broken || len(sp.skills) > 0 {
 		return
 	}
 	for at := range s.leases {
@@ -220,7 +220,13 @@ func (s *Store) dissolve(key string) {
 			return
 		}
 	}
-	if err := s.root.RemoveAll(key); err != nil {
+	// At once, or the next boxd finds half of it.
+	away := path.Join(scratchDir, key+"-"+strings.ToLower(rand.Text()))
+	err := s.root.Rename(key, away)
+	if err == nil {
+		err = s.root.RemoveAll(away) // or the next boxd does
+	}
+	if err != nil {
 		s.log.Warn("the directory of a Workspace without skills is still there", "directory", key, "error", err)
 	}
 	delete(s.spaces, key)

@@ -77,3 +77,54 @@ func TestADirectoryOfAWorkspaceStaysAsLongAsABoxHasItsSkill(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What cannot be read is nobody's to remove, and keeps nobody else's from being swept.
+func TestSkillsThatCannotBeReadStay(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	const who, half = "langbot/ws-1", "langbot/ws-2"
+	create(t, s, who, "one")
+	create(t, s, ann, "other")
+	dir := func(who string, below ...string) string {
+		return filepath.Join(append([]string{state, skills.Dir, skills.Key(who)}, below...)...)
+	}
+	records, err := filepath.Glob(dir(who, "names", "*.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("%v, %v", records, err)
+	}
+	good, err := os.ReadFile(records[0])
+	if err == nil {
+		err = os.WriteFile(records[0], []byte("{"), 0o600)
+	}
+	for _, d := range []string{dir(half), dir(ann, "trees", "left")} { // a boxd has died while it made the first
+		if err == nil {
+			err = os.Mkdir(d, 0o700)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, state, nil)
+	if err := s.Sweep(); err != nil {
+		t.Error(err)
+	}
+	if n, _ := trees(t, state, ann); n != 1 {
+		t.Errorf("%d trees of who is in order", n)
+	}
+	create(t, s, half, "new")
+	create(t, s, who, "two")
+	if err := s.Delete(who, "two"); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(records[0], good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, state, nil)
+	if _, err := s.Get(who, "one"); err != nil {
+		t.Errorf("with its record again: %v", err)
+	}
+	if got := names(s.List(half)); len(got) != 1 {
+		t.Error(got)
+	}
+}

@@ -3,6 +3,7 @@
 package skills
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -87,6 +88,9 @@ func (s *Store) forget(at string) {
 func (s *Store) named(at string) bool {
 	key, tree, _ := strings.Cut(at, "/"+treesDir+"/")
 	if sp := s.spaces[key]; sp != nil {
+		if sp.broken {
+			return true // by a record that could not be read, for all we know
+		}
 		for _, k := range sp.skills {
 			if k.tree == tree {
 				return true
@@ -101,15 +105,20 @@ func (s *Store) named(at string) bool {
 func (s *Store) Sweep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.spaces {
+	var errs []error
+	for key, sp := range s.spaces {
+		if sp.broken {
+			continue
+		}
 		trees, err := fs.ReadDir(s.root.FS(), path.Join(key, treesDir))
 		if err != nil {
-			return fmt.Errorf("sweep skills: %w", err)
+			errs = append(errs, fmt.Errorf("sweep skills: %w", err))
+			continue
 		}
 		for _, t := range trees {
 			s.forget(path.Join(key, treesDir, t.Name()))
 		}
 		s.dissolve(key)
 	}
-	return nil
+	return errors.Join(errs...)
 }

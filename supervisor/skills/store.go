@@ -63,6 +63,7 @@ type Store struct {
 type space struct {
 	key    string
 	group  string // whose LangBot it is a Workspace of; "": it is none
+	broken bool   // not all of it could be read: nothing of it is removed
 	skills map[string]*Skill
 }
 
@@ -137,6 +138,7 @@ func (s *Store) load() error {
 		sp := &space{key: e.Name(), skills: map[string]*Skill{}}
 		if err := s.loadSpace(sp); err != nil {
 			s.log.Error("skills of somebody are not in order", "directory", e.Name(), "error", err)
+			sp.broken = true
 		}
 		s.spaces[sp.key] = sp
 	}

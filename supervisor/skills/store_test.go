@@ -89,9 +89,6 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(state, skills.Dir, skills.Key(ann), "names", "bad.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	again := open(t, state, nil)
 	if err := again.Sweep(); err != nil {
 		t.Fatal(err)

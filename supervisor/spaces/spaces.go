@@ -48,6 +48,7 @@ type Record struct {
 const (
 	making   = "making"
 	removing = "removing"
+	unread   = "unread" // never on disk: what is there of it could not be read, and is left alone
 )
 
 // Info is a workspace, and who has it.
@@ -124,11 +125,17 @@ func (s *Store) load(ctx context.Context) error {
 		there[e.Name()] = true
 	}
 	for _, name := range names {
+		key, is := strings.CutSuffix(name, suffix)
+		if !is || len(key) != isolation.KeyLen {
+			continue // nothing of ours
+		}
 		sp, err := s.read(name)
 		if err != nil {
-			return err
+			s.Log.Error("a workspace cannot be used: its record is left alone, and so are its files", "error", err)
+			s.all[key] = &space{Record: Record{State: unread}, busy: true} // nobody gets its name
+			delete(there, key)
+			continue
 		}
-		key := strings.TrimSuffix(name, suffix)
 		sp.lost = !there[key]
 		if sp.State == "" && sp.lost {
 			s.Log.Error("a workspace has a record and no files: it cannot be lent; remove it, or bring them back", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
@@ -216,12 +223,11 @@ func (s *Store) Create(ctx context.Context, owner string, held *policy.Held, hos
 		s.mu.Unlock()
 		return Info{}, fmt.Errorf("workspace %q: %w", w.Name, err)
 	}
+	s.Ledger.Resume(owner, key, s.reading(key, sp)) // before anybody can remove it, who stops that
 	s.mu.Lock()
 	sp.busy, sp.State = false, ""
 	info := s.infoLocked(sp)
 	s.mu.Unlock()
-	reading := s.reading(key, sp)
-	s.Ledger.Resume(owner, key, reading)
 	return s.used(info), nil
 }
 
@@ -231,6 +237,9 @@ func (s *Store) enter(key string, sp *space, most int) error {
 	defer s.mu.Unlock()
 	if s.all[key] != nil {
 		f := fault.Errorf(fault.Conflict, "you have a workspace %s", fault.Show(sp.Name)).WithHint("use it, remove it, or take another name")
+		if s.all[key].State == unread {
+			f = fault.Errorf(fault.Conflict, "there is a workspace %s whose record cannot be read", fault.Show(sp.Name)).WithHint("take another name; the operator finds in the log of boxd what is wrong")
+		}
 		f.Field, f.Value = "name", sp.Name
 		return f
 	}

@@ -268,7 +268,7 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	for _, name := range []string{"making", "removing", "lost", "stays", "orphan"} {
+	for _, name := range []string{"making", "removing", "lost", "stays", "orphan", "torn"} {
 		space(t, d, name)
 		create(t, d, api.SessionRequest{ID: name, Workspace: name})
 		succeeds(t, d, name, sh("echo text > file"))
@@ -279,7 +279,7 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	d.Kill()
 	keys := map[string]string{}
 	files, err := filepath.Glob(filepath.Join(d.State, "named-workspaces", "*.json"))
-	if err != nil || len(files) != 5 {
+	if err != nil || len(files) != 6 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, at := range files {
@@ -301,6 +301,8 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 			}
 		case "lost":
 			err = os.RemoveAll(keys[name])
+		case "torn":
+			err = errors.Join(os.WriteFile(at, data[:len(data)/2], 0o600), os.WriteFile(at+".bak", data, 0o600))
 		case "orphan":
 			err = os.Remove(at)
 		}
@@ -313,13 +315,19 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Name != "lost" || list[1].Name != "stays" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	for name, there := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true} {
+	for name, there := range map[string]bool{"making": false, "removing": false, "lost": false, "stays": true, "orphan": true, "torn": true} {
 		if _, err := os.Stat(filepath.Join(keys[name], "file")); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
 	refused(t, err, 503, "")
+	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "torn"}); statusOf(err) != 409 {
+		t.Errorf("the name of one that cannot be read: %v", err)
+	}
+	if err := spacesOf(d).Remove(t.Context(), "torn"); statusOf(err) != 404 {
+		t.Errorf("the end of one that cannot be read: %v", err)
+	}
 	if err := spacesOf(d).Remove(t.Context(), "lost"); err != nil {
 		t.Error(err)
 	}

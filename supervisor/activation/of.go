@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -75,12 +76,18 @@ func (d *Desk) have(ctx context.Context, s *session.Session, of, name string) er
 	switch kind := fault.KindOf(err); {
 	case kind == fault.NotFound, errors.Is(err, errVanished):
 		return d.miss(ctx, s, of, name)
-	case kind == fault.Conflict:
+	case kind == fault.Conflict, isStep(err): // it is about this one alone
 		d.log.Warn("a session goes without a skill", "session", s.ID, "skill", name, "error", err)
 		return nil
 	default:
 		return err
 	}
+}
+
+// isStep reports whether the keeper could not do something that it was asked to.
+func isStep(err error) bool {
+	_, is := errors.AsType[*isolation.StepError](err)
+	return is
 }
 
 // miss names a skill that a session was to have, and takes away what it had of that name.

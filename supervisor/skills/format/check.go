@@ -19,6 +19,9 @@ const (
 	MaxCompatibility = 500
 )
 
+// maxBytes is what a name may take, as directories are called by it.
+const maxBytes = 255
+
 // What a body should not exceed, in lines.
 const fineLines = 500
 
@@ -137,6 +140,8 @@ func LooseName(name string) error {
 		return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // as above
 	case utf8.RuneCountInString(name) > MaxName:
 		return errors.New("Skill name cannot exceed 64 characters") //nolint:staticcheck // as above
+	case len(name) > maxBytes:
+		return fmt.Errorf("Skill name cannot exceed %d bytes", maxBytes) //nolint:staticcheck // as above
 	}
 	return nil
 }

@@ -161,6 +161,7 @@ func TestLooseNames(t *testing.T) {
 		"a": "", "My_Skill-2": "", "Übung": "", "技能": "",
 		"": "required", "-_-": "can only contain", "a/b": "can only contain", "a b": "can only contain", "..": "can only contain",
 		strings.Repeat("é", 65): "cannot exceed", strings.Repeat("é", 64): "",
+		strings.Repeat("𠀀", 63): "", strings.Repeat("𠀀", 64): "255 bytes",
 	} {
 		err := format.LooseName(name)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

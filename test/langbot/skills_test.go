@@ -326,6 +326,10 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; tail -n1 /workspace/.skills/Größe_1/SKILL.md; ls .skills", "first\nother\nGröße_1\ns")
 	c.says(host+lent("s", "Größe_1"), "touch .skills/s/x 2>&1 | grep -o Read-only; rm -rf .skills/s/SKILL.md 2>/dev/null; ls /skills/s", "Read-only\nSKILL.md")
 	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace/.skills/s"`, "cat SKILL.md | tail -n1", "first")
+	// Links that a program of the box has removed are there again, and where LangBot wants them now.
+	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace"`, "rm -rf .skills", "")
+	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; ls .skills", "first\nGröße_1\ns")
+	c.says(host+strings.ReplaceAll(lent("s", "Größe_1"), "/workspace/.skills/s", "/workspace/there/s"), "tail -n1 there/s/SKILL.md", "first")
 	// The session lives on when skills come, change and go, and so does a process in it.
 	c.says(host+lent("s", "Größe_1"), "echo kept >/tmp/kept", "")
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"cat","cwd":"/workspace/.skills/Größe_1"}}`, nil)

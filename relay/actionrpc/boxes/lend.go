@@ -17,7 +17,7 @@ import (
 // link makes links to skills where LangBot wants them, as the user of the box: pairs of what a link leads to, and where
 // it is. A directory that LangBot's own runtime has left there, for its mounts, gives way if it is empty.
 const link = `while [ $# -gt 1 ]; do
-  if [ "$(readlink -- "$2")" != "$1" ]; then
+  if [ ! -L "$2" ] || [ ! "$1" -ef "$2" ] && [ "$(readlink -- "$2")" != "$1" ]; then
     mkdir -p -- "${2%/*}" && { [ -L "$2" ] || [ ! -d "$2" ] || rmdir -- "$2"; } && ln -sfn -- "$1" "$2" || bad=1
   fi
   shift 2
@@ -44,12 +44,17 @@ func (b *Boxes) lend(ctx context.Context, s *supervisor.Session, spec *model.Spe
 		}
 	}
 	changed, err := b.Sup.Skills.Have(ctx, s, spec.SkillsOf, names)
-	if err != nil || !changed || len(links) == 0 {
+	if err != nil || len(links) == 0 {
 		return err
 	}
+	// Also where nothing has changed: programs of the box remove links, and LangBot wants a skill elsewhere.
 	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: append([]string{"/bin/sh", "-c", link, "sh"}, links...), Dir: isolation.Home})
 	if err == nil && (r.Status != supervisor.StatusExited || r.ExitCode != 0) {
 		b.Log.Warn("skills are not where LangBot wants them, but at their own place", "session", s.ID, "skills", names, "because", strings.TrimSpace(string(r.Streams[1].Data)))
+	}
+	if err != nil && !changed {
+		b.Log.Warn("skills are where they were", "session", s.ID, "skills", names, "error", err)
+		return nil
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/coder/websocket"
 
@@ -64,8 +65,9 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 // serve takes requests until the client has gone. What is no text ends the connection. A client that takes no answers
 // is not listened to until it does.
 func (c *conn) serve(ctx context.Context) {
+	var waits atomic.Bool // nobody asks for signs of life here
 	for {
-		m, err := c.server.held.Read(ctx, c.ws)
+		m, err := c.server.held.Read(ctx, c.ws, &waits)
 		if err != nil {
 			return
 		}
@@ -83,7 +85,8 @@ func (c *conn) serve(ctx context.Context) {
 			return
 		}
 		req, seq, err := envelope.Parse(m.Data)
-		m.Data = nil // what is kept of it was copied
+		m.Keep(2, len(m.Data)) // the copy of it that was parsed, and what an action makes of that
+		m.Data = nil
 		if err == nil && req == nil {
 			m.Free()
 			continue

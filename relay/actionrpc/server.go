@@ -81,8 +81,8 @@ type Server struct {
 	telling sync.Mutex // held by an INIT
 	boxes   *boxes.Boxes
 	fence   *fence.Fence
-	held    *intake.Room // by requests
-	relayed *intake.Room // by what is said to processes
+	held    *intake.Room  // by requests
+	relayed *intake.Parts // by what is said to processes, of each Workspace
 	uploads *uploads.Room
 	live    sync.WaitGroup // WebSockets, which http.Server does not know
 	actions map[string]action
@@ -93,7 +93,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewRoom(maxLongest), uploads: uploads.NewRoom()}
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewParts(maxLongest), uploads: uploads.NewRoom()}
 	s.told.Store(setup.Untold())
 	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
@@ -318,7 +318,9 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		}
 	})
 	defer retired()
-	attach.Serve(context.WithoutCancel(ctx), ws, to, attach.Config{Started: s.started, Room: s.relayed, Log: s.cfg.Log})
+	room, leave := s.relayed.Enter(tenant.Prefix)
+	defer leave()
+	attach.Serve(context.WithoutCancel(ctx), ws, to, attach.Config{Started: s.started, Room: room, Log: s.cfg.Log})
 }
 
 // refuseRelay answers who was let in, and for whom there is nothing.

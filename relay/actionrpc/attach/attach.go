@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -42,6 +43,7 @@ type relay struct {
 	room *intake.Room
 	said chan said
 	held *semaphore.Weighted // by what was said
+	full atomic.Bool         // nothing is read, as there is no room for it
 }
 
 // said is what a client has said.
@@ -53,7 +55,7 @@ type said struct {
 // Config is what a relay needs.
 type Config struct {
 	Started time.Time    // when this boxd has
-	Room    *intake.Room // of all relays, for what their clients say
+	Room    *intake.Room // for what the clients of the Workspace say
 	Log     *slog.Logger
 }
 
@@ -73,7 +75,7 @@ func Serve(ctx context.Context, ws *websocket.Conn, to *boxes.Relay, cfg Config)
 	})
 	tasks.Go(func() { // ends with ctx
 		defer hangUp()
-		r.watch(ctx)
+		r.watch(ctx, pingEvery, pongPatience)
 	})
 	from, err := to.Sit(ctx, cfg.Started)
 	if err != nil {
@@ -113,7 +115,7 @@ func (r *relay) touch() {
 // listen takes what the client says. What is not text is passed over.
 func (r *relay) listen(ctx context.Context) {
 	for {
-		m, err := r.room.Read(ctx, r.ws)
+		m, err := r.room.Read(ctx, r.ws, &r.full)
 		if err != nil {
 			return
 		}
@@ -125,8 +127,12 @@ func (r *relay) listen(ctx context.Context) {
 		size := int64(len(m.Data))
 		if m.Long() {
 			size = weight
+			m.Keep(1, len(m.Data))
 		}
-		if r.held.Acquire(ctx, size) != nil {
+		r.full.Store(true)
+		err = r.held.Acquire(ctx, size)
+		r.full.Store(false)
+		if err != nil {
 			m.Free()
 			return
 		}
@@ -159,9 +165,10 @@ func (r *relay) settle(ctx context.Context) {
 	_ = r.held.Acquire(late, weight) // it has all of it when nothing waits
 }
 
-// watch drops a client that is not there any more.
-func (r *relay) watch(ctx context.Context) {
-	tick := time.NewTicker(pingEvery)
+// watch drops a client that is not there any more. One whose pongs are not read cannot show that it is: of it the
+// kernel says when it has gone, as pings are not received any more.
+func (r *relay) watch(ctx context.Context, every, patience time.Duration) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -169,10 +176,12 @@ func (r *relay) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		late, cancel := context.WithTimeout(ctx, pongPatience)
+		before := r.full.Load()
+		late, cancel := context.WithTimeout(ctx, patience)
 		err := r.ws.Ping(late)
 		cancel()
-		if err != nil {
+		deaf := before || r.full.Load()
+		if err != nil && (!deaf || !errors.Is(err, context.DeadlineExceeded)) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -20,6 +21,7 @@ import (
 // Bounds of messages.
 const (
 	Short = 64 << 10 // bytes that a connection can send without waiting for room
+	Tiny  = 1 << 10  // bytes of a message that is never counted: one that asks for a sign of life waits for nobody
 	// weight is what a byte of a message stands for: its text, what is read of it, and what grows meanwhile.
 	weight = 3
 	// most is what the longest message stands for.
@@ -28,14 +30,33 @@ const (
 
 // Room is what messages of many connections take together. It is safe for concurrent use.
 type Room struct {
-	pool *semaphore.Weighted
+	pools []*semaphore.Weighted // that of a part before that of all
 	// Patience is how long a message may take that has begun and is not short.
 	Patience time.Duration
 }
 
 // NewRoom returns room for so many of the longest messages at once.
 func NewRoom(longest int64) *Room {
-	return &Room{pool: semaphore.NewWeighted(longest * most), Patience: time.Minute}
+	return &Room{pools: []*semaphore.Weighted{semaphore.NewWeighted(longest * most)}, Patience: time.Minute}
+}
+
+// take waits for room for so many bytes.
+func (r *Room) take(ctx context.Context, n int64) error {
+	for i, pool := range r.pools {
+		if err := pool.Acquire(ctx, n); err != nil {
+			for _, had := range r.pools[:i] {
+				had.Release(n)
+			}
+			return fmt.Errorf("room for a message: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Room) give(n int64) {
+	for _, pool := range r.pools {
+		pool.Release(n)
+	}
 }
 
 // Message is one that was read. Free must follow.
@@ -53,16 +74,25 @@ func (m *Message) Long() bool { return m.held > 0 }
 // Free gives back what a message takes.
 func (m *Message) Free() {
 	if m.held > 0 {
-		m.room.pool.Release(m.held)
+		m.room.give(m.held)
 	}
 	m.held = 0
 }
 
-// Count waits for room for a short message too, for who keeps many of them.
+// Keep gives back what only the reading of a message takes: it has room for so many times its own length, at most
+// what it had.
+func (m *Message) Keep(times, length int) {
+	if left := m.held - int64(times)*int64(length); left > 0 && m.held > 0 {
+		m.room.give(left)
+		m.held -= left
+	}
+}
+
+// Count waits for room for a short message too, for who keeps many of them. A tiny one is not counted.
 func (m *Message) Count(ctx context.Context) error {
-	if n := weight * int64(len(m.Data)); m.held == 0 && n > 0 {
-		if err := m.room.pool.Acquire(ctx, n); err != nil {
-			return fmt.Errorf("room for a message: %w", err)
+	if n := weight * int64(len(m.Data)); m.held == 0 && len(m.Data) > Tiny {
+		if err := m.room.take(ctx, n); err != nil {
+			return err
 		}
 		m.held = n
 	}
@@ -70,8 +100,8 @@ func (m *Message) Count(ctx context.Context) error {
 }
 
 // Read reads the next message of a connection, whose read limit must be that of the protocol. An error is the end of
-// the connection.
-func (r *Room) Read(ctx context.Context, ws *websocket.Conn) (_ *Message, err error) {
+// the connection. waits is true while nothing is read for want of room, and no word of the client's life is heard.
+func (r *Room) Read(ctx context.Context, ws *websocket.Conn, waits *atomic.Bool) (_ *Message, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	kind, from, err := ws.Reader(ctx)
@@ -90,8 +120,11 @@ func (r *Room) Read(ctx context.Context, ws *websocket.Conn) (_ *Message, err er
 		return m, err //nolint:wrapcheck // as above
 	}
 	late.Stop() // that there is no room is not the client's doing
-	if err = r.pool.Acquire(ctx, most); err != nil {
-		return m, err //nolint:wrapcheck // as above
+	waits.Store(true)
+	err = r.take(ctx, most)
+	waits.Store(false)
+	if err != nil {
+		return m, err
 	}
 	m.held = most
 	late.Reset(r.Patience)
@@ -100,9 +133,6 @@ func (r *Room) Read(ctx context.Context, ws *websocket.Conn) (_ *Message, err er
 		return m, err //nolint:wrapcheck // as above
 	}
 	m.Data = rest
-	if left := most - weight*int64(len(rest)); left > 0 {
-		r.pool.Release(left)
-		m.held -= left
-	}
+	m.Keep(weight, len(rest))
 	return m, nil
 }

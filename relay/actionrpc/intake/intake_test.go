@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func connect(t *testing.T, room *intake.Room) (ws *websocket.Conn, read chan<- s
 		defer at.CloseNow()
 		at.SetReadLimit(envelope.MaxMessage)
 		for range more {
-			m, err := room.Read(context.WithoutCancel(r.Context()), at)
+			m, err := room.Read(context.WithoutCancel(r.Context()), at, new(atomic.Bool))
 			if all <- (outcome{m, err}); err != nil {
 				return
 			}
@@ -151,5 +152,72 @@ func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
 		if o := <-gotOther; o.err != nil {
 			t.Fatal(o.err)
 		}
+	}
+}
+
+func TestNobodyHasMoreThanAPart(t *testing.T) {
+	t.Parallel()
+	parts := intake.NewParts(2)
+	mine, leave := parts.Enter("mine")
+	other, leaveOther := parts.Enter("other")
+	defer leaveOther()
+	first, read, got := connect(t, mine)
+	read <- struct{}{}
+	go say(t, first, envelope.MaxMessage)
+	one := <-got
+	if one.err != nil {
+		t.Fatal(one.err)
+	}
+	again, leaveAgain := parts.Enter("mine")
+	leave()
+	second, readSecond, gotSecond := connect(t, again)
+	readSecond <- struct{}{}
+	go say(t, second, 2*intake.Short)
+	third, readThird, gotThird := connect(t, other)
+	readThird <- struct{}{}
+	go say(t, third, 2*intake.Short)
+	if o := <-gotThird; o.err != nil || len(gotSecond) > 0 {
+		t.Fatalf("another's is read, and no more of who has his part: %+v, %d", o, len(gotSecond))
+	}
+	one.m.Free()
+	if o := <-gotSecond; o.err != nil {
+		t.Fatal(o.err)
+	}
+	leaveAgain()
+}
+
+func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
+	t.Parallel()
+	room := intake.NewRoom(1)
+	ws, read, got := connect(t, room)
+	read <- struct{}{}
+	go say(t, ws, envelope.MaxMessage)
+	long := <-got
+	if long.err != nil {
+		t.Fatal(long.err)
+	}
+	tiny, short := intake.Message{Data: make([]byte, intake.Tiny)}, make(chan error)
+	if err := tiny.Count(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read <- struct{}{}
+	say(t, ws, 2*intake.Tiny)
+	next := <-got
+	go func() { short <- next.m.Count(context.WithoutCancel(t.Context())) }()
+	select {
+	case err := <-short:
+		t.Fatalf("there was room beside the longest: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	long.m.Keep(1, len(long.m.Data))
+	if err := <-short; err != nil {
+		t.Fatal(err)
+	}
+	long.m.Free()
+	next.m.Free()
+	read <- struct{}{}
+	go say(t, ws, envelope.MaxMessage) // all is free again
+	if o := <-got; o.err != nil {
+		t.Fatal(o.err)
 	}
 }

@@ -199,6 +199,15 @@ func TestUnpackTakesWhatIsGood(t *testing.T) {
 			t.Errorf("directory's mode %v, %v", info.Mode(), err)
 		}
 	}
+	dir, _, err := unpack(t, data, tarball.Rules{Bounds: limits(), Umask: 0o077})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/dir", "/dir/file"} {
+		if info, err := os.Stat(dir + name); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s with an umask: %v, %v", name, info.Mode(), err)
+		}
+	}
 	if _, _, err := unpack(t, archive(t, link("x", "/usr/bin/python3"), link("y", "../../z")), tarball.Rules{Bounds: limits(), OutwardLinks: true}); err != nil {
 		t.Errorf("links outwards, where they may: %v", err)
 	}

@@ -22,6 +22,8 @@ type Rules struct {
 	CaseTwins    bool // refuse names that differ in case alone
 	OutwardLinks bool // take symbolic links that lead out of the directory
 	NoLinks      bool // refuse links of both kinds
+	// Umask are bits that no file and no directory gets, whatever the archive says (umask(2)).
+	Umask fs.FileMode
 	// Take is asked about the name of each entry, and may refuse it; an entry that it does not take is left out, and
 	// counts for nothing. nil: all are taken.
 	Take func(name string) (bool, error)
@@ -245,7 +247,7 @@ func (u *unpacker) file(h *tar.Header, name string, content io.Reader) error {
 	}
 	_, err = io.Copy(f, content)
 	if err == nil {
-		err = f.Chmod(fs.FileMode(h.Mode) & 0o777) // nothing with setuid comes out of an archive
+		err = f.Chmod(fs.FileMode(h.Mode) & 0o777 &^ u.rules.Umask) // nothing with setuid comes out of an archive
 	}
 	if err = cmp.Or(err, f.Close()); err != nil {
 		return err
@@ -260,7 +262,7 @@ func (u *unpacker) finish() error {
 		if err != nil {
 			return err
 		}
-		if err := in.Chmod(base, fs.FileMode(h.Mode)&0o777|0o700); err != nil {
+		if err := in.Chmod(base, fs.FileMode(h.Mode)&0o777&^u.rules.Umask|0o700); err != nil {
 			return err
 		}
 		if err := in.Chtimes(base, time.Time{}, h.ModTime); err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -95,8 +96,8 @@ func (f *commands) copy() *cobra.Command {
 		Short: "Copy files between this host and a box",
 		Long: `cp copies a file or a directory from this host into a box, or back: the one in the box is SESSION:PATH, where a path
 that does not begin with / begins at /workspace. If the target is a directory, the copy goes into it under its own name. All of
-it arrives, or nothing. What is neither file, directory nor symbolic link is left out; a path here that has a colon
-begins with ./ .`,
+it arrives, or nothing. What is neither file, directory nor symbolic link is left out, and what comes
+out of a box heeds the umask; a path here that has a colon begins with ./ .`,
 		Example: `  boxctl cp project work:           into /workspace/project
   boxctl cp work:project/report.pdf .`,
 		Args: ctl.Usage(cobra.ExactArgs(2)),
@@ -215,7 +216,8 @@ func (f *commands) download(ctx context.Context, c *client.Client, from place, t
 	return unpack(root, name, there.Type == "directory", io.TeeReader(archive, p))
 }
 
-// unpack makes what an archive has a directory, or the one file it has a file, of a name.
+// unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
+// have; whom the user keeps out of new files that lets nobody in.
 func unpack(root *os.Root, name string, directory bool, archive io.Reader) error {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {
@@ -227,11 +229,14 @@ func unpack(root *os.Root, name string, directory bool, archive io.Reader) error
 		return err
 	}
 	defer in.Close()
-	if _, err := tarball.Unpack(archive, in, tarball.Rules{Bounds: tarball.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64}}); err != nil {
+	mask := unix.Umask(0o077) // it can only be read by setting it
+	unix.Umask(mask)
+	umask := fs.FileMode(mask)
+	if _, err := tarball.Unpack(archive, in, tarball.Rules{Umask: umask, Bounds: tarball.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64}}); err != nil {
 		return err
 	}
 	if directory {
-		if err := root.Chmod(stage, 0o755); err != nil {
+		if err := root.Chmod(stage, 0o755&^umask|0o700); err != nil {
 			return err
 		}
 		return root.Rename(stage, name)

@@ -20,7 +20,7 @@ import (
 func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	b := newBox(t, start(t))
 	want := []string{
-		"app", "data", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "srv", "tmp", "usr", "var", "workspace",
+		"app", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "srv", "tmp", "usr", "var", "workspace",
 	}
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		if _, err := os.Lstat("/" + name); err == nil {

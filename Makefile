@@ -10,6 +10,8 @@ ROUNDS ?= 200
 SKIP ?=
 # System of the virtual machine: bookworm or trixie
 export FLAVOUR ?= bookworm
+# Anything: the virtual machine runs all tests of boxes again, and not only those of test/vm/everyday
+export WHOLE ?=
 
 export GOFLAGS := -buildvcs=false
 

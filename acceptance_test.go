@@ -7,9 +7,12 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -95,4 +98,37 @@ func callsSkip(f *ast.FuncDecl) bool {
 		return true
 	})
 	return skips
+}
+
+// What the virtual machine runs for every change is a list of names; one that names nothing would be silence.
+func TestEverydayTestsExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("test/vm/everyday")
+	if err != nil {
+		t.Fatal(err)
+	}
+	suite, err := os.ReadFile("test/vm/suite.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, named := declaredTests(t), 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		dir, pattern := path.Split(line)
+		dir = strings.TrimSuffix(dir, "/")
+		if !strings.Contains(string(suite), " "+dir+" ") && !strings.Contains(string(suite), " "+dir+";") {
+			t.Errorf("%q: no such directory is in test/vm/suite.sh", line)
+		}
+		match := regexp.MustCompile(`^` + regexp.QuoteMeta(dir) + `\.` + pattern)
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(tests)), match.MatchString) {
+			t.Errorf("%q names no test", line)
+		}
+		named++
+	}
+	if named == 0 {
+		t.Error("it names nothing")
+	}
 }

@@ -70,7 +70,8 @@ demo() {
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/... && test/demo/demo.sh bin
 }
 
-# The same tests on a host as boxd is made for: systemd, cgroup v2, the kernel of a distribution.
+# A host as boxd is made for: systemd, cgroup v2, the kernel of a distribution. Emulation takes twenty times as long,
+# so that for every change of the tests that have run before only those run again whose outcome may be another here.
 machine() {
 	local suite
 	suite=$(mktemp -d) || return
@@ -93,6 +94,7 @@ layer demo demo
 layer vm machine
 
 printf '\nran: %s\n' "${ran[*]:-nothing}"
+[ -n "${WHOLE:-}" ] || [[ $skip == *" vm "* ]] || echo 'of the tests of boxes the virtual machine ran those of test/vm/everyday; WHOLE=1 is for all'
 [ ${#left[@]} = 0 ] || echo "left out, as asked: ${left[*]}"
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "FAILED: ${failed[*]}"

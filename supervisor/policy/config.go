@@ -224,7 +224,8 @@ func defaultLanguages() map[string]Language {
 	}
 }
 
-// defaultProfiles have the numbers of LangBot's profiles of the same names.
+// defaultProfiles have the numbers of LangBot's profiles of the same names. That of MCP servers lends directories to be read, stays, and
+// leaves time to start in. Its root is as that of the others: what an installer writes lies in the workspace and at home.
 func defaultProfiles() map[string]Profile {
 	readonly := DefaultProfile()
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids = MountReadOnly, 0.5, 256*quantity.MiB, 64
@@ -235,8 +236,11 @@ func defaultProfiles() map[string]Profile {
 	extended := DefaultProfile()
 	extended.Network, extended.CPUs, extended.Memory, extended.Pids = NetworkEgress, 2, quantity.GiB, 256
 	extended.ReadOnlyRoot, extended.MaxTimeout = false, seconds(300)
+	mcp := DefaultProfile()
+	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = NetworkEgress, MountReadOnly, 1536*quantity.MiB, 512*quantity.MiB, 256
+	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = seconds(120), seconds(600), 0, 0
 	return map[string]Profile{
-		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended,
+		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
 	}
 }
 

@@ -37,8 +37,11 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	readonly.Locked = []string{"network", "mounts", "read_only_root"}
 	basic.Network = "egress"
 	extended.Network, extended.CPUs, extended.Memory, extended.Pids, extended.ReadOnlyRoot, extended.MaxTimeout = "egress", 2, quantity.GiB, 256, false, *duration("5m")
+	mcp := base
+	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = "egress", "ro", 1536*quantity.MiB, 512*quantity.MiB, 256
+	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = *duration("2m"), *duration("10m"), 0, 0
 	want := api.ProfileList{Default: "default", Profiles: map[string]api.Profile{
-		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended,
+		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

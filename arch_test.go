@@ -212,7 +212,7 @@ func mayImport() map[string]string {
 		"cmd/boxctl/mcp/servers": "internal/fault",
 		"cmd/boxctl/mcp/project": "cmd/boxctl/mcp/servers relay/api",
 		"cmd/boxctl/mcp/host":    "cmd/boxctl/mcp/project internal/quantity internal/tarball relay/api relay/client relay/mcp/boxes",
-		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/project cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/wire relay/api relay/mcp/boxes relay/mcp/kept relay/mcp/serve",
+		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/project cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/wire relay/api relay/client relay/client/show relay/mcp/boxes relay/mcp/kept relay/mcp/serve",
 		"cmd/boxctl/mounts":      "cmd/boxctl/ctl relay/api relay/client/mounts relay/client/show",
 		"cmd/boxctl/spaces":      "cmd/boxctl/ctl internal/quantity relay/api relay/client/show relay/client/spaces",
 		"cmd/boxctl":             "cmd/boxctl/drives cmd/boxctl/images cmd/boxctl/spaces cmd/boxctl/mounts cmd/boxctl/mcp cmd/boxctl/seeing cmd/boxctl/life cmd/boxctl/access cmd/boxctl/ctl cmd/boxctl/config relay/api relay/client relay/client/complete relay/client/show internal/quantity internal/tty cmd/boxctl/account cmd/boxctl/files cmd/boxctl/skills",

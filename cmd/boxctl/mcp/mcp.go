@@ -61,7 +61,7 @@ it has made, but no other of yours unless --any-session says so.`,
 	ask.Flags(cmd)
 	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
 	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
-	cmd.AddCommand(run(a, asking()), instructions(a))
+	cmd.AddCommand(run(a, asking()), status(a), instructions(a))
 	return cmd
 }
 

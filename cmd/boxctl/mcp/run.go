@@ -29,7 +29,7 @@ func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT,
 func run(a *ctl.App, ask Asking) *cobra.Command {
 	var from string
 	var asIs bool
-	var within, greeting time.Duration
+	var within, greeting, health time.Duration
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
 		Short: "Run an MCP server of somebody else's in a box, on standard input and output",
@@ -68,7 +68,7 @@ directory stays as it is. A project below the source of a -v is used where that 
 				return err
 			}
 			return host.Run(ctx, &host.Options{
-				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
+				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Health: health, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
 			})
 		},
 	}
@@ -77,6 +77,7 @@ directory stays as it is. A project below the source of a -v is used where that 
 	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
 	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "how long installing may take, all attempts together")
 	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "how long the server may take to answer the handshake")
+	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "how often to ping the server afterwards; at the third without an answer it is ended. 0s is never")
 	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
 	return cmd
 }

@@ -40,38 +40,53 @@ type Options struct {
 	Ask    api.SessionRequest // for the box
 	Name   string             // of the server
 	Plan   *project.Plan
-	// Within bounds the installing of dependencies, and Greeting how long the server may take to answer the handshake.
-	Within, Greeting time.Duration
+	// Within bounds the installing of dependencies, Greeting how long the server may take to answer the handshake, and
+	// Health is how often it is asked for a sign of life afterwards; 0 is never.
+	Within, Greeting, Health time.Duration
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-type runner struct{ *Options }
+type runner struct {
+	*Options
+
+	record *record
+}
 
 // Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or
 // ctx does. The box ends then. What fails is said with the phase it failed in: session, dependencies, process, relay,
-// handshake, tool call or run time.
+// handshake, tool call or run time. How far it has come is in the labels of the box meanwhile.
 func Run(ctx context.Context, o *Options) error {
+	r := &runner{o, newRecord(o)}
 	b := boxes.New(o.Client, boxes.Options{Ask: o.Ask})
-	err := runner{o}.run(ctx, b)
+	err := r.run(ctx, b)
 	if ctx.Err() != nil { // told to end, as hosts do
 		err = nil
 	}
 	return errors.Join(err, b.Close(ctx))
 }
 
-func (r runner) run(ctx context.Context, b *boxes.Boxes) error {
-	id, err := b.ID(ctx, "")
+func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
+	var id string
+	err := r.again(ctx, "session", "", func() (_ string, again bool, err error) {
+		id, err = b.ID(ctx, "")
+		return "", transient(err), err
+	})
 	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
+	r.record.id = id
 	if err := r.prepare(ctx, id); err != nil {
 		return fmt.Errorf("dependencies: %w", err)
 	}
 	s := &r.Plan.Server
 	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: b.Lease(id, r.Name)}
-	p, _, err := r.Client.StartProcess(ctx, id, r.Name, req)
+	var p api.Process
+	err = r.again(ctx, "process", "", func() (_ string, again bool, err error) {
+		p, _, err = r.Client.StartProcess(ctx, id, r.Name, req)
+		return "", transient(err), err
+	})
 	if err != nil {
 		return fmt.Errorf("process: %w", err)
 	}
@@ -81,38 +96,62 @@ func (r runner) run(ctx context.Context, b *boxes.Boxes) error {
 	return r.relay(ctx, id)
 }
 
-var errSilent = errors.New("the server does not answer initialize")
+// Why a server is ended.
+var (
+	errSilent = errors.New("the server does not answer initialize")
+	errSick   = fmt.Errorf("the server has given no sign of life at %d pings", silences)
+)
 
-// relay connects the streams. A server that does not answer the handshake in time is ended.
-func (r runner) relay(ctx context.Context, id string) error {
+// relay connects the streams. A server that does not answer the handshake in time is ended, and one that gives no sign of
+// life afterwards.
+func (r *runner) relay(ctx context.Context, id string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var late *time.Timer
 	w := newWatch(func() {
 		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
 	})
+	m, in := newMouth(&reader{r.Stdin, lines{see: func(b []byte) { w.line(b) }}})
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer func() { _ = in.Close() }() // cannot fail
 	defer cancel(nil)
+	r.record.phase(ctx, "handshake", 1, "")
 	all.Go(func() {
 		select {
 		case <-w.greeted:
 			w.mu.Lock()
-			defer w.mu.Unlock()
 			late.Stop()
+			w.mu.Unlock()
+			r.watch(ctx, w, m, cancel)
 		case <-ctx.Done():
 		}
 	})
 	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{
-		Stdin: &reader{r.Stdin, lines{see: w.line}}, Stdout: &writer{r.Stdout, lines{see: w.line}}, Stderr: r.Stderr,
+		Stdin: in, Stdout: &writer{r.Stdout, w.heard}, Stderr: r.Stderr,
 	}, nil)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent):
 		return fmt.Errorf("handshake: %w", cause)
+	case errors.Is(cause, errSick):
+		return fmt.Errorf("run time: %w", cause)
 	case err != nil:
 		return fmt.Errorf("relay: %w", err)
 	case result.Status != "exited" || *result.ExitCode != 0:
 		return fmt.Errorf("%s: %w", w.phase(), &Failed{result})
 	}
 	return nil
+}
+
+// watch looks after a server that runs, until ctx ends or the server seems dead, which ends it.
+func (r *runner) watch(ctx context.Context, w *watch, m *mouth, end context.CancelCauseFunc) {
+	r.record.phase(ctx, "run time", 1, "")
+	if r.Health <= 0 {
+		return
+	}
+	tick := time.NewTicker(r.Health)
+	defer tick.Stop()
+	if observe(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
+		end(errSick)
+	}
 }

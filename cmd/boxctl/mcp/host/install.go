@@ -33,6 +33,7 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 	if r.Plan.Dir == "" {
 		return nil
 	}
+	r.record.phase(ctx, "dependencies", 1, "")
 	if err := r.copy(ctx, id); err != nil {
 		return fmt.Errorf("copy %s: %w", r.Plan.Dir, err)
 	}
@@ -69,15 +70,21 @@ func (r *runner) copy(ctx context.Context, id string) error {
 	return err
 }
 
-// install runs one installer, again after a while if it fails. What boxd refuses it refuses again, and so does a box
-// without the installer.
-func (r *runner) install(ctx context.Context, id string, what *project.Install) error {
-	pause := firstPause
+// again does something that may fail for a while, once more after a pause if it says so: what boxd refuses it refuses
+// again. Each attempt at what has a name is said, and recorded with the last words of the one before it.
+func (r *runner) again(ctx context.Context, phase, what string, once func() (said string, again bool, err error)) error {
+	pause, words := firstPause, ""
 	for attempt := 1; ; attempt++ {
-		fmt.Fprintf(r.Stderr, "boxctl: dependencies: %s, attempt %d of %d\n", what.From, attempt, attempts)
-		again, err := r.installOnce(ctx, id, what)
+		if what != "" || attempt > 1 {
+			fmt.Fprintf(r.Stderr, "boxctl: %s, attempt %d of %d\n", strings.TrimSuffix(phase+": "+what, ": "), attempt, attempts)
+		}
+		r.record.phase(ctx, phase, attempt, words)
+		said, again, err := once()
 		if err == nil || !again || attempt == attempts {
 			return err
+		}
+		if words = said; words == "" {
+			words = err.Error()
 		}
 		select {
 		case <-time.After(pause):
@@ -88,8 +95,22 @@ func (r *runner) install(ctx context.Context, id string, what *project.Install) 
 	}
 }
 
-func (r *runner) installOnce(ctx context.Context, id string, what *project.Install) (again bool, err error) {
-	said := &tail{}
+// transient reports whether an error is boxd's word that it may be otherwise in a while.
+func transient(err error) bool {
+	p, ok := errors.AsType[*client.Error](err)
+	return ok && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable)
+}
+
+// install runs one installer. A box without it has it at no later attempt.
+func (r *runner) install(ctx context.Context, id string, what *project.Install) error {
+	return r.again(ctx, "dependencies", what.From, func() (string, bool, error) {
+		said := &tail{}
+		again, err := r.installOnce(ctx, id, what, said)
+		return said.String(), again, err
+	})
+}
+
+func (r *runner) installOnce(ctx context.Context, id string, what *project.Install, said *tail) (again bool, err error) {
 	left := r.Within
 	if end, ok := ctx.Deadline(); ok {
 		left = time.Until(end)
@@ -97,8 +118,8 @@ func (r *runner) installOnce(ctx context.Context, id string, what *project.Insta
 	result, err := r.Client.ExecStream(ctx, id, &api.ExecRequest{
 		Argv: what.Argv, Cwd: project.Place, Env: r.Plan.Server.Env, Timeout: new(quantity.Duration(left)),
 	}, client.Stdio{Stdout: said, Stderr: said}, nil)
-	if p, ok := errors.AsType[*client.Error](err); ok {
-		return p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable, fmt.Errorf("%s: %w", what.From, err)
+	if _, ok := errors.AsType[*client.Error](err); ok {
+		return transient(err), fmt.Errorf("%s: %w", what.From, err)
 	}
 	switch {
 	case err != nil:

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// maxLine is the longest message that is looked at, in bytes. Longer ones pass unseen.
+// maxLine is the longest message of a client that is looked at, in bytes. Longer ones pass unseen.
 const maxLine = 1 << 20
 
 // watch looks at the messages that pass between a client and a server, to know in what a server was when it failed.
@@ -19,6 +19,7 @@ type watch struct {
 	mu      sync.Mutex        // guards what follows
 	waiting map[string]string // requests without an answer, by their ids: "initialize", or the name of a tool
 	asked   func()            // is called when the handshake begins; nil: it has begun
+	said    bool              // the server has said something since the last question for a sign of life
 }
 
 func newWatch(asked func()) *watch {
@@ -42,20 +43,51 @@ func (w *watch) phase() string {
 	return "run time"
 }
 
-// line looks at a message.
-func (w *watch) line(b []byte) {
+// sign reports whether the server has said something since the last call, and whether it has been greeted and owes no answer.
+func (w *watch) sign() (said, idle bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	said, w.said = w.said, false
+	select {
+	case <-w.greeted:
+		return said, len(w.waiting) == 0
+	default:
+		return said, false
+	}
+}
+
+// heard looks at what the server says, and reports whether that is for us alone.
+func (w *watch) heard(b []byte) (private bool) {
+	w.mu.Lock()
+	w.said = true
+	w.mu.Unlock()
+	return w.line(b)
+}
+
+// line looks at a message, and reports whether it is the answer to a ping of ours.
+func (w *watch) line(b []byte) (private bool) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
 		Params struct {
-			Name string `json:"name"`
+			Name      string          `json:"name"`
+			RequestID json.RawMessage `json:"requestId"`
 		} `json:"params"`
 	}
-	if json.Unmarshal(b, &m) != nil || len(m.ID) == 0 {
-		return
+	if json.Unmarshal(b, &m) != nil {
+		return false
+	}
+	if ours(m.ID) {
+		return m.Method == ""
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if m.Method == "notifications/cancelled" { // a server need not answer that request any more
+		delete(w.waiting, string(m.Params.RequestID))
+	}
+	if len(m.ID) == 0 {
+		return false
+	}
 	id := string(m.ID)
 	switch m.Method {
 	case "initialize":
@@ -76,6 +108,7 @@ func (w *watch) line(b []byte) {
 		}
 		delete(w.waiting, id)
 	}
+	return false
 }
 
 // lines cuts what passes into lines.
@@ -117,15 +150,17 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// writer passes on what a server says.
+// writer passes on what a server says, each Write a line. What is for us alone goes no further.
 type writer struct {
 	io.Writer
 
-	lines lines
+	heard func([]byte) (private bool)
 }
 
 // Write looks, and writes.
 func (w *writer) Write(b []byte) (int, error) {
-	w.lines.feed(b)
+	if w.heard(b) {
+		return len(b), nil
+	}
 	return w.Writer.Write(b)
 }

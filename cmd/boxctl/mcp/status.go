@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/host"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
+)
+
+// Server is one that boxctl mcp run has in a box, as status --json prints it.
+type Server struct {
+	Name    string `json:"name"`
+	Session string `json:"session"`
+	Phase   string `json:"phase"`
+	Attempt string `json:"attempt"`
+	Since   string `json:"since"`            // RFC 3339
+	Health  string `json:"health,omitempty"` // since the handshake
+	Stderr  string `json:"stderr,omitempty"` // the last line of it
+}
+
+// status returns boxctl mcp status.
+func status(a *ctl.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "List the MCP servers that run in boxes, and how far each has come",
+		Long: `status lists the servers that boxctl mcp run has in boxes of yours: the phase each is in (dependencies, process, handshake,
+run time), the attempt, whether it answers pings, and the last line it has written to standard error. The
+same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more: its last words
+are those of boxctl mcp run.`,
+		Args: ctl.Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := a.Client()
+			defer c.Close()
+			list, err := c.Sessions(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			servers := []Server{}
+			for i := range list {
+				if s := &list[i]; s.Labels[host.LabelServer] != "" {
+					servers = append(servers, serverIn(cmd.Context(), c, s))
+				}
+			}
+			if a.JSON {
+				return a.PrintJSON(map[string]any{"servers": servers})
+			}
+			return printServers(a, servers)
+		},
+	}
+}
+
+// serverIn is what the labels of a session say, and the server's process.
+func serverIn(ctx context.Context, c *client.Client, s *api.Session) Server {
+	l := s.Labels
+	server := Server{
+		Name: l[host.LabelServer], Session: s.ID, Phase: l[host.LabelPhase], Attempt: l[host.LabelAttempt], Since: l[host.LabelSince],
+		Health: l[host.LabelHealth], Stderr: l[host.LabelStderr],
+	}
+	if server.Stderr == "" {
+		var last strings.Builder
+		_ = c.LogLines(ctx, s.ID, server.Name, client.LogOptions{Stream: "stderr", Lines: new(1)}, func(line *api.LogLine) error { // it may not run yet
+			if !line.Base64 {
+				last.WriteString(line.Data)
+			}
+			return nil
+		})
+		server.Stderr = host.LastLine(last.String())
+	}
+	return server
+}
+
+func printServers(a *ctl.App, servers []Server) error {
+	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "SERVER\tSESSION\tPHASE\tATTEMPT\tFOR\tHEALTH\tLAST STDERR")
+	for i := range servers {
+		s := &servers[i]
+		since := "-"
+		if t, err := time.Parse(time.RFC3339, s.Since); err == nil {
+			since = show.Roughly(time.Since(t))
+		}
+		row := []string{s.Name, s.Session, s.Phase, s.Attempt, since, s.Health, s.Stderr}
+		for i, cell := range row {
+			if row[i] = show.Printable(cell); cell == "" {
+				row[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}

@@ -36,13 +36,13 @@ layer() { # NAME COMMAND...
 
 # Packages whose tests start boxes; all others need neither root nor a particular kernel, but for
 # test/install, test/host and test/limits, which only the virtual machine has everything for.
-boxes='./test/boxes/... ./test/sessions/... ./test/images ./test/abuse ./test/survival ./test/network ./test/api ./test/langbot ./cmd/boxctl'
+boxes='./test/boxes/... ./test/sessions/... ./test/images ./test/abuse ./test/survival ./test/network ./test/api ./test/langbot ./test/buckets ./cmd/boxctl'
 
 # Tables, golden files, parsers with their fuzz seeds, and the map of the rooms; with the race detector.
 pure() {
 	need gcc 'gcc libc6-dev' && need man man-db && need groff groff-base && need mandoc mandoc && need zsh zsh && need fish fish || return
 	local all
-	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/images -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/network -e /test/api -e /test/langbot -e /test/host -e /test/install -e /test/packages -e '/cmd/boxctl$') || return
+	all=$(go list ./... | grep -v -e /test/limits -e /test/boxes -e /test/sessions -e /test/images -e /test/abuse -e '/test/survival$' -e '/test/soak$' -e /test/network -e /test/api -e /test/langbot -e /test/buckets -e /test/host -e /test/install -e /test/packages -e '/cmd/boxctl$') || return
 	BOXD_TEST_STRICT=1 CGO_ENABLED=1 test/again.sh go test -race -shuffle=on -timeout 10m $all -run
 }
 
@@ -53,7 +53,8 @@ real() {
 	need gcc 'gcc libc6-dev' && need python3 python3 && need git git && need curl curl && need npm 'npm' && need pip3 'python3-pip' || return
 	local bin
 	bin=$(mktemp -d) && chmod 755 "$bin" || return
-	CGO_ENABLED=0 go build -o "$bin/" ./cmd/... && CGO_ENABLED=1 go build -race -o "$bin/" ./cmd/boxd &&
+	CGO_ENABLED=0 go build -modfile=s3.mod -o "$bin/" github.com/versity/versitygw/cmd/versitygw &&
+		CGO_ENABLED=0 go build -o "$bin/" ./cmd/... && CGO_ENABLED=1 go build -race -o "$bin/" ./cmd/boxd &&
 		BOXD_TEST_BIN=$bin BOXD_TEST_STRICT=1 SOAK=${patience:+1} CGO_ENABLED=0 test/again.sh go test -count=1 -p 1 -shuffle=on -timeout "${patience:-20m}" $boxes -run
 	local status=$?
 	rm -rf "$bin"

@@ -4,15 +4,18 @@
 package drives
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/bucket"
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -30,7 +33,7 @@ func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
 	return ctl.Group("drives", "Keep drives: directories in versions that boxes read", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one of them at
 /drives/OWNER/PROJECT: run and create take it with --drive, and a living box is given another with drives switch.`,
-		s.list(), s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.keep(), s.remove(), s.switchTo(), s.detach())
+		s.list(), s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(), s.remove(), s.switchTo(), s.detach())
 }
 
 // at reads NAME[@VERSION]; 0 is the newest.
@@ -127,16 +130,21 @@ func flags(cmd *cobra.Command, f *drives.Filling) {
 
 func (s commands) fill() *cobra.Command {
 	var f drives.Filling
-	last := -1
+	o := bucket.Options{Getenv: os.Getenv}
+	last, most := -1, ""
 	cmd := &cobra.Command{
 		Use: "fill [flags] NAME SOURCE", Short: "Make the next version of a drive, and the drive", Args: ctl.Usage(cobra.ExactArgs(2)),
 		Long: `fill makes a version of a directory, or of a zip or tar archive (- is standard input): all of it or nothing. Links are
-refused. Without --add the source is all that the version has. What would be as the newest version is makes none.`,
+refused. Without --add the source is all that the version has. What would be as the newest version is makes none.
+With s3://BUCKET/PREFIX it is made of the objects below PREFIX/ of an S3-compatible bucket: all that cannot be names of
+files are told, and nothing is fetched then. push says who asks, and how.`,
+		Example: `  boxctl drives fill me/data ./data
+  boxctl drives fill me/data s3://datasets/2026`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("if-version") {
 				f.IfVersion = &last
 			}
-			archive, end, err := s.Source(args[1], false)
+			archive, end, err := s.source(cmd.Context(), args[1], &o, most)
 			if err != nil {
 				return err
 			}
@@ -150,14 +158,32 @@ refused. Without --add the source is all that the version has. What would be as 
 	}
 	flags(cmd, &f)
 	cmd.Flags().IntVar(&last, "if-version", 0, "only if this is the `NUMBER` of the newest version; 0: if there is none")
+	o.Flags(cmd.Flags())
+	cmd.Flags().StringVar(&most, "max-size", "1GiB", "fetch no more than this from a bucket (`SIZE`)")
 	return cmd
+}
+
+// source opens what fills a drive: a bucket, or what ctl.App.Source takes. done ends it.
+func (s commands) source(ctx context.Context, from string, o *bucket.Options, most string) (r io.Reader, done func(), err error) {
+	if !bucket.Is(from) {
+		return s.Source(from, false)
+	}
+	size, err := quantity.ParseSize(most)
+	if err != nil {
+		return nil, nil, &ctl.UsageError{Err: fmt.Errorf("--max-size %q: %w", most, err)}
+	}
+	o.Address = from
+	return s.fromBucket(ctx, o, size)
 }
 
 func (s commands) promote() *cobra.Command {
 	var f drives.Filling
+	o := bucket.Options{Getenv: os.Getenv}
 	cmd := &cobra.Command{
 		Use: "promote [flags] NAME SESSION [PATH]", Short: "Make the next version of a drive of what a box has made", Args: ctl.Usage(cobra.RangeArgs(2, 3)),
-		Long: `promote takes a directory of a living box, or with --output-version what an execution with that version has made.`,
+		Long: `promote takes a directory of a living box, or with --output-version what an execution with that version has made. With
+--push-to the version then goes to a bucket, as push does; its drive keeps versions until they are pushed from then on, so
+that after a failure nothing is lost, even if the box is, and push goes on.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Session = args[1]
 			if len(args) > 2 {
@@ -168,11 +194,28 @@ func (s commands) promote() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
+			if o.Address == "" {
+				v, _, err := c.Fill(cmd.Context(), args[0], &f)
+				return s.done(&v, err)
+			}
+			b, err := bucket.Open(&o) // who gets that wrong has made nothing
+			if err != nil {
+				return &ctl.UsageError{Err: err}
+			}
+			defer b.Close()
 			v, _, err := c.Fill(cmd.Context(), args[0], &f)
-			return s.done(&v, err)
+			if err != nil {
+				return err
+			}
+			if _, err := c.Change(cmd.Context(), args[0], &api.DriveChange{Push: new(true)}); err != nil {
+				return err
+			}
+			return s.pushTo(cmd.Context(), b, args[0], v.Version, false)
 		},
 	}
 	flags(cmd, &f)
+	o.Flags(cmd.Flags())
+	cmd.Flags().StringVar(&o.Address, "push-to", "", "put the version into a bucket (`s3://BUCKET/PREFIX`)")
 	cmd.Flags().StringVar(&f.Output, "output-version", "", "the `VERSION` of the outputs in /workspace/output")
 	return cmd
 }
@@ -188,17 +231,9 @@ func (s commands) index() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			all := api.DriveIndex{Entries: []api.DriveEntry{}}
-			for offset := 0; ; {
-				page, err := c.Index(cmd.Context(), name, version, prefix, offset, 1000)
-				if err != nil {
-					return err
-				}
-				version, all.Version = page.Version.Version, page.Version // the following pages are of the same
-				all.Entries = append(all.Entries, page.Entries...)
-				if offset = page.Next; offset == 0 {
-					break
-				}
+			all, err := index(cmd.Context(), c, name, version, prefix)
+			if err != nil {
+				return err
 			}
 			if s.JSON {
 				return s.PrintJSON(all)
@@ -217,6 +252,22 @@ func (s commands) index() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "those alone whose paths begin with `TEXT`")
 	return cmd
+}
+
+// index lists all that a version has.
+func index(ctx context.Context, c drives.Client, name string, version int, prefix string) (api.DriveIndex, error) {
+	all := api.DriveIndex{Entries: []api.DriveEntry{}}
+	for offset := 0; ; {
+		page, err := c.Index(ctx, name, version, prefix, offset, 1000)
+		if err != nil {
+			return all, err
+		}
+		version, all.Version = page.Version.Version, page.Version // the following pages are of the same
+		all.Entries = append(all.Entries, page.Entries...)
+		if offset = page.Next; offset == 0 {
+			return all, nil
+		}
+	}
 }
 
 func (s commands) text() *cobra.Command {

@@ -212,9 +212,7 @@ func (d *decoder) setup() *Setup {
 	for range d.count(5) {
 		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
 	}
-	s.Grouped = d.bool()
-	s.Adoptable = d.bool()
-	s.Filter, s.Resolv = []byte(d.str()), d.str()
+	s.Grouped, s.Adoptable, s.Filter, s.Resolv = d.bool(), d.bool(), []byte(d.str()), d.str()
 	return s
 }
 

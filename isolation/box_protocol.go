@@ -93,7 +93,7 @@ type Setup struct {
 	Resolv    string // text of resolv.conf(5)
 }
 
-// SetupMount is where a mount tree goes.
+// SetupMount is where a mount tree goes; see isolation/overlay for those on "/".
 type SetupMount struct {
 	Target   string
 	Writable bool

@@ -61,6 +61,7 @@ func (e *encoder) spec(s *Spec) {
 	}
 	e.strs(s.Network)
 	e.str(s.Image)
+	e.bool(s.Writable)
 }
 
 func (d *decoder) spec() *Spec {
@@ -68,13 +69,11 @@ func (d *decoder) spec() *Spec {
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
 	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
-	s.Work = Quota{d.u64(), d.u64()}
-	s.ManagedWork, s.Space, s.Lent = d.bool(), d.str(), d.strs()
+	s.Work, s.ManagedWork, s.Space, s.Lent = Quota{d.u64(), d.u64()}, d.bool(), d.str(), d.strs()
 	for range d.count(14) {
 		s.Mounts = append(s.Mounts, d.mount())
 	}
-	s.Network = d.strs()
-	s.Image = d.str()
+	s.Network, s.Image, s.Writable = d.strs(), d.str(), d.bool()
 	return s
 }
 

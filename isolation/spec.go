@@ -69,6 +69,7 @@ type Spec struct {
 	Mounts      []Mount
 	Network     []string // rule.Egress and the rules of it, see isolation/network/rule; none: no network
 	Image       string   // the tree of an image of the store; "": the host's programs
+	Writable    bool     // what programs change of the image is kept beside the workspace, within Work, until the box ends
 }
 
 // Quota bounds a directory on disk and all below it. Neither number is zero, or both are.
@@ -126,12 +127,14 @@ func (s *Spec) Validate() error {
 		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
 	case s.Scope != "" && (!s.Grouped || !s.validScope()):
 		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
-	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork:
-		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace"}
+	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable:
+		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace or a writable root"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
 	case s.Image != "" && !trees.Valid(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
+	case s.Writable && (s.Image == "" || s.Space != "" || len(s.Mounts)+len(s.Lent) > MaxMounts-2): // it has two mounts itself
+		return &Refusal{"read_only_root", "false", "true, but for an image of the store, without a workspace that is lent, with two mounts less"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:

@@ -33,13 +33,14 @@ type sessionFlags struct {
 	mounts, env, variables  []string
 	skills, inputs, rules   []string
 	drives                  []string
-	dry                     bool
+	dry, writable           bool
 }
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` to start from")
 	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from: host, or one of boxctl images ls")
+	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change what is in the image: for this box alone, within its --workspace-quota")
 	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
 	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', which means --network egress; none is nowhere; may be repeated")
 	f.limitFlags.add(cmd)
@@ -64,6 +65,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image
+	}
+	if given("writable-root") {
+		req.ReadOnlyRoot = new(!f.writable)
 	}
 	if given("network") {
 		req.Network = &f.network

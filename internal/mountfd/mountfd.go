@@ -13,7 +13,7 @@ import (
 )
 
 // New makes a detached mount of a new filesystem, with MOUNT_ATTR_ attributes. Options are name,
-// value pairs (fsopen(2), fsconfig(2), fsmount(2)).
+// value pairs, with an empty value for a flag (fsopen(2), fsconfig(2), fsmount(2)).
 func New(fstype string, attrs int, options ...string) (int, error) {
 	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -25,7 +25,12 @@ func New(fstype string, attrs int, options ...string) (int, error) {
 		return -1, err
 	}
 	for i := 0; i < len(options); i += 2 {
-		if err := unix.FsconfigSetString(fs, options[i], options[i+1]); err != nil {
+		if options[i+1] == "" {
+			err = unix.FsconfigSetFlag(fs, options[i])
+		} else {
+			err = unix.FsconfigSetString(fs, options[i], options[i+1])
+		}
+		if err != nil {
 			return -1, err
 		}
 	}

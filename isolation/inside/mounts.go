@@ -243,7 +243,7 @@ func (b *box) makeWritable(top string) error {
 	if err := unix.Statx(b.root, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &root); err != nil {
 		return err
 	}
-	if here.Mnt_id != root.Mnt_id || "/"+top == "/home" {
+	if here.Mnt_id != root.Mnt_id || b.writable || "/"+top == "/home" {
 		return nil
 	}
 	d := scratchDir{"root-" + top, "/" + top, 0o755, isolation.BoxUID}

@@ -11,18 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/overlay"
 )
 
 // box is a box in the making. PID 1 starts in fresh pid, mount, net, ipc, uts and user namespaces,
 // as in-box root with every capability there, in a copy of the image's template mount tree whose
 // mounts are locked (mount_namespaces(7)): what is read-only in the template stays so.
 type box struct {
-	setup *isolation.Setup
-	trees []int // detached mounts, one for each of setup.Mounts
-	group int   // control group for the programs' groups, -1 if there is none
-	root  int   // "/", for openat2
-	proc  int   // the box's own procfs
-	work  int   // the scratch tmpfs, source of every writable directory
+	setup    *isolation.Setup
+	trees    []int // detached mounts, one for each of setup.Mounts
+	group    int   // control group for the programs' groups, -1 if there is none
+	root     int   // "/", for openat2
+	writable bool  // programs can write to it
+	proc     int   // the box's own procfs
+	work     int   // the scratch tmpfs, source of every writable directory
 
 	listener int // where another boxd connects, -1 if none can
 }
@@ -50,6 +52,7 @@ func (b *box) common() []step {
 // own is what makes it this box, and what has to come last.
 func (b *box) own() []step {
 	return []step{
+		{isolation.StepRoot, b.enterRoot},
 		{isolation.StepRlimit, b.setRlimits},
 		{isolation.StepScratch, b.mountScratch},
 		{isolation.StepHostname, b.setHostname},
@@ -81,6 +84,12 @@ func (b *box) openRoot() (string, error) {
 	}
 	b.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return "/", err
+}
+
+// enterRoot makes the root that programs can write to, if the box is to have one.
+func (b *box) enterRoot() (item string, err error) {
+	b.writable, item, err = overlay.Enter(b.setup, &b.trees, &b.root, b.proc)
+	return item, err
 }
 
 // keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID and

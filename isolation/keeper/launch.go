@@ -254,10 +254,10 @@ func (l *launching) enterGroup() (string, error) {
 // makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
 // left must have been removed or it would be seen by this one.
 func (l *launching) makeWorkspace() (string, error) {
-	if !l.spec.ManagedWork || l.spec.Space != "" {
+	if (!l.spec.ManagedWork || l.spec.Space != "") && !l.spec.Writable {
 		return "", nil
 	}
-	if err := l.k.work.Make(l.spec.Key, l.spec.Work); err != nil {
+	if err := l.k.work.MakeFor(l.spec); err != nil {
 		return l.spec.Key, err
 	}
 	// Nothing has been in it yet: PID 1 attaches it, and no program runs before the start is over.
@@ -272,6 +272,9 @@ func (l *launching) makeWorkspace() (string, error) {
 // mapMounts makes the trees the box will attach, each mapped so that the box user is the owner of
 // the files in it: parents before children.
 func (l *launching) mapMounts() (string, error) {
+	if item, err := l.mapRoot(); err != nil {
+		return item, err
+	}
 	if l.spec.ManagedWork {
 		dir, err := l.k.work.OpenFor(l.spec)
 		if err != nil {

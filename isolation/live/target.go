@@ -145,6 +145,11 @@ func (p *place) cover(target string) error {
 	if err != nil || here != root || !deeper || "/"+top == "/home" {
 		return err
 	}
+	// Of a root that the box user can write to, the directories are made there.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(p.root, &fs); err != nil || p.uid != 0 && fs.Flags&unix.ST_RDONLY == 0 {
+		return err
+	}
 	id := strconv.FormatUint(uint64(p.uid), 10)
 	m, err := mountfd.New("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id,
 		"size", coverSize, "nr_inodes", coverInodes)

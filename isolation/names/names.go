@@ -23,6 +23,18 @@ func Files(hostname string) []File {
 	}
 }
 
+// Directories are those that every box has at the top of its tree, apart from those that mounts of a session go to.
+func Directories() []string { return []string{"proc", "dev", "etc", "var", "run", "home"} }
+
+// Links are the links that every box has, with where they lead. What of /etc is about the box differs from box to box, and
+// PID 1 writes it.
+func Links() map[string]string {
+	return map[string]string{
+		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf", "etc/mtab": "../proc/self/mounts",
+		"var/tmp": "../tmp", "var/run": "../run",
+	}
+}
+
 // Rlimit is what a resource is called in errors.
 func Rlimit(resource uint32) string {
 	switch resource {

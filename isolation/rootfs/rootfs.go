@@ -10,12 +10,14 @@ import (
 	"maps"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
 	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
@@ -68,9 +70,7 @@ func Enter(img Host) error {
 
 // directories makes those that every box has, and others at the top.
 func (b *builder) directories(others ...string) error {
-	dirs := append([]string{
-		"proc", "dev", "dev/pts", "dev/shm", "etc", "var", "run", "home", isolation.SkillsDir[1:], trees.Drives[1:],
-	}, others...)
+	dirs := slices.Concat(names.Directories(), []string{"dev/pts", "dev/shm", isolation.SkillsDir[1:], trees.Drives[1:]}, others)
 	for _, r := range isolation.Roots() {
 		dirs = append(dirs, r[1:])
 	}
@@ -80,7 +80,6 @@ func (b *builder) directories(others ...string) error {
 		}
 	}
 	return b.links(map[string]string{
-		"var/tmp": "../tmp", "var/run": "../run",
 		"dev/fd": "/proc/self/fd", "dev/stdin": "/proc/self/fd/0", "dev/stdout": "/proc/self/fd/1",
 		"dev/stderr": "/proc/self/fd/2", "dev/ptmx": "pts/ptmx",
 	})
@@ -295,11 +294,9 @@ func (b *builder) etc(show []string) error {
 	return nil
 }
 
-// names makes what of /etc is about the box, whatever its image: it differs from box to box, and PID 1 writes it.
+// names makes the links that every box has, whatever its image.
 func (b *builder) names(others map[string]string) error {
-	links := map[string]string{
-		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf", "etc/mtab": "../proc/self/mounts",
-	}
+	links := names.Links()
 	maps.Copy(links, others)
 	return b.links(links)
 }

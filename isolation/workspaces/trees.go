@@ -73,8 +73,8 @@ func (w *Dir) Keep(key, tree string) error {
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 
-// OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
-func (w *Dir) OpenTree(tree string) (int, error) {
+// TreeTop opens the uppermost directory of a tree for what needs no right to read it (O_PATH).
+func (w *Dir) TreeTop(tree string) (int, error) {
 	if !trees.Valid(tree) {
 		return -1, unix.EINVAL
 	}
@@ -83,7 +83,12 @@ func (w *Dir) OpenTree(tree string) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(trees)
-	top, err := mountfd.OpenBeneath(trees, path.Join(tree, skillpath.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+	return mountfd.OpenBeneath(trees, path.Join(tree, skillpath.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
+func (w *Dir) OpenTree(tree string) (int, error) {
+	top, err := w.TreeTop(tree)
 	if err != nil {
 		return -1, err
 	}

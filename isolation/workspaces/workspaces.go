@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
+	"github.com/boxd-dev/boxd/isolation/overlay"
 	"github.com/boxd-dev/boxd/isolation/removal"
 )
 
@@ -284,10 +285,39 @@ func (p *Place) idOf(key string) (uint32, bool) {
 
 // OpenFor opens the workspace of a box: its own, or the one it is lent.
 func (w *Dir) OpenFor(spec *isolation.Spec) (int, error) {
-	if spec.Space != "" {
+	switch {
+	case spec.Space != "":
 		return w.Spaces.OpenPath(spec.Space)
+	case spec.Writable:
+		return w.OpenPath(spec.Key + "/" + workName)
 	}
 	return w.OpenPath(spec.Key)
+}
+
+// workName is where the workspace is of a box that can write to its root: beside what it changes there, in a directory
+// whose quota is for both.
+const workName = "workspace"
+
+// MakeFor makes what a box has on disk of its own. What is in the directory of what it changes of its root is made by its
+// PID 1, whose directories these are.
+func (w *Dir) MakeFor(spec *isolation.Spec) error {
+	err := w.Make(spec.Key, spec.Work)
+	if err != nil || !spec.Writable {
+		return err
+	}
+	for _, d := range []struct {
+		name  string
+		owner int
+	}{{overlay.Upper, 0}, {overlay.Work, 0}, {workName, isolation.BoxUID}} {
+		name := filepath.Join(spec.Key, d.name)
+		if err = w.root.Mkdir(name, 0o700); err == nil {
+			err = w.root.Lchown(name, d.owner, d.owner)
+		}
+		if err != nil {
+			return errors.Join(err, w.Remove(spec.Key))
+		}
+	}
+	return nil
 }
 
 // ChangeSpace makes a workspace that boxes can be lent, or removes it. One that is there is not made again, as who asks

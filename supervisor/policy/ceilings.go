@@ -90,7 +90,7 @@ func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
 	s.IORead = ceiling(&t, "io_read", s.IORead, c.IORead, asked.IORead != nil, true)
 	s.IOWrite = ceiling(&t, "io_write", s.IOWrite, c.IOWrite, asked.IOWrite != nil, true)
 	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
-	if s.ManagedWork() {
+	if s.OwnDisk() {
 		s.WorkspaceQuota = ceiling(&t, "workspace_quota", s.WorkspaceQuota, c.WorkspaceQuota, asked.WorkspaceQuota != nil, true)
 		s.WorkspaceInodes = ceiling(&t, "workspace_inodes", s.WorkspaceInodes, c.WorkspaceInodes, asked.WorkspaceInodes != nil, false)
 	}

@@ -129,7 +129,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 	}
 	if s.Workspace == "" {
 		req.WorkspaceInodes = &s.WorkspaceInodes
-		if s.ManagedWork() { // that of another workspace is a word of the profile's
+		if s.OwnDisk() { // that of another workspace is a word of the profile's
 			req.WorkspaceQuota = &s.WorkspaceQuota
 		}
 	}
@@ -142,7 +142,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 	}
 	for _, name := range []string{LimitMemory, LimitCPU, LimitPids, LimitIO, LimitWorkspace} {
 		m, kept := by[name]
-		needed := name != LimitIO && name != LimitWorkspace || name == LimitIO && s.IORead+s.IOWrite > 0 || name == LimitWorkspace && s.ManagedWork() && s.WorkspaceQuota > 0
+		needed := name != LimitIO && name != LimitWorkspace || name == LimitIO && s.IORead+s.IOWrite > 0 || name == LimitWorkspace && s.OwnDisk() && s.WorkspaceQuota > 0
 		if loose := !kept || m == MechanismNone || m == MechanismRlimit; loose && needed && !slices.Contains(c.Limits.BestEffort, name) {
 			return nil, fault.Field("enforcement."+name, string(m), "what keeps it, as it is not in limits.best_effort")
 		}

@@ -58,7 +58,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 		need = append(need, LimitIO)
 	}
 	switch {
-	case !s.ManagedWork():
+	case !s.OwnDisk():
 		by[LimitWorkspace] = MechanismHost
 	case s.WorkspaceQuota == 0:
 	case host.Quota != "":

@@ -36,7 +36,7 @@ func (s *Settings) quotaFor(req *Request) error {
 	if s.Workspace != "" {
 		return s.lent(req)
 	}
-	if s.ManagedWork() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
+	if s.OwnDisk() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
 		return nil
 	}
 	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).

@@ -305,12 +305,22 @@ func (s *Settings) supported() error {
 	if err := egress.Supported(s.Network); err != nil {
 		return err
 	}
-	if !s.ReadOnlyRoot {
-		return fault.Field("read_only_root", s.ReadOnlyRoot, "true").Of(fault.Unsupported).
-			WithHint("this version has no writable root for boxes; %s, %s and /tmp are writable", isolation.Workspace, isolation.Home)
+	switch {
+	case s.ReadOnlyRoot:
+		return nil
+	case s.Image == ImageHost:
+		return fault.Field("read_only_root", s.ReadOnlyRoot, "true for the image "+ImageHost).Of(fault.Unsupported).
+			WithHint("the host's own programs are in no writable root; name an image of the store, or do with %s, %s and /tmp, which are writable", isolation.Workspace, isolation.Home)
+	case s.Workspace != "":
+		return fault.Field("read_only_root", s.ReadOnlyRoot, "true beside a workspace with a name").Of(fault.Unsupported).
+			WithHint("leave one of them out; a writable root shares the quota of the session's own workspace")
 	}
 	return nil
 }
+
+// OwnDisk reports whether the session has something on disk of its own, which the quota of its workspace is for: that, or
+// what it changes of a root it can write to.
+func (s *Settings) OwnDisk() bool { return s.ManagedWork() || !s.ReadOnlyRoot }
 
 // Printable reports whether a text is UTF-8 without control characters.
 func Printable(s string) bool {

@@ -34,7 +34,7 @@ func (s *Session) Spec() *isolation.Spec {
 		}
 	}
 	if s.Settings.Root != nil {
-		spec.Image = s.Settings.Root.Tree
+		spec.Image, spec.Writable = s.Settings.Root.Tree, !s.Settings.ReadOnlyRoot
 	}
 	return spec
 }

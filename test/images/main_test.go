@@ -62,6 +62,8 @@ func verb(arg string) error {
 		return err
 	case "write":
 		return os.WriteFile(rest, []byte("written"), 0o600)
+	case "remove":
+		return os.Remove(rest)
 	case "env":
 		fmt.Println(os.Getenv(rest))
 	case "cwd":

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package overlay makes the root of a box that its programs can write to. It runs in PID 1 of the box, in the
+// namespaces of that: what is written then is written with the box's ids and rights, so that the quota of its disk
+// counts, and nothing in it is believed by the host.
+package overlay
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
+	"github.com/boxd-dev/boxd/isolation/trees"
+)
+
+// Target is where the two layers of a root go, as mounts of a Setup: the image, read-only, and the directory of what
+// the box changes of it, writable.
+const Target = "/"
+
+// Names in the directory of what the box changes.
+const (
+	Upper = "upper" // what differs from the image
+	Work  = "work"  // overlayfs's own
+)
+
+// Where programs find what the root is made of, read-only.
+const (
+	Image   = "/var/lib/boxd/image"
+	Changed = "/var/lib/boxd/changed" // as overlayfs keeps it: a device 0:0 is something that was removed
+)
+
+// Places of the tree that PID 1 starts in, which are empty directories there.
+const (
+	imagePlace = "mnt"
+	upperPlace = "media"
+	rootPlace  = "srv"
+)
+
+// layers is what a root is made of.
+type layers struct {
+	image, changes int // mounts
+	old, proc      int // the tree that PID 1 has started in, and its procfs, which comes along
+}
+
+// Enter makes the root that a Setup has layers for, which it takes off that and off the mounts that came with it, and
+// makes it that of the process; without layers it does nothing. root is open for paths (O_PATH), before and after. With an
+// error comes what that is about.
+func Enter(s *isolation.Setup, mounts *[]int, root *int, proc int) (made bool, item string, err error) {
+	if len(s.Mounts) < 2 || s.Mounts[0].Target != Target {
+		return false, "", nil
+	}
+	l := layers{image: (*mounts)[0], changes: (*mounts)[1], old: *root, proc: proc}
+	*root, item, err = l.enter()
+	for _, fd := range []int{l.image, l.changes, l.old} {
+		unix.Close(fd)
+	}
+	s.Mounts, *mounts = s.Mounts[2:], (*mounts)[2:]
+	return true, item, err
+}
+
+func (l *layers) enter() (root int, item string, err error) {
+	m, item, err := l.mount()
+	if err != nil {
+		return -1, item, err
+	}
+	defer unix.Close(m)
+	if item, err := l.furnish(m); err != nil {
+		return -1, item, err
+	}
+	if err := enter(m); err != nil {
+		return -1, "pivot_root", err
+	}
+	root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return root, "/", err
+}
+
+// mount puts the layers on each other. userxattr: overlayfs keeps its own marks in attributes that an unprivileged
+// mounter may write, of which programs can set none through it (overlayfs.rst of the kernel); redirections are off then.
+func (l *layers) mount() (m int, item string, err error) {
+	if err := mountfd.Attach(l.image, l.old, imagePlace); err != nil {
+		return -1, "image", err
+	}
+	if err := mountfd.Attach(l.changes, l.old, upperPlace); err != nil {
+		return -1, "changes", err
+	}
+	upper, err := mountfd.OpenBeneath(l.old, upperPlace+"/"+Upper, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, Upper, err
+	}
+	defer unix.Close(upper)
+	if item, err := skeleton(upper); err != nil {
+		return -1, item, err
+	}
+	m, err = mountfd.New("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+		"lowerdir", "/"+imagePlace, "upperdir", "/"+upperPlace+"/"+Upper, "workdir", "/"+upperPlace+"/"+Work, "userxattr", "")
+	if err != nil {
+		return -1, "overlay", err
+	}
+	if err := mountfd.Attach(m, l.old, rootPlace); err != nil {
+		unix.Close(m)
+		return -1, rootPlace, err
+	}
+	return m, "", nil
+}
+
+// directory is one of the skeleton.
+type directory struct {
+	path   string
+	shared bool // programs may make something in it; what is PID 1's there they can neither remove nor rename
+}
+
+// skeleton makes what every box has, whatever the image has there: directories are joined with those of the image, and
+// hide anything else. It is PID 1's own, in directories with the sticky bit: so nobody puts something else into the place
+// of a mount, or of the program that serves files.
+func skeleton(upper int) (item string, err error) {
+	dirs := []directory{{isolation.SkillsDir[1:], false}, {trees.Drives[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {Image[1:], false}, {Changed[1:], false}}
+	for _, d := range isolation.Roots() {
+		dirs = append(dirs, directory{d[1:], true})
+	}
+	for _, d := range names.Directories() {
+		dirs = append([]directory{{d, true}}, dirs...) // before those below it
+	}
+	for _, d := range append(dirs, directory{".", true}) {
+		if err := makeDir(upper, d); err != nil {
+			return d.path, err
+		}
+	}
+	for name, target := range names.Links() {
+		if err := unix.Symlinkat(target, upper, name); err != nil {
+			return name, err
+		}
+	}
+	file := isolation.FilesProgram[1:]
+	fd, err := unix.Openat(upper, file, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return file, err
+	}
+	return file, unix.Close(fd)
+}
+
+func makeDir(upper int, d directory) error {
+	if d.path != "." {
+		if err := unix.Mkdirat(upper, d.path, 0o755); err != nil {
+			return err
+		}
+	}
+	if !d.shared {
+		return nil
+	}
+	return unix.Fchmodat(upper, d.path, 0o1777, 0)
+}
+
+// furnish brings what is mounted in the old tree to the new one, and shows what that is made of.
+func (l *layers) furnish(root int) (item string, err error) {
+	// The procfs has what covers parts of it below it, and was mounted in this namespace: it can be moved.
+	if err := mountfd.Attach(l.proc, root, "proc"); err != nil {
+		return "/proc", err
+	}
+	for _, c := range []struct {
+		from, to  string
+		recursive bool
+		attr      uint64
+	}{
+		{"dev", "/dev", true, 0}, // and what is locked of it stays as it is
+		{isolation.FilesProgram[1:], isolation.FilesProgram, false, 0},
+		{imagePlace, Image, false, unix.MOUNT_ATTR_RDONLY},
+		{upperPlace + "/" + Upper, Changed, false, unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC},
+	} {
+		if err := show(l.old, c.from, c.recursive, c.attr, root, c.to[1:]); err != nil {
+			return c.to, err
+		}
+	}
+	return "", nil
+}
+
+func show(old int, from string, recursive bool, attr uint64, root int, to string) error {
+	tree, err := mountfd.Clone(old, from, recursive)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	if attr != 0 {
+		if err := mountfd.Restrict(tree, &unix.MountAttr{Attr_set: attr}); err != nil {
+			return err
+		}
+	}
+	return mountfd.Attach(tree, root, to)
+}
+
+// enter makes a mount the root, and lets go of the one before.
+func enter(root int) error {
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(root, &fs); err != nil {
+		return err
+	}
+	if want := int64(unix.ST_NOSUID | unix.ST_NODEV); fs.Flags&want != want {
+		return unix.EPERM
+	}
+	return nil
+}

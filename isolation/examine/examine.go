@@ -77,7 +77,7 @@ func checkKernel() isolation.Check {
 	case v < kernelNeeded:
 		return fail(name, "upgrade to Linux 6.1 or later", "Linux %s lacks idmapped mounts or cgroup.kill", release)
 	case v < kernelTested:
-		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is older than what boxd is tested on", release)
+		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is older than what boxd is tested on; before 5.19 there are no writable roots (overlayfs on idmapped mounts)", release)
 	}
 	return ok(name, "Linux %s", release)
 }

@@ -163,6 +163,8 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"network of the host", Request{Network: new(NetworkHost)}, fault.Unsupported, "network"},
 		{"profile with more", Request{Profile: "network_extended"}, fault.Unsupported, "read_only_root"},
 		{"profile with more, but no network", Request{Profile: "network_extended", Network: new(NetworkOff)}, fault.Unsupported, "read_only_root"},
+		{"a root to write to beside a workspace with a name", Request{Image: new("tools"), ReadOnlyRoot: new(false), Workspace: "w"}, fault.Unsupported, "read_only_root"},
+		{"a quota of a directory of the host", Request{Mounts: []Mount{{Source: "/a", Target: "/workspace"}}, WorkspaceQuota: new(quantity.GiB)}, fault.Unsupported, "workspace_quota"},
 		{"rules without a network", Request{NetworkRules: []string{}}, fault.Invalid, "network_rules"},
 		{"a malformed rule", Request{Network: new(NetworkEgress), NetworkRules: []string{"1.2.3.0/24", "1.2.3.4/24"}}, fault.Invalid, "network_rules[1]"},
 		{"an octal address", Request{Network: new(NetworkEgress), NetworkRules: []string{"010.0.0.0/8"}}, fault.Invalid, "network_rules[0]"},

@@ -90,7 +90,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 // Boxes ahead of need have the tree of an image that is removed: it goes when they have ended.
 func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nwarm = 2\n")
+	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nread_only_root = false\nwarm = 2\n")
 	d.Warm()
 	before := d.Look()
 	c := images.Client{Client: d.Client}
@@ -104,7 +104,7 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Profile: "ready"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := cats(t, d, "a", "/version"); got != "young" {
+	if got := does(t, d, "a", "cat=/version", "write=/version", "cat=/version"); got != "youngwritten" {
 		t.Errorf("of the image that was: %q", got)
 	}
 	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "now:1")); err != nil {

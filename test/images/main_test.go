@@ -78,7 +78,7 @@ func verb(arg string) error {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	default:
-		return unix.EINVAL
+		return more(what, rest)
 	}
 	return nil
 }

@@ -5,16 +5,20 @@ package images_test
 import (
 	"archive/tar"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
 // does runs the program of an image in a session that lives, and returns what it has printed.
@@ -95,6 +99,121 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 		t.Errorf("the image was\n%s\nand is\n%s", stored, now)
 	}
 	if err := errors.Join(d.Delete(t.Context(), "a"), d.Delete(t.Context(), "b"), c.Delete(t.Context(), "tools:1")); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })
+	d.NothingLeft(before)
+}
+
+// more is what of the program only roots that can be written to are tried with.
+func more(what, rest string) error {
+	from, to, _ := strings.Cut(rest, ":")
+	switch what {
+	case "rename":
+		return os.Rename(from, to)
+	case "setuid":
+		return os.Chmod(rest, 0o755|fs.ModeSetuid)
+	case "mark": // as overlayfs marks what it has on disk
+		for _, name := range []string{"user.overlay.redirect", "user.overlay.opaque", "trusted.overlay.redirect", "trusted.overlay.opaque", "user.mine"} {
+			err := unix.Setxattr(rest, name, []byte("/../../etc"), 0)
+			if strings.HasPrefix(name, "trusted.") || name == "user.mine" {
+				fmt.Println(name, err)
+			}
+		}
+	case "fill":
+		f, err := os.Create(rest)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		for range 64 {
+			if _, err := f.Write(make([]byte, 1<<20)); errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC) {
+				fmt.Println("full")
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// uppers are where sessions that live keep what they have changed of their images.
+func uppers(t *testing.T, d *boxtest.Daemon) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(filepath.Dir(treesDir(t, d)), "workspaces", "*", "upper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// A program that may change its root cannot mislead the host by it, nor what boxd has in the box; what it makes there counts
+// against its quota.
+func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\"]\n")
+	d.Warm()
+	before := d.Look()
+	c := images.Client{Client: d.Client}
+	lent := filepath.Join(d.Dir, "lent", "one")
+	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/name", []byte("one"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "opt/a", content: "a"}, entry{name: "srv/b", content: "b"})).layout(t), "")
+	s, _, err := d.Create(t.Context(), &api.SessionRequest{
+		ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200), Mounts: []api.Mount{{Source: lent, Target: "/opt/in/one", Mode: "ro"}},
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, d.Log())
+	}
+	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv/in/one", Mode: "ro"}); err != nil {
+		t.Errorf("a mount of a session that lives: %v", err)
+	}
+	if got := does(t, d, "a", "cat=/opt/a", "cat=/opt/in/one/name", "cat=/srv/b", "cat=/srv/in/one/name"); got != "aonebone" {
+		t.Errorf("mounts beside what is in the image: %q", got)
+	}
+	if got := does(t, d, "a", "rename=/var/lib:/var/moved", "rename=/var:/moved", "rename=/etc/hosts:/etc/x", "rename=/proc:/moved", "remove=/var/lib/boxd/boxfiles", "write=/var/lib/boxd/x", "write=/skills/x",
+		"write=/var/lib/boxd/changed/x", "write=/var/lib/boxd/image/x", "mknod=/usr/null"); strings.Count(got, "not permitted")+strings.Count(got, "permission denied")+strings.Count(got, "busy")+strings.Count(got, "read-only") != 10 {
+		t.Errorf("what every box has: %q", got)
+	}
+	if got := does(t, d, "a", "setuid=/bin/program", "id", "mark=/usr/lib", "mark=/usr/lib/old", "cat=/usr/lib/old"); got != "1000 1000\n"+strings.Repeat("trusted.overlay.redirect operation not permitted\ntrusted.overlay.opaque operation not permitted\nuser.mine <nil>\n", 2)+"old" {
+		t.Errorf("modes and marks: %q", got)
+	}
+	for line := range strings.SplitSeq(does(t, d, "a", "cat=/proc/self/mountinfo"), "\n") {
+		if f := strings.Fields(line); len(f) > 5 && (f[4] == "/" && !strings.HasPrefix(f[5], "rw,nosuid,nodev") || strings.HasPrefix(f[4], "/var/lib/boxd") && !strings.HasPrefix(f[5], "ro,nosuid,nodev") || f[4] == "/mnt" || f[4] == "/media") {
+			t.Errorf("mounted is %s", line)
+		}
+	}
+	if n := len(uppers(t, d)); n != 1 {
+		t.Errorf("%d sessions have something to change", n)
+	}
+	for _, upper := range uppers(t, d) {
+		for _, dir := range []string{upper, filepath.Dir(filepath.Dir(upper))} {
+			if info, err := os.Stat(filepath.Dir(dir)); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("%s is open: %v, %v", filepath.Dir(dir), info, err)
+			}
+		}
+		for _, name := range []string{"usr/lib", "usr/lib/old"} {
+			for _, mark := range []string{"user.overlay.redirect", "trusted.overlay.redirect", "trusted.overlay.opaque"} {
+				if n, err := unix.Lgetxattr(filepath.Join(upper, name), mark, nil); err == nil {
+					t.Errorf("%s of %s has %d bytes", mark, name, n)
+				}
+			}
+		}
+	}
+	if f, err := d.StatFile(t.Context(), "a", &api.FileStat{Path: "/usr/lib/old"}); err != nil || f.Size != 3 {
+		t.Errorf("files by the API: %+v, %v", f, err)
+	}
+	// Where the host keeps no quota, as it was told to do without, there is none to run into.
+	if kept := s.Enforcement["workspace"]; kept != "none" {
+		if got := does(t, d, "a", "fill=/usr/lib/big", "write=/workspace/x", "remove=/usr/lib/big", "write=/workspace/x"); !strings.HasPrefix(got, "full\n") || strings.Count(got, "quota")+strings.Count(got, "no space") > 1 {
+			t.Errorf("kept by %s: %q", kept, got)
+		}
+	}
+	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })

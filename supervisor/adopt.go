@@ -111,7 +111,11 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	all := slices.Clone(living)
 	for _, key := range recorded {
 		box := key
-		if r, err := v.records.Read(key); err == nil { // or adopt says what is wrong with it
+		r, err := v.records.Read(key)
+		if failure.Passing(err) { // which box it is of is not known: it would be ended as nobody's
+			return fmt.Errorf("record %s: %w", v.records.Path(key), err)
+		}
+		if err == nil { // or adopt says what is wrong with it
 			if box = r.BoxKey(); r.OneShot { // who waited for it is gone
 				errs = append(errs, v.records.Remove(key))
 				all = append(all, box)

@@ -55,7 +55,8 @@ func (k *Keeper) takeOver() error {
 	if err != nil {
 		return err
 	}
-	living := map[string]int{} // pidfds
+	lacks := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} // which say nothing of a record
+	living := map[string]int{}                              // pidfds
 	known := map[string]*records.Record{}
 	alive := map[string]bool{} // or not known to be dead
 	k.groups.keep = alive
@@ -63,6 +64,8 @@ func (k *Keeper) takeOver() error {
 		r, pidfd, err := k.find(key)
 		switch {
 		case r == nil && errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		case slices.ContainsFunc(lacks, func(lack error) bool { return errors.Is(err, lack) }):
+			return fmt.Errorf("box %s: %w", key, err) // the next keeper may have what this one lacks
 		case err != nil:
 			k.cfg.Log.Printf("DAMAGED RECORD: %v: nobody touches that box any more; end it, then remove its directory", err)
 			k.damaged[key] = true

@@ -3,13 +3,74 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"log"
+	"os"
 	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/records"
 )
+
+// A keeper that lacks descriptors does not say that a record is damaged, which nobody would touch any more.
+func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // all of the process lacks room
+	dir, err := records.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	key := strings.Repeat("k", isolation.KeyLen)
+	listener, err := dir.Make(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	r := &records.Record{Key: key, IDBase: isolation.IDRange}
+	if err := errors.Join(r.Identify(os.Getpid()), dir.Write(r)); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	k := &Keeper{records: dir, damaged: map[string]bool{}, cfg: Config{Log: log.New(io.Discard, "", 0)}}
+	lacked := 0
+	for room := range 16 { // until it finds the box, by which time it has lacked them at each step
+		next, err := unix.Dup(listener) // the lowest that is free
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(next)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next + room), Max: limit.Max}); err != nil {
+			t.Fatal(err)
+		}
+		_, pidfd, ferr := k.find(key)
+		if ferr != nil {
+			err = k.takeOver()
+		}
+		if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); lerr != nil {
+			t.Fatal(lerr)
+		}
+		if ferr == nil {
+			unix.Close(pidfd)
+			break
+		}
+		lacked++
+		if !errors.Is(err, unix.EMFILE) || len(k.damaged) > 0 {
+			t.Fatalf("with room for %d: %v, damaged are %v", room, err, k.damaged)
+		}
+	}
+	if lacked < 2 {
+		t.Errorf("it has lacked descriptors %d times", lacked)
+	}
+}
 
 func TestPagesAreAllThereIsAndFitAPacket(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,6 +62,67 @@ func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 			t.Errorf("%s: %v, its box of %d is that of %d", id, err, pid, s.PID)
 		}
 	}
+}
+
+// A boxd that lacks descriptors takes no box for dead, or for nobody's, which it cannot look at.
+func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
+	d := boxtest.Start(t, boxtest.Kept, "[profiles.default]\nwarm = 3\n")
+	boxtest.Eventually(t, "boxes are ahead of need", func() bool {
+		s, err := d.Status(t.Context())
+		return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 3
+	})
+	pids := map[string]uint32{}
+	for i := range 6 { // some of which have a box that was made ahead, and whose key is another
+		id := fmt.Sprint("s", i)
+		s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.StartProcess(t.Context(), id, "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
+			t.Fatal(err)
+		}
+		pids[id] = s.PID
+	}
+	d.Kill()
+	failed := 0
+	for n := 16; n < 80; n += 9 {
+		if !servesWith(t, d, n) {
+			failed++
+		}
+	}
+	if failed == 0 {
+		t.Error("no boxd has lacked descriptors")
+	}
+	d.Restart()
+	for id, pid := range pids {
+		if s, err := d.Session(t.Context(), id); err != nil || s.PID != pid {
+			t.Errorf("%s: %v, its box of %d is that of %d", id, err, pid, s.PID)
+		}
+		if p, err := d.Process(t.Context(), id, "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
+			t.Errorf("%s: %v, its process is %+v", id, err, p)
+		}
+	}
+}
+
+// servesWith starts a boxd that may have so many descriptors, and ends it once it serves, if it ever does.
+func servesWith(t *testing.T, d *boxtest.Daemon, descriptors int) (serves bool) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `ulimit -n "$2"; exec "$0" -config "$1"`, filepath.Join(boxtest.Programs(t), "boxd"), d.Config, strconv.Itoa(descriptors))
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.Contains(lines.Text(), "boxd serves") {
+			serves = true
+			_ = cmd.Process.Signal(syscall.SIGTERM) // or it has ended, which Wait tells
+		}
+	}
+	_ = cmd.Wait() // one that does not serve says so
+	return serves
 }
 
 // What an earlier boxd has left and nobody can remove keeps no boxd from serving all others.

@@ -91,6 +91,14 @@ func (c peerConn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
+// CloseWrite ends what is sent, and goes on receiving.
+func (c peerConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
 // RemoteAddr returns a peerAddr.
 func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/logs"
 	"github.com/boxd-dev/boxd/relay/mcp"
 	"github.com/boxd-dev/boxd/relay/mounts"
+	"github.com/boxd-dev/boxd/relay/ports"
 	"github.com/boxd-dev/boxd/relay/processes"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/seeing"
@@ -143,6 +144,7 @@ func sessionRoutes() []route.Route {
 		line("GET /v1/sessions/{id}/processes/{p}/logs", access.Viewer, "owner follow stdout stderr tail lines stream format timestamps", logs.Send),
 		line("GET /v1/sessions/{id}/processes/{p}/stream", access.User, "owner", processes.Stream),
 		line("GET /v1/sessions/{id}/processes/{p}/stdio", access.User, "owner", processes.Stdio),
+		line("GET /v1/sessions/{id}/ports/{port}/stream", access.User, "owner", ports.Stream),
 	}
 }
 
@@ -204,6 +206,8 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 			id = &p.Session
 		case "{p}":
 			id = &p.Process
+		case "{port}":
+			id = &p.Port
 		case "{skill}":
 			id = &p.Skill
 		case "{workspace}":

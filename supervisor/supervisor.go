@@ -27,6 +27,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/pool"
+	"github.com/boxd-dev/boxd/supervisor/ports"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -55,6 +56,7 @@ type Parts struct {
 type Supervisor struct {
 	Skills      *activation.Desk              // where sessions get skills
 	Spaces      *spaces.Store                 // the workspaces that have a name
+	Ports       *ports.Book                   // connections into boxes
 	cfg         atomic.Pointer[policy.Config] // what it points to does not change
 	boxes       *driver.Driver
 	state       string
@@ -134,6 +136,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		Turns: turns.New(turns.PerCore*runtime.GOMAXPROCS(0), turns.Hold),
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	v.Ports = ports.New(v.boxes, v.cfg.Load)
 	host, err := v.lookAtHost(ctx)
 	if err == nil {
 		v.machine, err = machine.Look()

@@ -283,11 +283,11 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	h.mu.Lock()
 	l := h.links[key]
 	h.mu.Unlock()
-	if l == nil {
-		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
-	}
-	if len(words) == 0 {
+	switch {
+	case len(words) == 0:
 		return nil, nil, unix.EINVAL
+	case l == nil && words[0] != WordConnect:
+		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
 	if words[0] == WordLook {
 		answer, err = h.look(l)
@@ -299,6 +299,9 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	}
 	defer space.Close()
 	switch words[0] {
+	case WordConnect:
+		files, err = reach(space, words[1:])
+		return nil, files, err
 	case WordSockets:
 		if answer, err = h.look(l); err == nil {
 			files, err = sockets(space)

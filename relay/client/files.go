@@ -139,8 +139,8 @@ func (c *Client) archive(ctx context.Context, method, id string, query url.Value
 	return c.Open(ctx, method, path, body)
 }
 
-// Open asks for what comes as a stream, which the caller must close.
-func (c *Client) Open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
+// Open asks for what comes as a stream, which the caller must close. Names and values of headers go with it.
+func (c *Client) Open(ctx context.Context, method, path string, body io.Reader, header ...string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, body)
 	if err != nil {
 		return nil, err
@@ -148,11 +148,14 @@ func (c *Client) Open(ctx context.Context, method, path string, body io.Reader) 
 	if method == http.MethodPut {
 		req.Header.Set("Content-Type", "application/x-tar")
 	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, simplify(err)
 	}
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()

@@ -43,7 +43,7 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process, Principal, Skill, Workspace, Image, Drive string }
+type Path struct{ Session, Process, Principal, Skill, Workspace, Image, Drive, Port string }
 
 // Common is what all calls have.
 type Common struct {

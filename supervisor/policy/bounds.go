@@ -84,11 +84,12 @@ const (
 	ToolProcesses = "processes"
 	ToolSkills    = "skills"
 	ToolNetwork   = "network"
+	ToolPorts     = "ports"
 )
 
 // Tools lists all of them.
 func Tools() []string {
-	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork}
+	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts}
 }
 
 // UsualBounds is the name of the table of everybody whom no other names, admins excepted.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ports is the part of boxd's client that is about ports of boxes.
+package ports
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// Conn is a connection to a port of a box.
+type Conn interface {
+	io.ReadWriteCloser
+	// CloseWrite says that nothing more is said to the box.
+	CloseWrite() error
+}
+
+var errNotPort = errors.New("the answer of boxd is no connection")
+
+// path is that of a request about a port.
+func path(c *client.Client, session string, port uint16, rest string) (string, error) {
+	if session == "" {
+		return "", client.ErrNoID
+	}
+	p := "/v1/sessions/" + strings.ReplaceAll(url.PathEscape(session), ".", "%2E") + "/ports/" + strconv.Itoa(int(port)) + rest
+	if c.Owner != "" {
+		p += "?owner=" + url.QueryEscape(c.Owner)
+	}
+	return p, nil
+}
+
+// Open connects to a port at the loopback of a session's box. The connection is the caller's to close.
+func Open(ctx context.Context, c *client.Client, session string, port uint16) (Conn, error) {
+	p, err := path(c, session, port, "/stream")
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.Open(ctx, http.MethodGet, p, nil, "Connection", "Upgrade", "Upgrade", api.PortProtocol)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := body.(Conn)
+	if !ok { // net/http has it for an answer 101 alone
+		body.Close()
+		return nil, errNotPort
+	}
+	return conn, nil
+}

@@ -12,7 +12,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -102,6 +105,10 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *ports.Conn
 		if up := (*net.OpError)(nil); err != nil && !errors.As(err, &up) {
 			caller.Close() // the box cannot be woken: nobody is to wait for it
 		}
+		if hungUp(caller) {
+			box.Close()
+			return
+		}
 		_ = box.CloseWrite()
 		_ = box.SetReadDeadline(time.Now().Add(linger))
 	}()
@@ -117,6 +124,26 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *ports.Conn
 	caller.Close()
 	box.Close()
 	<-said
+}
+
+// hungUp reports whether a caller that has ended one way does not receive either. Of a Unix socket the kernel knows at
+// once, of others when something is sent.
+func hungUp(caller net.Conn) bool {
+	conn, ok := caller.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	over := true
+	_ = raw.Control(func(fd uintptr) { // of a closed one: it is over
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(poll, 0)
+		over = err == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return over
 }
 
 // lingering gives the box its time again with each thing that it says, once the caller has said all.

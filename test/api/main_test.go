@@ -76,7 +76,7 @@ func (c *contract) gets(status int, a ask) answer {
 	route := c.route(a.route)
 	name := fmt.Sprintf("%s %s?%s %s", a.route, a.s, a.query, a.body)
 	input := &openapi3filter.RequestValidationInput{
-		Request: c.request(a), PathParams: map[string]string{"id": a.s, "p": a.p, "principal": a.p, "skill": a.p, "workspace": a.p, "image": a.p, "drive": a.p}, Route: route,
+		Request: c.request(a), PathParams: map[string]string{"id": a.s, "p": a.p, "principal": a.p, "skill": a.p, "workspace": a.p, "image": a.p, "drive": a.p, "port": a.p}, Route: route,
 		Options: &openapi3filter.Options{RejectWhenRequestBodyNotSpecified: true, SkipSettingDefaults: true, MultiError: true},
 	}
 	if err := openapi3filter.ValidateRequest(c.t.Context(), input); (err != nil) != a.odd {
@@ -166,7 +166,7 @@ func (c *contract) route(name string) *routers.Route {
 func (c *contract) request(a ask) *http.Request {
 	c.t.Helper()
 	method, path, _ := strings.Cut(a.route, " ")
-	target := "http://boxd" + strings.NewReplacer("{id}", url.PathEscape(a.s), "{p}", url.PathEscape(a.p), "{principal}", url.PathEscape(a.p), "{skill}", url.PathEscape(a.p), "{workspace}", url.PathEscape(a.p), "{image}", url.PathEscape(a.p), "{drive}", url.PathEscape(a.p)).Replace(path)
+	target := "http://boxd" + strings.NewReplacer("{id}", url.PathEscape(a.s), "{p}", url.PathEscape(a.p), "{principal}", url.PathEscape(a.p), "{skill}", url.PathEscape(a.p), "{workspace}", url.PathEscape(a.p), "{image}", url.PathEscape(a.p), "{drive}", url.PathEscape(a.p), "{port}", url.PathEscape(a.p)).Replace(path)
 	if a.query != "" {
 		target += "?" + a.query
 	}

@@ -161,3 +161,27 @@ func (c *contract) stdio() {
 	c.refused(409, "", ask{route: logsRoute, s: "s", p: "direct"})
 	c.refused(409, "", ask{route: processStream, s: "s", p: "direct"})
 }
+
+// ports are connections to ports of a box.
+func (c *contract) ports() {
+	const route = "GET /v1/sessions/{id}/ports/{port}/stream"
+	up := http.Header{"Connection": {"Upgrade"}, "Upgrade": {api.PortProtocol}}
+	c.refused(400, "Upgrade", ask{route: route, s: "s", p: "8000", odd: true})
+	c.refused(400, "Upgrade", ask{route: route, s: "s", p: "8000", head: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}, odd: true})
+	for _, port := range []string{"0", "65536", "http", "-1"} {
+		c.refused(400, "port", ask{route: route, s: "s", p: port, head: up, odd: true})
+	}
+	c.refused(404, "", ask{route: route, s: "none", p: "8000", head: up})
+	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: otherUID}) // another's is like none
+	c.refused(409, "", ask{route: route, s: "s", p: "1", head: up})
+	c.gets(201, ask{route: startRoute, s: "s", p: "listener", body: `{"argv":["python3","-c","import socket; l = socket.socket(); l.bind(('127.0.0.1', 8000)); l.listen(); [l.accept()[0].close() for i in range(9)]"],"ready":{"port":8000}}`})
+	boxtest.Eventually(c.t, "it listens", func() bool {
+		var p api.Process
+		c.reads(c.gets(200, ask{route: getRoute, s: "s", p: "listener"}), &p)
+		return p.Ready
+	})
+	if got := c.gets(101, ask{route: route, s: "s", p: "8000", head: up}); got.head.Get("Upgrade") != api.PortProtocol {
+		c.t.Errorf("%v", got.head)
+	}
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "listener"})
+}

@@ -45,6 +45,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.logs()
 	c.streams()
 	c.stdio()
+	c.ports()
 	c.mcp()
 	small := begin(t, seen, "[images]\nmax = 1\n[skills]\nmax = 1\n[drives]\nmax = 0\n[sessions]\nmax = 2\nmax_workspaces = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()

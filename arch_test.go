@@ -36,9 +36,10 @@ func mayImport() map[string]string {
 		"internal/trace":    "",
 		"internal/chain":    "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
-		"cgroup":       "",
-		"cgroup/tree":  "cgroup",
-		"cgroup/usage": "",
+		"cgroup":                  "",
+		"cgroup/tree":             "cgroup",
+		"cgroup/usage":            "",
+		"isolation/network/reach": "",
 		// what a box is, and its two halves
 		"isolation/trees":        "",
 		"isolation":              "isolation/trees cgroup",
@@ -62,7 +63,7 @@ func mayImport() map[string]string {
 		"isolation/dress":        "isolation/names",
 		"isolation/reap":         "",
 		"isolation/network/rule": "",
-		"isolation/network":      "isolation isolation/network/rule",
+		"isolation/network":      "isolation isolation/network/reach isolation/network/rule",
 		"isolation/live":         "isolation/trees isolation isolation/sources internal/mountfd",
 		"isolation/zygote":       "isolation isolation/ids isolation/rootfs internal/fdpass",
 		"isolation/keeper":       "isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation/network/reach"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -286,7 +287,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	switch {
 	case len(words) == 0:
 		return nil, nil, unix.EINVAL
-	case l == nil && words[0] != WordConnect:
+	case l == nil && words[0] != reach.Word:
 		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
 	if words[0] == WordLook {
@@ -299,8 +300,8 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	}
 	defer space.Close()
 	switch words[0] {
-	case WordConnect:
-		files, err = reach(space, words[1:])
+	case reach.Word:
+		files, err = reach.Connect(space, words[1:])
 		return nil, files, err
 	case WordSockets:
 		if answer, err = h.look(l); err == nil {

@@ -47,7 +47,7 @@ func Stream(c *route.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer box.Close()
+	defer func() { _ = box.Close() }()
 	caller, sent, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
 		return nil, fmt.Errorf("port: %w", err)
@@ -57,7 +57,7 @@ func Stream(c *route.Call) (any, error) {
 		return nil, err
 	}
 	if _, err := caller.Write([]byte(head)); err != nil {
-		return nil, nil //nolint:nilerr,nilnil // the caller has gone
+		return nil, nil //nolint:nilnil // the caller has gone
 	}
 	// Not by the reader of net/http: its end is the end of the request.
 	first, _ := sent.Peek(sent.Reader.Buffered()) // they are there
@@ -96,7 +96,7 @@ const linger = time.Minute
 func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *ports.Conn) {
 	defer context.AfterFunc(ctx, func() {
 		caller.Close()
-		box.Close()
+		_ = box.Close()
 	})()
 	said := make(chan struct{})
 	go func() { // ends with either connection
@@ -106,13 +106,13 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *ports.Conn
 			caller.Close() // the box cannot be woken: nobody is to wait for it
 		}
 		if hungUp(caller) {
-			box.Close()
+			_ = box.Close()
 			return
 		}
 		_ = box.CloseWrite()
 		_ = box.SetReadDeadline(time.Now().Add(linger))
 	}()
-	_, _ = io.Copy(caller, lingering{box, said}) // how it ended is nobody's concern
+	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, said}}) // how it ended is nobody's concern
 	if half, ok := caller.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		caller.Close()
 	}
@@ -122,7 +122,7 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *ports.Conn
 	case <-time.After(linger):
 	}
 	caller.Close()
-	box.Close()
+	_ = box.Close()
 	<-said
 }
 

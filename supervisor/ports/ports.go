@@ -38,7 +38,7 @@ const (
 // patience is how long a connection may take to be there: a program whose queue is full does not answer.
 const patience = 10 * time.Second
 
-// word is the keeper's, as isolation/network has it: that is not linked here.
+// word is the keeper's, as isolation/network/reach has it: that is not linked here.
 const word = "connect"
 
 // Book knows how many connections into boxes there are.
@@ -169,8 +169,7 @@ func (b *Book) connectTo(ctx context.Context, key string, to netip.AddrPort) (*n
 		return nil, err
 	}
 	if err := ready(ctx, conn); err != nil {
-		conn.Close()
-		return nil, err
+		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }

@@ -116,7 +116,7 @@ func (s commands) forward(ctx context.Context, id string, where place, port uint
 				return cause
 			}
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was interrupted
+				return nil // it was interrupted
 			}
 			return err
 		}

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package network
+// Package reach connects to ports at the loopback of boxes, from within their networks. It runs in the keeper.
+package reach
 
 import (
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
-// WordConnect is followed by an address of the box's own loopback and a port, and connects there. Boxes without a link
+// Word is followed by an address of the box's own loopback and a port, and connects there. Boxes without a link
 // have one too. The connection may not be there yet: whoever gets the file waits for that.
-const WordConnect = "connect"
+const Word = "connect"
 
-// reach connects to a port of a box from within its network, where no rule is about it and nothing is published. It
+// Connect connects to a port of a box from within its network, which space is, where no rule is about it and nothing is published. It
 // never waits.
-func reach(space *os.File, words []string) (files []int, err error) {
+func Connect(space *os.File, words []string) (files []int, err error) {
 	if len(words) != 1 {
 		return nil, unix.EINVAL
 	}
@@ -47,3 +49,18 @@ func reach(space *os.File, words []string) (files []int, err error) {
 }
 
 func localhost() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
+
+// apart calls f on a thread that ends with it: it goes to another network. The main thread cannot end, and waits.
+func apart(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // waited for below
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- apart(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f() // never unlocked: the thread ends with the goroutine
+	}()
+	return <-done
+}

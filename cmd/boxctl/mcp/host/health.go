@@ -15,6 +15,9 @@ import (
 // silences are how many pings in a row may have no answer before a server is ended.
 const silences = 3
 
+// farewell is how long a server may take to end after the end of its input.
+const farewell = 5 * time.Second
+
 // pingID begins the ids of our requests to a server. No client makes such ones.
 const pingID = "boxd-health-"
 
@@ -23,12 +26,14 @@ type mouth struct {
 	mu     sync.Mutex // guards what follows
 	out    *io.PipeWriter
 	within bool // a message of the client has begun and not ended
+
+	ended chan struct{} // closed when the client has said its last word
 }
 
 // newMouth passes on what a client says until that ends, or until the reader of what it returns is closed.
 func newMouth(client io.Reader) (*mouth, *io.PipeReader) {
 	in, out := io.Pipe()
-	m := &mouth{out: out}
+	m := &mouth{out: out, ended: make(chan struct{})}
 	go m.pass(client) // ends with the client, or with the next thing it says: nothing interrupts its Read
 	return m, in
 }
@@ -42,6 +47,7 @@ func (m *mouth) pass(client io.Reader) {
 		}
 		if err != nil {
 			m.out.CloseWithError(err) // io.EOF is the end of the input
+			close(m.ended)
 			return
 		}
 	}
@@ -64,6 +70,26 @@ func (m *mouth) ping(n int) bool {
 	}
 	_, err := fmt.Fprintf(m.out, `{"jsonrpc":"2.0","id":"%s%d","method":"ping"}`+"\n", pingID, n)
 	return err == nil
+}
+
+// leave returns when a client that has said its last word has all answers, and a server that should end by that has had time to.
+// Some never do. false is that ctx has ended.
+func (m *mouth) leave(ctx context.Context, w *watch) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-m.ended:
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(farewell):
+		}
+		if w.owesNothing() {
+			return true
+		}
+	}
 }
 
 // observe pings a server that has answered the handshake and owes its client nothing, at each tick, until ctx ends. Any

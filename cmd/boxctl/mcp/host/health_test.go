@@ -152,3 +152,35 @@ func TestTheLastLineIsALabel(t *testing.T) {
 		}
 	}
 }
+
+// A server that does not end with its input is ended, when its client has had its answers.
+func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(nil)
+		w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
+		client, says := io.Pipe()
+		m, in := newMouth(client)
+		defer in.Close()
+		left := make(chan bool, 1)
+		go func() { left <- m.leave(t.Context(), w) }()
+		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble, where it takes no time
+		says.Close()
+		time.Sleep(time.Hour) //nolint:forbidigo // as above
+		select {
+		case <-left:
+			t.Fatal("it is ended in the middle of a call, or before its client has gone")
+		default:
+		}
+		w.heard([]byte(`{"id":7,"result":{}}`))
+		time.Sleep(farewell + time.Second) //nolint:forbidigo // as above
+		select {
+		case gone := <-left:
+			if !gone {
+				t.Error("it is not ended")
+			}
+		default:
+			t.Error("it stays")
+		}
+	})
+}

@@ -99,6 +99,7 @@ func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
 // Why a server is ended.
 var (
 	errSilent = errors.New("the server does not answer initialize")
+	errLeft   = errors.New("the client has gone")
 	errSick   = fmt.Errorf("the server has given no sign of life at %d pings", silences)
 )
 
@@ -127,12 +128,19 @@ func (r *runner) relay(ctx context.Context, id string) error {
 		case <-ctx.Done():
 		}
 	})
+	all.Go(func() {
+		if m.leave(ctx, w) {
+			cancel(errLeft)
+		}
+	})
 	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{
 		Stdin: in, Stdout: &writer{r.Stdout, w.heard}, Stderr: r.Stderr,
 	}, nil)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent):
 		return fmt.Errorf("handshake: %w", cause)
+	case errors.Is(cause, errLeft):
+		return nil
 	case errors.Is(cause, errSick):
 		return fmt.Errorf("run time: %w", cause)
 	case err != nil:

@@ -56,6 +56,13 @@ func (w *watch) sign() (said, idle bool) {
 	}
 }
 
+// owesNothing reports whether all requests have an answer.
+func (w *watch) owesNothing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waiting) == 0
+}
+
 // heard looks at what the server says, and reports whether that is for us alone.
 func (w *watch) heard(b []byte) (private bool) {
 	w.mu.Lock()

@@ -225,7 +225,8 @@ func defaultLanguages() map[string]Language {
 }
 
 // defaultProfiles have the numbers of LangBot's profiles of the same names. That of MCP servers lends directories to be read, stays, and
-// leaves time to start in. Its root is as that of the others: what an installer writes lies in the workspace and at home.
+// leaves time to start in. Its root is read-only, since that of the host's own programs can be nothing else: who names an image
+// of the store may ask for one to write to.
 func defaultProfiles() map[string]Profile {
 	readonly := DefaultProfile()
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids = MountReadOnly, 0.5, 256*quantity.MiB, 64

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// langbotSocket is the unit by which LangBot comes, and langbotAddress where it listens.
+const (
+	langbotSocket  = "boxd-langbot.socket"
+	langbotAddress = "127.0.0.1:5411"
+)
+
+// LangBot comes by a socket of systemd's, as docs/langbot.md says: it starts boxd, asks for the token, and is there all the
+// time while boxd is not. Boxes of LangBot's outlive that.
+func TestLangBotComesByASocketOfSystemd(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	const secret = "0123456789abcdef0123456789abcdef"
+	for name, text := range map[string]string{
+		"/etc/boxd/langbot.token":              secret + "\n",
+		"/etc/boxd/box.toml.d/50-langbot.toml": "langbot.token_file = \"/etc/boxd/langbot.token\"\n[principals.langbot]\nrole = \"user\"\nuser = \"" + stranger + "\"\n",
+	} {
+		if err := os.MkdirAll("/etc/boxd/box.toml.d", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	run(t, "systemctl", "stop", service)
+	run(t, "systemctl", "enable", "--now", langbotSocket)
+	t.Cleanup(func() {
+		run(t, "systemctl", "disable", "--now", langbotSocket)
+		run(t, "systemctl", "stop", service)
+	})
+	if got := state(t, service); got != "inactive" {
+		t.Errorf("before anybody has come boxd is %s", got)
+	}
+
+	// Who comes first starts it, and needs no token to ask how it is; for all else one is needed.
+	if code, body := get(t, "/healthz"); code != http.StatusOK || !strings.Contains(body, `"live"`) {
+		t.Errorf("/healthz is %d %s", code, body)
+	}
+	boxtest.Eventually(t, "boxd has started for who has come", func() bool { return state(t, service) == "active" })
+	for _, token := range []string{"", secret + "x"} {
+		if _, err := langbot(t, token); err == nil || !strings.Contains(err.Error(), "401") {
+			t.Errorf("with the token %q: %v", token, err)
+		}
+	}
+	bot, err := langbot(t, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := bot.exec("echo hello >/tmp/kept; id -un"); out != "box" {
+		t.Errorf("a command says %q", out)
+	}
+
+	// boxd goes and comes: the socket stays, LangBot connects again and has its session as it was.
+	run(t, "systemctl", "stop", service)
+	if got := state(t, langbotSocket); got != "active" {
+		t.Errorf("while boxd is away its socket is %s", got)
+	}
+	if bot, err = langbot(t, secret); err != nil { // which starts it
+		t.Fatal(err)
+	}
+	if out := bot.exec("cat /tmp/kept"); out != "hello" {
+		t.Errorf("after a restart of boxd the session says %q", out)
+	}
+	a.unharmed(t, "LangBot has come")
+	if log := run(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--lines=200"); strings.Contains(log, secret) {
+		t.Error("the token is in the journal")
+	}
+	bot.ask("box_delete_session", map[string]any{"session_id": "s"})
+}
+
+func get(t *testing.T, path string) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+langbotAddress+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+// conversation is one of LangBot's, in which one thing is asked at a time.
+type conversation struct {
+	t   *testing.T
+	ws  *websocket.Conn
+	seq int
+}
+
+// langbot connects as LangBot does.
+func langbot(t *testing.T, token string) (*conversation, error) {
+	t.Helper()
+	header := http.Header{"X-Langbot-Instance-Id": {"installed"}}
+	if token != "" {
+		header.Set("X-Langbot-Box-Control-Token", token)
+	}
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+langbotAddress+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header}) //nolint:bodyclose // the library has it
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = ws.CloseNow() }) // boxd may have closed it
+	c := &conversation{t: t, ws: ws}
+	c.ask("__ping", map[string]any{})
+	return c, nil
+}
+
+// ask makes a call that must succeed, and returns its data.
+func (c *conversation) ask(action string, data map[string]any) (answer map[string]any) {
+	c.t.Helper()
+	c.seq++
+	text, err := json.Marshal(map[string]any{
+		"seq_id": c.seq, "action": action, "data": data,
+		"context": map[string]any{"instance_uuid": "installed", "workspace_uuid": "w", "placement_generation": 1},
+	})
+	if err == nil {
+		err = c.ws.Write(c.t.Context(), websocket.MessageText, text)
+	}
+	if err != nil {
+		c.t.Fatalf("%s: %v", action, err)
+	}
+	_, reply, err := c.ws.Read(c.t.Context())
+	if err != nil {
+		c.t.Fatalf("%s: %v", action, err)
+	}
+	var r struct {
+		Code    int            `json:"code"`
+		Message string         `json:"message"`
+		Data    map[string]any `json:"data"`
+	}
+	decode(c.t, string(reply), &r)
+	if r.Code != 0 {
+		c.t.Fatalf("%s: %s", action, r.Message)
+	}
+	return r.Data
+}
+
+// exec runs a command in LangBot's session s, which is made if it is not there, and returns what it has printed.
+func (c *conversation) exec(command string) string {
+	c.t.Helper()
+	r := c.ask("box_exec", map[string]any{"session_id": "s", "cmd": command, "persistent": true, "timeout_sec": 120})
+	out, _ := r["stdout"].(string)
+	return out
+}

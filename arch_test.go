@@ -154,7 +154,7 @@ func mayImport() map[string]string {
 		"relay/processes":           "relay/api relay/route relay/stream relay/wire supervisor supervisor/process internal/fault internal/quantity",
 		"relay/sessions":            "relay/mcp/brief supervisor/outputs relay/api relay/processes relay/route relay/stream relay/wire supervisor supervisor/policy internal/fault internal/quantity supervisor/changes",
 		"relay/logs":                "relay/api relay/route relay/stream relay/wire supervisor/process isolation/output internal/fault internal/quantity",
-		"relay/files":               "relay/api relay/route relay/wire supervisor supervisor/files isolation/files internal/fault",
+		"relay/files":               "isolation/trees supervisor/changes relay/api relay/route relay/wire supervisor supervisor/files isolation/files internal/fault",
 		"supervisor/skills/address": "internal/fault",
 		"relay/download":            "internal/fault supervisor/skills/address",
 		"relay/images":              "relay/api relay/route supervisor/images",

@@ -128,6 +128,7 @@ func sessionRoutes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/grep", access.User, "owner", files.Grep),
 		line("POST /v1/sessions/{id}/fs/list", access.User, "owner", files.List),
 		line("POST /v1/sessions/{id}/fs/stat", access.User, "owner", files.Stat),
+		line("POST /v1/sessions/{id}/fs/diff", access.User, "owner", files.Diff),
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),

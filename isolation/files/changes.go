@@ -29,6 +29,13 @@ type Changes struct {
 	Digest  int64    // bytes that may be read for digests of the files that are listed; 0: there are none
 }
 
+// Diff asks what is other in a root than in the image below it. Its answer is that of Changes.
+type Diff struct {
+	Image, Changed []byte // the image, and what overlayfs keeps of the changes
+	Walk           int    // of changes looked at; more are a Failure
+	Limit          int    // as of Changes
+}
+
 // ChangesAnswer is what is other, in the order of the paths.
 type ChangesAnswer struct {
 	Changes []Change

@@ -41,6 +41,7 @@ type Request struct {
 
 	Snapshot *Snapshot `json:",omitempty"`
 	Changes  *Changes  `json:",omitempty"` // the snapshot follows
+	Diff     *Diff     `json:",omitempty"`
 }
 
 // Answer is what has come of a request: the pointer of its kind, or Failure.
@@ -55,7 +56,7 @@ type Answer struct {
 	Done    bool         `json:",omitempty"` // of Move and Remove
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
-	Changes  *ChangesAnswer  `json:",omitempty"`
+	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
 
 	Failure *Failure `json:",omitempty"`
 }

@@ -24,12 +24,6 @@ const (
 	Work  = "work"  // overlayfs's own
 )
 
-// Where programs find what the root is made of, read-only.
-const (
-	Image   = "/var/lib/boxd/image"
-	Changed = "/var/lib/boxd/changed" // as overlayfs keeps it: a device 0:0 is something that was removed
-)
-
 // Places of the tree that PID 1 starts in, which are empty directories there.
 const (
 	imagePlace = "mnt"
@@ -114,7 +108,7 @@ type directory struct {
 // hide anything else. It is PID 1's own, in directories with the sticky bit: so nobody puts something else into the place
 // of a mount, or of the program that serves files.
 func skeleton(upper int) (item string, err error) {
-	dirs := []directory{{isolation.SkillsDir[1:], false}, {trees.Drives[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {Image[1:], false}, {Changed[1:], false}}
+	dirs := []directory{{isolation.SkillsDir[1:], false}, {trees.Drives[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {trees.RootImage[1:], false}, {trees.RootChanged[1:], false}}
 	for _, d := range isolation.Roots() {
 		dirs = append(dirs, directory{d[1:], true})
 	}
@@ -164,8 +158,8 @@ func (l *layers) furnish(root int) (item string, err error) {
 	}{
 		{"dev", "/dev", true, 0}, // and what is locked of it stays as it is
 		{isolation.FilesProgram[1:], isolation.FilesProgram, false, 0},
-		{imagePlace, Image, false, unix.MOUNT_ATTR_RDONLY},
-		{upperPlace + "/" + Upper, Changed, false, unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC},
+		{imagePlace, trees.RootImage, false, unix.MOUNT_ATTR_RDONLY},
+		{upperPlace + "/" + Upper, trees.RootChanged, false, unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC},
 	} {
 		if err := show(l.old, c.from, c.recursive, c.attr, root, c.to[1:]); err != nil {
 			return c.to, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trees says what trees of files are called that boxes read, and where a box has those of drives.
+// Package trees says what trees of files are called that boxes read, and where a box has those of drives and of its root.
 package trees
 
 import "strings"
@@ -8,6 +8,12 @@ import "strings"
 // Drives is where a box has its drives, two names below it. As for skills it is part of the image's tree, so that no program
 // of the box, and no mount that its session was given, is in the way there.
 const Drives = "/drives"
+
+// Where a box that can write to its root has what that is made of, read-only.
+const (
+	RootImage   = "/var/lib/boxd/image"
+	RootChanged = "/var/lib/boxd/changed" // as overlayfs keeps it: a device 0:0 is something that was removed
+)
 
 // maxPart bounds the name of a tree, and each part of the name of a drive.
 const maxPart = 64

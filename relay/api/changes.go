@@ -32,6 +32,12 @@ type Changes struct {
 	Unknown string `json:"unknown,omitempty"`
 }
 
+// RootDiff asks what the programs of a session have changed of its image. The answer is Changes, with absolute paths; a file
+// that was opened for writing counts as changed.
+type RootDiff struct {
+	Limit int `json:"limit,omitempty"` // of changes that are listed; default 1000, at most 20000
+}
+
 // ArchiveRequest asks for an archive of some of what is in a directory, such as what an execution has made: of all of it, or
 // a problem. Directories come with what is in them.
 type ArchiveRequest struct {

@@ -57,10 +57,21 @@ func (c *contract) images() {
 	c.refused(400, "image", ask{route: "POST /v1/sessions", body: `{"id":"of-none","image":"other:1"}`})
 	c.refused(400, "image", ask{route: "POST /v1/sessions", body: `{"id":"of-none","image":"../etc"}`})
 	var made api.Session
-	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-mine","image":"mine:1"}`}), &made)
-	if made.Image != "mine:1" {
+	c.reads(c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-mine","image":"mine:1","read_only_root":false}`}), &made)
+	if made.Image != "mine:1" || made.ReadOnlyRoot {
 		c.t.Errorf("%+v", made)
 	}
+	const fs = "POST /v1/sessions/{id}/fs/"
+	c.gets(200, ask{route: fs + "write", s: "of-mine", body: `{"path":"/etc/motd","content":"hello"}`})
+	c.gets(200, ask{route: fs + "remove", s: "of-mine", body: `{"path":"/etc/issue"}`})
+	var diff api.Changes
+	c.reads(c.gets(200, ask{route: fs + "diff", s: "of-mine", body: `{"limit":5}`}), &diff)
+	if diff.Counts != (api.ChangeCounts{Created: 1, Removed: 1}) || diff.Created[0].Path != "/etc/motd" || diff.Removed[0].Path != "/etc/issue" {
+		c.t.Errorf("%+v", diff)
+	}
+	c.refused(400, "limit", ask{route: fs + "diff", s: "of-mine", body: `{"limit":-1}`, odd: true})
+	c.refused(404, "", ask{route: fs + "diff", s: "none", body: `{}`})
+	c.refused(409, "", ask{route: fs + "diff", s: "s", body: `{}`})
 	c.reads(c.gets(200, ask{route: prune}), &list)
 	if len(list.Images) != 0 {
 		c.t.Errorf("pruned while a session has it: %+v", list)

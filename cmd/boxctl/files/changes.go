@@ -82,6 +82,31 @@ func ShowChanges(w io.Writer, c *api.Changes) {
 	fmt.Fprintln(w)
 }
 
+// diff says what programs have changed of the image of a box.
+func (f *commands) diff() *cobra.Command {
+	var req api.RootDiff
+	cmd := &cobra.Command{
+		Use:   "diff SESSION",
+		Short: "Say what programs have changed of the image",
+		Long: `diff lists what is other in a box than in its image, if that was made with --writable-root. A file that was opened for
+writing counts as changed. /workspace, /tmp and the home directory are of no image.`,
+		Args: ctl.Usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got, err := f.Client().DiffRoot(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			ShowChanges(f.Stdout, &got)
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "list so many changes at most; 0 is 1000")
+	return cmd
+}
+
 // fetch copies several files out of a box in one stream.
 func (f *commands) fetch() *cobra.Command {
 	var dir string

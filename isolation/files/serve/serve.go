@@ -66,6 +66,8 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 		a.Snapshot, err = search.Snapshot(req.Snapshot, w)
 	case req.Changes != nil:
 		a.Changes, err = search.Changes(req.Changes, body)
+	case req.Diff != nil:
+		a.Changes, err = search.Diff(req.Diff)
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}
@@ -101,6 +103,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Snapshot.Path)
 	case req.Changes != nil:
 		return string(req.Changes.Path)
+	case req.Diff != nil:
+		return string(req.Diff.Changed)
 	}
 	return ""
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package search
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// What overlayfs keeps is compared with the image name by name; links of the image lead nowhere, and more changes than may
+// be looked at are told.
+func TestWhatIsOtherThanInTheImage(t *testing.T) {
+	t.Parallel()
+	image, changed := t.TempDir(), t.TempDir()
+	for _, name := range []string{"usr/lib/same", "usr/lib/old", "usr/was/in", "away/x"} {
+		write(t, filepath.Join(image, name), "old")
+	}
+	if err := os.Symlink("usr", filepath.Join(image, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"usr/lib/old", "usr/lib/new", "link/lib/same", "away"} {
+		write(t, filepath.Join(changed, name), "new")
+	}
+	own(t, changed)
+	req := &files.Diff{Image: []byte(image), Changed: []byte(changed), Walk: 100, Limit: 100}
+	a, err := Diff(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range a.Changes {
+		got = append(got, c.What+" "+string(c.Entry.Path))
+	}
+	if want := "changed /away, changed /link, created /link/lib, created /link/lib/same, created /usr/lib/new, changed /usr/lib/old"; strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %s", got, want)
+	}
+	req.Limit = 1
+	if a, err := Diff(req); err != nil || len(a.Changes) != 1 || a.Cut == "" || a.Created+a.Changed != 6 {
+		t.Errorf("one of them: %+v, %v", a, err)
+	}
+	req.Walk = 2
+	if a, err := Diff(req); err == nil {
+		t.Errorf("more than may be looked at: %+v", a)
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// own gives files to somebody who is not root.
+func own(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {
+		if err == nil && os.Getuid() == 0 {
+			err = unix.Lchown(name, 1000, 1000)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/trees"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/changes"
+)
+
+// Diff says what the programs of a session have changed of its image.
+func Diff(c *route.Call) (any, error) {
+	a, _, err := ask(c, func(in *api.RootDiff, s *supervisor.Session) (*files.Request, []byte, error) {
+		if s.Settings.ReadOnlyRoot {
+			return nil, nil, fault.Errorf(fault.Conflict, "the root of session %s is read-only: it is as in its image", fault.Show(s.ID)).
+				WithHint("a session that is made with read_only_root false can change what is in its image")
+		}
+		limit, err := number("limit", in.Limit, usualList, mostResults)
+		return &files.Request{Diff: &files.Diff{Image: []byte(trees.RootImage), Changed: []byte(trees.RootChanged), Walk: s.Config().Files.MaxEntries, Limit: limit}}, nil, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Changes == nil {
+		return nil, files.ErrMalformed
+	}
+	return wire.Changed(&changes.Report{ChangesAnswer: *a.Changes, Exact: true}), nil
+}

@@ -18,15 +18,11 @@ import (
 func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	t.Parallel()
 	image, changed := t.TempDir(), t.TempDir()
-	for _, name := range []string{"usr/lib/same", "usr/lib/old", "usr/was/in", "away/x"} {
-		write(t, filepath.Join(image, name), "old")
-	}
+	write(t, image, map[string]string{"usr/lib/same": "old", "usr/lib/old": "old", "usr/was/in": "old", "away/x": "old"})
 	if err := os.Symlink("usr", filepath.Join(image, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"usr/lib/old", "usr/lib/new", "link/lib/same", "away"} {
-		write(t, filepath.Join(changed, name), "new")
-	}
+	write(t, changed, map[string]string{"usr/lib/old": "new", "usr/lib/new": "new", "link/lib/same": "new", "away": "new"})
 	own(t, changed)
 	req := &files.Diff{Image: []byte(image), Changed: []byte(changed), Walk: 100, Limit: 100}
 	a, err := Diff(req)
@@ -47,16 +43,6 @@ func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	req.Walk = 2
 	if a, err := Diff(req); err == nil {
 		t.Errorf("more than may be looked at: %+v", a)
-	}
-}
-
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }
 

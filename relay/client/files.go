@@ -83,11 +83,6 @@ func (c *Client) StatFile(ctx context.Context, id string, req *api.FileStat) (ap
 	return onFiles[api.File](ctx, c, id, "stat", req)
 }
 
-// DiffRoot says what the programs of a session have changed of its image.
-func (c *Client) DiffRoot(ctx context.Context, id string, req *api.RootDiff) (api.Changes, error) {
-	return onFiles[api.Changes](ctx, c, id, "diff", req)
-}
-
 // MoveFile renames a file or directory.
 func (c *Client) MoveFile(ctx context.Context, id string, req *api.FileMove) error {
 	_, err := onFiles[api.FileDone](ctx, c, id, "move", req)

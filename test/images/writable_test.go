@@ -87,7 +87,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	if got := does(t, d, "a", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "ls=/var"); got != "dir new old \n\na b \nlib run tmp x \n" {
 		t.Errorf("afterwards: %q", got)
 	}
-	diff, err := d.DiffRoot(t.Context(), "a", &api.RootDiff{})
+	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
 	var paths []string
 	for _, f := range append(diff.Created, diff.Changed...) {
 		paths = append(paths, f.Path)
@@ -95,7 +95,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	if got := strings.Join(paths, " "); err != nil || got != "/etc/new /opt/b /top /usr/lib/new /var/x /closed /usr/lib/old" || len(diff.Removed) != 1 || diff.Removed[0].Path != "/usr/lib/dir/in" || diff.Counts != (api.ChangeCounts{Created: 5, Changed: 2, Removed: 1}) {
 		t.Errorf("what is other: %v, %+v", err, diff)
 	}
-	if diff, err := d.DiffRoot(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+	if diff, err := c.Diff(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("what is other where nothing is: %v, %+v", err, diff)
 	}
 	if got := does(t, d, "b", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "cat=/usr/lib/old"); got != "dir old \nin \na \nold" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
 // ChangesFlags are the flags about what a program changes in the workspace.
@@ -92,7 +93,7 @@ func (f *commands) diff() *cobra.Command {
 writing counts as changed. /workspace, /tmp and the home directory are of no image.`,
 		Args: ctl.Usage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			got, err := f.Client().DiffRoot(cmd.Context(), args[0], &req)
+			got, err := images.Client{Client: f.Client()}.Diff(cmd.Context(), args[0], &req)
 			switch {
 			case err != nil:
 				return err

@@ -55,6 +55,12 @@ func (c Client) Import(ctx context.Context, archive io.Reader, name, form string
 	return img, err
 }
 
+// Diff says what the programs of a session have changed of its image.
+func (c Client) Diff(ctx context.Context, session string, req *api.RootDiff) (diff api.Changes, err error) {
+	_, err = c.About(ctx, http.MethodPost, session, "/fs/diff", req, &diff)
+	return diff, err
+}
+
 // Delete removes an image. Sessions that have it keep it.
 func (c Client) Delete(ctx context.Context, name string) error {
 	if name == "" {

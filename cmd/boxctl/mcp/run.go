@@ -115,7 +115,7 @@ func serverOf(from string, args []string) (*servers.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	server, err := servers.Find(data, args[0])
+	server, err := servers.Find(data, args[0], os.LookupEnv)
 	if err != nil {
 		return nil, fmt.Errorf("--from %s: %w", from, err)
 	}

@@ -29,6 +29,8 @@ type entry struct {
 	Server
 	Type string `json:"type"`
 	URL  string `json:"url"`
+
+	EnvFile string `json:"envFile"`
 }
 
 // file is all of it. Hosts differ in the key: "mcpServers" for most, "servers" for some.
@@ -37,8 +39,9 @@ type file struct {
 	Servers    map[string]entry `json:"servers"`
 }
 
-// Find returns the server of a name. An error is a *fault.Error that says what was expected.
-func Find(data []byte, name string) (*Server, error) {
+// Find returns the server of a name, with the values of variables that it mentions; env tells them, and whether they are
+// set. An error is a *fault.Error that says what was expected.
+func Find(data []byte, name string, env func(string) (string, bool)) (*Server, error) {
 	if len(data) > MaxFile {
 		return nil, fault.Field("from", fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf("at most %d", MaxFile))
 	}
@@ -61,13 +64,14 @@ func Find(data []byte, name string) (*Server, error) {
 	if e.Command == "" {
 		return nil, fault.Field("command", "", "a program")
 	}
-	for _, text := range append([]string{e.Command, e.Cwd}, append(slices.Clone(e.Args), slices.Collect(maps.Values(e.Env))...)...) {
-		if strings.Contains(text, "${") {
-			return nil, fault.Field("args", text, "texts without ${…}, which only the host of that file fills in").Of(fault.Unsupported)
-		}
-		if strings.ContainsRune(text, 0) {
-			return nil, fault.Field("args", text, "texts without a zero byte")
-		}
+	if e.EnvFile != "" { // without its secrets a server fails in ways that nobody understands
+		return nil, fault.Field("envFile", e.EnvFile, "nothing").Of(fault.Unsupported).WithHint("name the variables in env")
+	}
+	if err := e.fill(env); err != nil {
+		return nil, err
+	}
+	if e.Command == "" {
+		return nil, fault.Field("command", "", "a program")
 	}
 	return &e.Server, nil
 }

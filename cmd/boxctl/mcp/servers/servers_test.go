@@ -21,6 +21,13 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 		{`{"mcpServers":{"s":` + entry + `}}`, ""},
 		{`{"servers":{"s":` + entry + `},"inputs":[]}`, ""},
 		{`{"servers":{"s":{"type":"stdio",` + entry[1:] + `}}`, ""},
+		{`{"mcpServers":{"s":{"type":"stdio","command":"${NPX}","args":["-y","${NONE:-x}"],"env":{"A":"${env:LETTER}"}}}}`, ""},
+		{`{"mcpServers":{"s":{"command":"n${EMPTY:-p}x","args":["${DASH}y","x${EMPTY}"],"env":{"A":"b"}}}}`, ""},
+		{`{"mcpServers":{"s":{"command":"x","args":["${NONE}"]}}}`, "NONE is not"},
+		{`{"mcpServers":{"s":{"command":"x","args":["${NPX"]}}}`, "without ${…}"},
+		{`{"mcpServers":{"s":{"command":"${EMPTY}"}}}`, "command is"},
+		{`{"servers":{"s":{"command":"x","envFile":"${workspaceFolder}/.env"}}}`, "envFile is"},
+		{`{"mcpServers":{"s":{"command":"x","args":["${userHome}/x"]}}}`, "without ${…}"},
 		{`{"mcpServers":{"a":{},"b":{}}}`, `name is "s": allowed is one of those in the file: a, b`},
 		{`{}`, "name is"},
 		{`// a comment`, "the list of servers"},
@@ -33,18 +40,25 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 		{`{"mcpServers":{"s":{"command":"x\u0000"}}}`, "zero byte"},
 		{strings.Repeat(" ", servers.MaxFile) + "{}", "at most"},
 	} {
-		got, err := servers.Find([]byte(tc.file), "s")
+		got, err := servers.Find([]byte(tc.file), "s", variables)
 		if tc.says == "" && (err != nil || !cmp.Equal(got, want)) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%.80s: %+v, %v", tc.file, got, err)
 		}
 	}
 }
 
+// variables are those of whoever runs boxctl.
+func variables(name string) (string, bool) {
+	value, ok := map[string]string{"NPX": "npx", "LETTER": "b", "EMPTY": "", "DASH": "-"}[name]
+	return value, ok
+}
+
 func FuzzFind(f *testing.F) {
 	f.Add([]byte(`{"mcpServers":{"s":{"command":"npx","args":["-y","x"],"env":{"A":"b"}}}}`), "s")
 	f.Add([]byte(`{"servers":{"":{"url":1}}}`), "")
+	f.Add([]byte(`{"servers":{"s":{"command":"${NPX:-x}","args":["${env:EMPTY}${","${}"]}}}`), "s")
 	f.Fuzz(func(t *testing.T, data []byte, name string) {
-		got, err := servers.Find(data, name)
+		got, err := servers.Find(data, name, variables)
 		if err == nil && got.Command == "" {
 			t.Fatalf("%q has no command", data)
 		}

@@ -95,7 +95,7 @@ layer demo demo
 layer vm machine
 
 printf '\nran: %s\n' "${ran[*]:-nothing}"
-[ -n "${WHOLE:-}" ] || [[ $skip == *" vm "* ]] || echo 'of the tests of boxes the virtual machine ran those of test/vm/everyday; WHOLE=1 is for all'
+[ -n "${WHOLE:-}" ] || [[ $skip == *" vm "* ]] || echo 'the virtual machine ran the tests of test/vm/everyday; WHOLE=1 is for all'
 [ ${#left[@]} = 0 ] || echo "left out, as asked: ${left[*]}"
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "FAILED: ${failed[*]}"

@@ -44,7 +44,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 14
+const KeeperVersion = 15
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -113,7 +113,7 @@ type Adopt struct{ Key string }
 type EndBox struct {
 	Key        string
 	RemoveWork bool   // the managed workspace goes too
-	Tree       string // or becomes the tree of an image, of this name; without Key that tree is removed (EBUSY: a box has it)
+	Tree       string // or becomes the tree of an image, of this name, or SpacesDir/KEY; without Key that tree is removed (EBUSY: a box has it)
 }
 
 // SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those

@@ -109,6 +109,7 @@ func sessionRoutes() []route.Route {
 		line("PATCH /v1/sessions/{id}", access.User, "owner", sessions.Change),
 		ends("DELETE /v1/sessions/{id}", access.User, "owner", sessions.Delete),
 		line("GET /v1/sessions/{id}/instructions", access.Viewer, "owner", sessions.Instructions),
+		line("POST /v1/sessions/{id}/keep", access.User, "owner", spaces.Keep),
 		line("POST /v1/sessions/{id}/freeze", access.User, "owner", sessions.Freeze),
 		line("POST /v1/sessions/{id}/thaw", access.User, "owner", sessions.Thaw),
 		line("POST /v1/sessions/{id}/renew", access.User, "owner", sessions.Renew),

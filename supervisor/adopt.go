@@ -168,7 +168,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 		}
 		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
 	}
-	err := v.boxes.End(ctx, box, true)
+	err := v.Spaces.EndBox(ctx, box)
 	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
 		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
 		return nil

@@ -45,7 +45,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	}()
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.boxes.End(ctx, s.BoxKey(), true) //nolint:contextcheck // the caller is for what is told of it alone
+		err := v.Spaces.EndBox(ctx, s.BoxKey()) //nolint:contextcheck // the caller is for what is told of it alone
 		cancel()
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break

@@ -45,8 +45,12 @@ func (w *Dir) openTrees() (root int, err error) {
 	return fd, nil
 }
 
-// Keep makes the workspace of a box that has ended the tree of an image. It may be called again.
+// Keep makes the workspace of a box that has ended the tree of an image, or one that boxes are lent: then tree is
+// isolation.SpacesDir, a slash and its key. It may be called again.
 func (w *Dir) Keep(key, tree string) error {
+	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
+		return w.lend(key, space)
+	}
 	if !trees.Valid(tree) || (&isolation.Space{Key: key}).Validate() != nil {
 		return unix.EINVAL
 	}
@@ -71,6 +75,34 @@ func (w *Dir) Keep(key, tree string) error {
 	delete(w.ids, key) // a workspace no more; its project is found by the tree
 	w.mu.Unlock()
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
+}
+
+// lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has.
+func (w *Dir) lend(key, space string) error {
+	if (&isolation.Space{Key: key}).Validate() != nil || (&isolation.Space{Key: space}).Validate() != nil {
+		return unix.EINVAL
+	}
+	work, err := w.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	lent, err := w.Spaces.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer lent.Close()
+	err = unix.Renameat2(int(work.Fd()), key, int(lent.Fd()), space, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(lent.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil // an earlier keeper has done it
+	}
+	if err != nil {
+		return fmt.Errorf("keep the workspace: %w", err)
+	}
+	w.mu.Lock()
+	delete(w.ids, key) // its project is found by the directory
+	w.mu.Unlock()
+	return errors.Join(lent.Sync(), work.Sync())
 }
 
 // TreeTop opens the uppermost directory of a tree for what needs no right to read it (O_PATH).

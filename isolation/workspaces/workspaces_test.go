@@ -5,9 +5,12 @@ package workspaces
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/isolation/skillpath"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
@@ -85,6 +88,11 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	for _, key := range []string{"", ".", "..", "../other", other} {
 		if err := w.Keep(key, "abcdefghijklmnopqrstuvwxyz"); err == nil {
 			t.Errorf("%q became a tree", key)
+		}
+		for _, to := range []string{"spaces/" + strings.Repeat("a", isolation.KeyLen), "spaces/../trees", "spaces/"} {
+			if err := w.Keep(key, to); err == nil {
+				t.Errorf("%q became %s", key, to)
+			}
 		}
 		if err := w.Remove(key); key != "" && err == nil {
 			t.Errorf("%q was removed", key)

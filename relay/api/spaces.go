@@ -21,6 +21,11 @@ type WorkspaceChange struct {
 	Inodes *int           `json:"inodes,omitempty"`
 }
 
+// WorkspaceKept asks that a session ends and its own workspace gets a name: the body of POST /v1/sessions/{id}/keep.
+type WorkspaceKept struct {
+	Workspace string `json:"workspace"`
+}
+
 // Workspace is one with a name. Enforcement is what keeps its quota: "project-quota", "store" or "none"; "" if it has
 // none. Usage is left out where nothing counts it.
 type Workspace struct {

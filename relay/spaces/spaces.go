@@ -4,10 +4,14 @@
 package spaces
 
 import (
+	"context"
+	"time"
+
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/spaces"
 )
 
@@ -35,6 +39,40 @@ func Create(c *route.Call) (any, error) {
 		return nil, err
 	}
 	i, err := c.Sup.CreateSpace(c.Context(), who, spaces.Wish{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
+	if err != nil {
+		return nil, err
+	}
+	return route.Created{Body: wire(&i)}, nil
+}
+
+// keepPatience bounds the end of a session whose workspace is kept; it goes on when its caller has gone.
+const keepPatience = 10 * time.Minute
+
+// Keep ends a session and makes its own workspace one with a name.
+func Keep(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceKept
+	if err := c.DecodeBody(&in, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.Started():
+	case <-c.Context().Done():
+		return nil, c.Context().Err()
+	}
+	settings := s.Current()
+	if err := c.Sup.Spaces.Keep(s.Owner.Name, in.Workspace, s.BoxKey(), &settings, s.Enforced()[policy.LimitWorkspace]); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), keepPatience)
+	defer cancel()
+	if err := c.Sup.End(ctx, s, supervisor.EndDeleted); err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.Spaces.Kept(s.Owner.Name, in.Workspace)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -117,4 +118,18 @@ func (s *Store) Readings(list map[string]ledger.Reading) map[string]ledger.Readi
 		list[key] = s.reading(key, sp)
 	}
 	return list
+}
+
+// users names some of the sessions that have a workspace.
+func users(sp *space) string {
+	const most = 5
+	ids := slices.Sorted(maps.Values(sp.users))
+	text := make([]string, 0, most)
+	for _, id := range ids[:min(len(ids), most)] {
+		text = append(text, fault.Show(id))
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-most)
+	}
+	return "session " + strings.Join(text, ", ")
 }

@@ -42,13 +42,16 @@ type Record struct {
 	State   string           `json:"state,omitempty"`   // "": it is there
 	// Changing says that the kernel may still keep the quota before this one.
 	Changing bool `json:"changing,omitempty"`
+	// From is the box whose workspace it becomes.
+	From string `json:"from,omitempty"`
 }
 
 // States of a record that boxd may die in: what has been begun is undone, or done, by the next.
 const (
 	making   = "making"
 	removing = "removing"
-	unread   = "unread" // never on disk: what is there of it could not be read, and is left alone
+	keeping  = "keeping" // done by the next: nothing of it is removed
+	unread   = "unread"  // never on disk: what is there of it could not be read, and is left alone
 )
 
 // Info is a workspace, and who has it.
@@ -78,6 +81,7 @@ type Parts struct {
 type Store struct {
 	Parts
 	dir   *os.Root
+	own   string // where those of sessions are
 	place string // of their files
 
 	mu  sync.Mutex // guards the fields below
@@ -96,7 +100,7 @@ func Open(ctx context.Context, state, workspaces string, parts Parts) (*Store, e
 	if err != nil {
 		return nil, fmt.Errorf("workspaces: %w", err)
 	}
-	s := &Store{Parts: parts, dir: dir, place: filepath.Join(filepath.Dir(workspaces), isolation.SpacesDir), all: map[string]*space{}}
+	s := &Store{Parts: parts, dir: dir, own: workspaces, place: filepath.Join(filepath.Dir(workspaces), isolation.SpacesDir), all: map[string]*space{}}
 	if err := s.load(ctx); err != nil {
 		dir.Close()
 		return nil, err
@@ -142,6 +146,10 @@ func (s *Store) load(ctx context.Context) error {
 		}
 		s.all[key] = sp
 		delete(there, key)
+		if sp.State == keeping {
+			s.resumeKeeping(ctx, key, sp)
+			continue
+		}
 		if sp.State != "" {
 			if err := s.drop(ctx, key); err != nil {
 				s.Log.Error("a workspace is not removed yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
@@ -383,18 +391,4 @@ func (s *Store) Remove(ctx context.Context, owner, name string) error {
 	}
 	s.Ledger.Stop(key, ledger.Reading{Space: true})
 	return nil
-}
-
-// users names some of the sessions that have a workspace.
-func users(sp *space) string {
-	const most = 5
-	ids := slices.Sorted(maps.Values(sp.users))
-	text := make([]string, 0, most)
-	for _, id := range ids[:min(len(ids), most)] {
-		text = append(text, fault.Show(id))
-	}
-	if len(ids) > most {
-		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-most)
-	}
-	return "session " + strings.Join(text, ", ")
 }

@@ -50,7 +50,19 @@ func (c *contract) spaces() {
 	if len(list.Workspaces) != 1 {
 		c.t.Errorf("%+v", list)
 	}
+	const keep = "POST /v1/sessions/{id}/keep"
+	c.refused(409, "workspace", ask{route: keep, s: "lent", body: `{"workspace":"more"}`})
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "lent"})
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"own"}`})
+	c.refused(409, "name", ask{route: keep, s: "own", body: `{"workspace":"project"}`})
+	c.refused(400, "workspace", ask{route: keep, s: "own", body: `{"workspace":"../project"}`})
+	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`, uid: otherUID})
+	c.reads(c.gets(201, ask{route: keep, s: "own", body: `{"workspace":"kept"}`}), &w)
+	if w.Name != "kept" || w.Owner != "uid:0" || len(w.Sessions) != 0 {
+		c.t.Errorf("%+v", w)
+	}
+	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`})
+	c.gets(204, ask{route: "DELETE " + one, p: "kept"})
 	c.gets(204, ask{route: "DELETE " + one, p: "project"})
 	c.refused(404, "name", ask{route: "DELETE " + one, p: "project"})
 }
@@ -58,4 +70,5 @@ func (c *contract) spaces() {
 // fewSpaces asks for more than there may be.
 func (c *contract) fewSpaces() {
 	c.refused(429, "", ask{route: "POST /v1/workspaces", body: `{"name":"project"}`})
+	c.refused(429, "", ask{route: "POST /v1/sessions/{id}/keep", s: "t", body: `{"workspace":"project"}`})
 }

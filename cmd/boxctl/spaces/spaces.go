@@ -27,7 +27,7 @@ func (s commands) client() spaces.Client { return spaces.Client{Client: s.Client
 func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
 	return ctl.Group("workspaces", "Keep workspaces that outlive boxes", `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
---workspace NAME. That stays when the box ends, and several boxes can have it at a time.`, s.list(), s.show(), s.create(), s.set(), s.remove())
+--workspace NAME. That stays when the box ends, and several boxes can have it at a time.`, s.list(), s.show(), s.create(), s.set(), s.keep(), s.remove())
 }
 
 func (s commands) list() *cobra.Command {
@@ -157,6 +157,26 @@ func (s commands) set() *cobra.Command {
 	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` that it may hold")
 	cmd.Flags().IntVar(&inodes, "inodes", 0, "`NUMBER` of files and directories that it may hold")
 	return cmd
+}
+
+func (s commands) keep() *cobra.Command {
+	return &cobra.Command{
+		Use: "keep SESSION NAME", Short: "End a box, and keep its workspace under a name", Args: ctl.Usage(cobra.ExactArgs(2)),
+		Long: `keep ends a box as rm does, and makes its own workspace one that has a name, with all that is in it and its quota.
+Nothing is copied.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := s.client()
+			defer c.Close()
+			k, err := c.Keep(cmd.Context(), args[0], args[1])
+			switch {
+			case err != nil:
+				return err
+			case s.JSON:
+				return s.PrintJSON(k)
+			}
+			return s.print([]api.Workspace{k})
+		},
+	}
 }
 
 func (s commands) remove() *cobra.Command {

@@ -58,6 +58,12 @@ func (c Client) Change(ctx context.Context, name string, req *api.WorkspaceChang
 	return w, err
 }
 
+// Keep ends a session, and makes its own workspace one with a name, with the quota it has.
+func (c Client) Keep(ctx context.Context, session, name string) (w api.Workspace, err error) {
+	_, err = c.About(ctx, http.MethodPost, session, "/keep", &api.WorkspaceKept{Workspace: name}, &w)
+	return w, err
+}
+
 // Remove removes a workspace that no session has, with all that is in it.
 func (c Client) Remove(ctx context.Context, name string) error {
 	if name == "" {

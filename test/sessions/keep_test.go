@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A session's own workspace outlives it if that is asked: at once, with what is in it, its owner and its quota.
+func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	before := d.Look()
+	was := create(t, d, api.SessionRequest{ID: "own"})
+	succeeds(t, d, "own", sh("umask 077; echo text > file; (sleep 1000 &)"))
+	space(t, d, "taken")
+	if _, err := spacesOf(d).Keep(t.Context(), "own", "taken"); statusOf(err) != 409 {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	if got := succeeds(t, d, "own", sh("cat file")); got != "text\n" {
+		t.Errorf("what is refused has changed %q", got)
+	}
+	w, err := spacesOf(d).Keep(t.Context(), "own", "kept")
+	if err != nil || w.Quota != was.WorkspaceQuota || w.Inodes != was.WorkspaceInodes || len(w.Sessions) != 0 {
+		t.Fatalf("%+v of %+v, %v", w, was, err)
+	}
+	if _, err := d.Session(t.Context(), "own"); statusOf(err) != 404 {
+		t.Errorf("the session has not ended: %v", err)
+	}
+	for _, id := range []string{"a", "b"} {
+		create(t, d, api.SessionRequest{ID: id, Workspace: "kept"})
+		if got := succeeds(t, d, id, sh("stat -c '%u %a' file && cat file && echo >> "+id)); got != "1000 600\ntext\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	if _, err := spacesOf(d).Keep(t.Context(), "a", "more"); statusOf(err) != 409 {
+		t.Errorf("one that has a name: %v", err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Kill()
+	d.Restart()
+	for _, name := range []string{"kept", "taken"} {
+		if err := spacesOf(d).Remove(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// What a boxd has died over the next one does: the box is ended, and its workspace has the name, wherever it was.
+func TestWhatWasToBeKeptIsKept(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	promised := map[string]string{} // keys of boxes, by the names their workspaces are to get
+	for _, name := range []string{"before", "after", "gone"} {
+		create(t, d, api.SessionRequest{ID: name})
+		succeeds(t, d, name, sh("echo "+name+" > file"))
+		all, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*", "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range all {
+			if text, err := os.ReadFile(at); err == nil && string(text) == name+"\n" {
+				promised[name] = filepath.Base(filepath.Dir(at))
+			}
+		}
+		space(t, d, name) // for its record
+	}
+	d.Kill()
+	records, err := filepath.Glob(filepath.Join(d.State, "named-workspaces", "*.json"))
+	if err != nil || len(records) != 3 {
+		t.Fatalf("%v, %v", records, err)
+	}
+	for _, at := range records {
+		var r map[string]any
+		data, err := os.ReadFile(at)
+		if err == nil {
+			err = json.Unmarshal(data, &r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _ := r["name"].(string)
+		key := filepath.Base(at[:len(at)-len(".json")])
+		own, lent := filepath.Join(d.State, "workspaces", promised[name]), filepath.Join(d.State, "spaces", key)
+		err = os.Remove(lent)
+		switch name {
+		case "after": // the files were moved, and nobody has noted it
+			err = errors.Join(err, os.Rename(own, lent))
+		case "gone":
+			err = errors.Join(err, os.RemoveAll(own))
+		}
+		r["state"], r["from"] = "keeping", promised[name]
+		data, merr := json.Marshal(r)
+		if err = errors.Join(err, merr, os.WriteFile(at, data, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Restart()
+	list, err := spacesOf(d).List(t.Context())
+	if err != nil || len(list) != 2 || list[0].Name != "after" || list[1].Name != "before" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, name := range []string{"before", "after"} {
+		if _, err := d.Session(t.Context(), name); statusOf(err) != 404 {
+			t.Errorf("session %s lives: %v", name, err)
+		}
+		create(t, d, api.SessionRequest{ID: "reads-" + name, Workspace: name})
+		if got := succeeds(t, d, "reads-"+name, sh("cat file")); got != name+"\n" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	space(t, d, "gone") // the name is free
+}

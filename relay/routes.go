@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
+	keys "github.com/boxd-dev/boxd/access/previews"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/drives"
 	"github.com/boxd-dev/boxd/relay/files"
@@ -24,6 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp"
 	"github.com/boxd-dev/boxd/relay/mounts"
 	"github.com/boxd-dev/boxd/relay/ports"
+	"github.com/boxd-dev/boxd/relay/previews"
 	"github.com/boxd-dev/boxd/relay/processes"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/relay/seeing"
@@ -147,6 +149,7 @@ func sessionRoutes() []route.Route {
 		line("GET /v1/sessions/{id}/processes/{p}/stream", access.User, "owner", processes.Stream),
 		line("GET /v1/sessions/{id}/processes/{p}/stdio", access.User, "owner", processes.Stdio),
 		line("GET /v1/sessions/{id}/ports/{port}/stream", access.User, "owner", ports.Stream),
+		line(previews.Route, access.User, "owner", previews.Make),
 	}
 }
 
@@ -239,6 +242,10 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = trail.Name(w, r)
+	if keys.IsHost(r.Host) { // which is never for the API
+		previews.Show(s.common, w, r)
+		return
+	}
 	rt, ids := s.find(r)
 	from, known := caller(r.Context())
 	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
+	keys "github.com/boxd-dev/boxd/access/previews"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/mcp"
@@ -32,6 +33,8 @@ type Config struct {
 	route.Notes
 	// Gate knows who calls.
 	Gate *gate.Gate
+	// Previews signs tokens of previews.
+	Previews *keys.Key
 	// Skills keeps skills.
 	Skills *skills.Store
 	// Drives keeps drives.
@@ -68,7 +71,7 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Answers: answerPatience, Notes: cfg.Notes}
+	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Notes: cfg.Notes}
 	talks := mcp.New(cfg.Version, log)
 	return &Server{
 		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(),
@@ -78,6 +81,9 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 // Serve answers on a Unix socket, and on others of the loopback, until ctx ends or boxd is idle, and returns when
 // every stream has ended too.
 func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Listener) error {
+	if len(others) > 0 {
+		s.common.HTTP = others[0].Addr().String()
+	}
 	srv := &http.Server{
 		Handler:           s,
 		ConnContext:       withPeer,

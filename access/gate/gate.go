@@ -174,6 +174,37 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 	default:
 		return Pass{}, nil
 	}
+	return g.raise(p, count), nil
+}
+
+// Again tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the
+// user the kernel knew. Somebody who would not be let in now is nobody.
+func (g *Gate) Again(peer *Peer, token string) Pass {
+	if token == "" && peer.Local {
+		p, err := g.Identify(peer, nil)
+		if err != nil {
+			return Pass{}
+		}
+		return p
+	}
+	count, s, now := g.reviews.Load(), g.state.Load(), g.now()
+	var p Pass
+	s.tokens.Each(func(t *tokens.Token) {
+		if t.Name != token || t.Over(now) {
+			return
+		}
+		if who, ok := s.rules.OfName(t.Principal); ok {
+			p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
+		}
+	})
+	if p.Nobody() {
+		return p
+	}
+	return g.raise(p, count)
+}
+
+// raise gives a pass the role that was granted for a time, and takes what its token does not have.
+func (g *Gate) raise(p Pass, count uint64) Pass {
 	if grant, ok := g.grants.Of(p.Name); ok && grant.Role > p.Role {
 		p.Role, p.Rule = grant.Role, "grant"
 		if p.Until.IsZero() || grant.Until.Before(p.Until) {
@@ -184,7 +215,7 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 		p.Role, p.Rule = p.scope.Role, "the token "+p.Token
 	}
 	p.count = count
-	return p, nil
+	return p
 }
 
 // Unknown is the refusal of who has to be somebody and is nobody.

@@ -114,7 +114,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	root.AddCommand(files.Commands(&a.App)...)
 	root.AddCommand(mounts.Commands(&a.App)...)
 	root.AddCommand(mcp.Command(&a.App, version, asking))
-	root.AddCommand(skills.Command(&a.App), ports.Forward(&a.App), drives.Command(&a.App), spaces.Command(&a.App), images.Command(&a.App))
+	root.AddCommand(skills.Command(&a.App), ports.Forward(&a.App), ports.Preview(&a.App), drives.Command(&a.App), spaces.Command(&a.App), images.Command(&a.App))
 	completion := complete.Command(a.Stdout)
 	completion.Args = ctl.Usage(completion.Args)
 	root.AddCommand(completion, config.Command(&a.App))

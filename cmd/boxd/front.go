@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/access/previews"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/skills"
@@ -27,15 +28,16 @@ import (
 
 // front is where callers come in: the sockets boxd serves, and who says who they are.
 type front struct {
-	gate   *gate.Gate
-	state  *os.Root       // where the gate keeps grants
-	skills *skills.Store  // what callers have brought
-	drives *drives.Store  // as above
-	socket net.Listener   // the Unix socket
-	others []net.Listener // of the loopback
-	held   bool           // by the service manager, which starts boxd for the next caller
-	bots   []net.Listener // for LangBot
-	token  string         // that LangBot shows; "": none
+	gate     *gate.Gate
+	state    *os.Root       // where the gate keeps grants
+	skills   *skills.Store  // what callers have brought
+	drives   *drives.Store  // as above
+	previews *previews.Key  // signs tokens of previews
+	socket   net.Listener   // the Unix socket
+	others   []net.Listener // of the loopback
+	held     bool           // by the service manager, which starts boxd for the next caller
+	bots     []net.Listener // for LangBot
+	token    string         // that LangBot shows; "": none
 }
 
 // openFront opens all of it.
@@ -48,6 +50,10 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		err = f.openLangBot(ctx, cfg, log)
 	}
 	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if f.previews, err = previews.Open(f.state); err != nil {
 		f.Close()
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/access/previews"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
@@ -58,6 +59,8 @@ type Common struct {
 	// Settings tells what is in force of the configuration.
 	Settings func() ([]api.Setting, error)
 	Started  time.Time      // when boxd was
+	Previews *previews.Key  // signs tokens of previews
+	HTTP     string         // the address of boxd over TCP; "": none
 	Answers  time.Duration  // patience with who does not read an answer
 	Streams  sync.WaitGroup // http.Server does not know hijacked connections
 }

@@ -60,7 +60,11 @@ type SessionLimits struct {
 	Unhealthy      string            `toml:"unhealthy"` // what becomes of one that gives none
 	Template       string            `toml:"template"`  // of the ids of sessions whose request names none; "": they are made up
 	ForceTemplate  bool              `toml:"force_template"`
+	PreviewMax     quantity.Duration `toml:"preview_max"` // how long the token of a preview may hold; 0: there are none
 }
+
+// MaxPreview is the longest that sessions.preview_max may be.
+const MaxPreview = 24 * time.Hour
 
 // ExecLimits bounds executions.
 type ExecLimits struct {
@@ -189,7 +193,7 @@ func DefaultConfig() Config {
 		Enabled:  true,
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
-		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", Ping: seconds(30), Unhealthy: UnhealthyEnd},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
 		Queue:    defaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
@@ -261,6 +265,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
 		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d, which is sessions.max", c.Sessions.Max))
+	}
+	if m := time.Duration(c.Sessions.PreviewMax); m != 0 && (m < time.Second || m > MaxPreview) {
+		bad("sessions.preview_max", c.Sessions.PreviewMax, "0s, or 1s to 24h")
 	}
 	if _, ok := c.Profiles[c.Sessions.DefaultProfile]; !ok {
 		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))

@@ -71,6 +71,9 @@ func (b *Book) May(s *session.Session) error {
 	return held.May(policy.ToolPorts)
 }
 
+// MaxPreview is how long the token of a preview may hold; 0: there are none.
+func (b *Book) MaxPreview() time.Duration { return time.Duration(b.cfg().Sessions.PreviewMax) }
+
 // Open connects to a port at the loopback of a session's box, whatever its network is. The connection ends with the
 // session; whoever writes to it uses the session.
 func (b *Book) Open(ctx context.Context, s *session.Session, port uint16) (*Conn, error) {

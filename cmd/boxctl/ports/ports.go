@@ -49,6 +49,43 @@ Everybody on this host can connect to a port of the loopback; a Unix socket is y
 	}
 }
 
+// Preview is the command that makes the address of a preview.
+func Preview(app *ctl.App) *cobra.Command {
+	var lifetime string
+	cmd := &cobra.Command{
+		Use: "preview SESSION PORT", Short: "Make an address by which a browser sees a port of a box", Args: ctl.Usage(cobra.ExactArgs(2)),
+		Long: `preview prints an address that a browser on this host opens: what listens at PORT of the box, HTTP and WebSockets, under a
+name of its own. The address has a token in it: whoever has it sees the port until its time is over, the session ends, or who
+has made it may not use the session any more. It is good for nothing else.
+
+boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does not, forward leads connections to the port.`,
+		Example: "boxctl preview work 8000\nboxctl preview --lifetime 1h work 5173",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			port, err := strconv.ParseUint(args[1], 10, 16)
+			if err != nil || port == 0 {
+				return &ctl.UsageError{Err: fmt.Errorf("%q: allowed is a port, 1 to 65535", args[1])}
+			}
+			c := app.Client()
+			defer c.Close()
+			t, err := ports.Preview(cmd.Context(), c, args[0], uint16(port), lifetime)
+			switch {
+			case err != nil:
+				return err
+			case app.JSON:
+				return app.PrintJSON(t)
+			case t.URL == "":
+				return errNoHTTP
+			}
+			fmt.Fprintln(app.Stdout, t.URL)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, such as `30m` (15m)")
+	return cmd
+}
+
+var errNoHTTP = errors.New("boxd serves no HTTP on the loopback (daemon.http of box.toml): boxctl forward leads connections to the port")
+
 // place is where somebody listens.
 type place struct{ network, address string }
 

@@ -54,3 +54,12 @@ func Open(ctx context.Context, c *client.Client, session string, port uint16) (C
 	}
 	return conn, nil
 }
+
+// Preview makes a token for a preview of a port, which holds for a time, "15m", or with "" the usual one.
+func Preview(ctx context.Context, c *client.Client, session string, port uint16, lifetime string) (t api.PortToken, err error) {
+	p, err := path(c, session, port, "/token")
+	if err == nil {
+		_, err = c.Ask(ctx, http.MethodPost, p, &api.PortTokenRequest{Lifetime: lifetime}, &t)
+	}
+	return t, err
+}

@@ -255,3 +255,30 @@ func TestCredentialsAndOrder(t *testing.T) {
 		t.Errorf("%q", s.Loud)
 	}
 }
+
+// Who was let in before is who he is now: as the user he was, or by the token he has shown, as long as that holds.
+func TestWhoWasLetInBefore(t *testing.T) {
+	t.Parallel()
+	_, one := token("one", "ci", `role = "user"`)
+	_, old := token("old", "ci", "expires = 2020-01-01T00:00:00Z")
+	_, stray := token("stray", "of-another-host", "")
+	h := build(t, one+old+stray)
+	if p := h.gate.Again(&gate.Peer{}, "one"); p.Name != "ci" || p.Role != access.User || p.Token != "one" {
+		t.Errorf("%+v", p)
+	}
+	if p := h.gate.Again(&gate.Peer{Local: true, UID: 7}, ""); p.Name != "uid:7" || p.Role != access.User {
+		t.Errorf("%+v", p)
+	}
+	for _, name := range []string{"old", "stray", "none"} {
+		if p := h.gate.Again(&gate.Peer{Local: true, UID: 7}, name); !p.Nobody() || p.Role != 0 {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+	if p := h.gate.Again(&gate.Peer{}, ""); !p.Nobody() { // over TCP, where nobody comes without a token
+		t.Errorf("%+v", p)
+	}
+	h.gate.Use(h.state(""))
+	if p := h.gate.Again(&gate.Peer{}, "one"); !p.Nobody() {
+		t.Errorf("its token is gone: %+v", p)
+	}
+}

@@ -76,7 +76,7 @@ func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 		return p.Until, err
 	})
 	defer leave()
-	return v.proxy(w, r.WithContext(ctx), s) //nolint:contextcheck // it is that of the request
+	return v.proxy(w, r.WithContext(ctx), s)
 }
 
 func why(err error) string {

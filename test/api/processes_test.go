@@ -184,4 +184,15 @@ func (c *contract) ports() {
 		c.t.Errorf("%v", got.head)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "listener"})
+	const tokens = "POST /v1/sessions/{id}/ports/{port}/token"
+	c.gets(201, ask{route: tokens, s: "s", p: "8000", body: `{}`})
+	c.gets(201, ask{route: tokens, s: "s", p: "8000", body: `{"lifetime":"1s"}`})
+	for _, life := range []string{"0s", "61m"} {
+		c.refused(400, "lifetime", ask{route: tokens, s: "s", p: "8000", body: `{"lifetime":"` + life + `"}`})
+	}
+	c.refused(400, "lifetime", ask{route: tokens, s: "s", p: "8000", body: `{"lifetime":"soon"}`, odd: true})
+	c.refused(400, "port", ask{route: tokens, s: "s", p: "0", body: `{}`, odd: true})
+	c.refused(404, "", ask{route: tokens, s: "none", p: "8000", body: `{}`})
+	c.refused(404, "", ask{route: tokens, s: "s", p: "8000", body: `{}`, uid: otherUID})
+	c.refused(403, "owner", ask{route: tokens, s: "s", p: "8000", query: "owner=uid%3A0", body: `{}`, uid: otherUID})
 }

@@ -53,7 +53,7 @@ func Show(c *route.Common, w http.ResponseWriter, r *http.Request) {
 
 func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace || !strings.HasPrefix(r.RequestURI, "/") {
-		return fault.Errorf(fault.Invalid, "%s %s is no request for a preview", r.Method, fault.Show(r.RequestURI))
+		return fault.Field("request", r.Method+" "+r.RequestURI, "a path, with any method but CONNECT and TRACE")
 	}
 	text, first := shown(r)
 	key := c.Previews
@@ -129,11 +129,11 @@ func (v visit) admit() (*supervisor.Session, gate.Pass, error) {
 	by := &t.By
 	pass := v.c.Gate.Again(&gate.Peer{Local: by.Token == "" && by.Name != gate.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
 	if pass.Name != by.Name || !pass.Allows(Route) || !pass.Is(access.User) || by.Name != t.Owner && !pass.Is(access.Admin) {
-		return nil, pass, fault.Errorf(fault.Denied, "who has made this preview may not any more")
+		return nil, pass, fault.Errorf(fault.Denied, "who has made this preview may not any more").WithHint("boxctl preview makes another, for who may")
 	}
 	s, err := v.c.Sup.Session(access.Principal{Name: t.Owner}, t.Session)
 	if err == nil && s.Created.UnixNano() != t.Made {
-		err = fault.Errorf(fault.NotFound, "the session of this preview has ended")
+		err = fault.Errorf(fault.NotFound, "the session of this preview has ended").WithHint("boxctl preview makes one for the session that has its id now")
 	}
 	if err == nil {
 		err = v.c.Sup.Ports.May(s)
@@ -225,7 +225,7 @@ func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *supervisor.Sessi
 	case fault.KindOf(failed) != fault.Internal:
 		return failed
 	case r.Context().Err() != nil:
-		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended)
+		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended).WithHint("load it again")
 	}
 	return fault.Errorf(fault.Unavailable, "what listens at port %d has not answered as HTTP says", v.token.Port).WithHint("%v", failed)
 }

@@ -66,6 +66,12 @@ type SessionLimits struct {
 // MaxPreview is the longest that sessions.preview_max may be.
 const MaxPreview = 24 * time.Hour
 
+func (l *SessionLimits) checkPreviews(bad func(key string, value any, allowed string)) {
+	if m := time.Duration(l.PreviewMax); m != 0 && (m < time.Second || m > MaxPreview) {
+		bad("sessions.preview_max", l.PreviewMax, "0s, or 1s to 24h")
+	}
+}
+
 // ExecLimits bounds executions.
 type ExecLimits struct {
 	MaxPerSession int           `toml:"max_per_session"`
@@ -266,9 +272,7 @@ func (c *Config) Validate() error {
 	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
 		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d, which is sessions.max", c.Sessions.Max))
 	}
-	if m := time.Duration(c.Sessions.PreviewMax); m != 0 && (m < time.Second || m > MaxPreview) {
-		bad("sessions.preview_max", c.Sessions.PreviewMax, "0s, or 1s to 24h")
-	}
+	c.Sessions.checkPreviews(bad)
 	if _, ok := c.Profiles[c.Sessions.DefaultProfile]; !ok {
 		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))
 	}

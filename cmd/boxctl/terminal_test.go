@@ -328,3 +328,23 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	term.types("q")
 	term.ends(0)
 }
+
+// A long copy shows a person how far it is, on one line that goes; a program that reads it hears nothing.
+func TestALongCopyShowsHowFarItIs(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "work")
+	large := filepath.Join(boxtest.TempDir(t), "large")
+	if err := os.WriteFile(large, make([]byte, 24<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	term := onTerminal(t, boxctlOf(t, d, "cp", large, "work:"))
+	term.ends(0)
+	boxtest.Eventually(t, "the line has gone", func() bool { return strings.HasSuffix(term.text(), " \r") })
+	if text := term.text(); !strings.Contains(text, "% of 24MiB") || strings.Contains(text, "\x1b") {
+		t.Errorf("a person sees %q", text)
+	}
+	if out, err := boxctlOf(t, d, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("a program reads %q, %v", out, err)
+	}
+}

@@ -136,8 +136,8 @@ All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 				return err
 			}
 			defer archive.Close()
-			p := f.progress("received")
-			defer p.end()
+			p := f.Progress("received", 0)
+			defer p.End()
 			return unpack(root, base, true, io.TeeReader(archive, p))
 		},
 	}

@@ -14,13 +14,11 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tarball"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -149,11 +147,15 @@ func (f *commands) upload(ctx context.Context, c *client.Client, from string, to
 		defer close(stop)
 		w.CloseWithError(pack(w, source, base, info))
 	}()
-	p := f.progress("sent")
+	total := int64(0)
+	if tty.Is(f.Stderr) {
+		total = sizeOf(source)
+	}
+	p := f.Progress("sent", total)
 	_, err = c.UploadArchive(ctx, to.session, client.Upload{Path: dir, Overwrite: overwrite, OutwardLinks: links}, io.TeeReader(r, p))
 	_ = r.Close() // cannot fail
 	<-stop
-	p.end()
+	p.End()
 	return err
 }
 
@@ -211,8 +213,12 @@ func (f *commands) download(ctx context.Context, c *client.Client, from place, t
 		return err
 	}
 	defer archive.Close()
-	p := f.progress("received")
-	defer p.end()
+	total := int64(0)
+	if there.Type != "directory" {
+		total = there.Size
+	}
+	p := f.Progress("received", total)
+	defer p.End()
 	return unpack(root, name, there.Type == "directory", io.TeeReader(archive, p))
 }
 
@@ -256,35 +262,16 @@ func unpack(root *os.Root, name string, directory bool, archive io.Reader) error
 	return root.Rename(stage+"/"+names[0], name)
 }
 
-// progress shows how much has gone through, if a person looks on.
-type progress struct {
-	to    io.Writer // nil: nobody does
-	word  string
-	n     int64
-	shown time.Time
-}
-
-const progressPause = 200 * time.Millisecond
-
-func (f *commands) progress(word string) *progress {
-	p := &progress{word: word, shown: time.Now()}
-	if tty.Is(f.Stderr) {
-		p.to = f.Stderr
-	}
-	return p
-}
-
-func (p *progress) Write(b []byte) (int, error) {
-	p.n += int64(len(b))
-	if p.to != nil && time.Since(p.shown) > progressPause {
-		p.shown = time.Now()
-		fmt.Fprintf(p.to, "\r%s %v\x1b[K", p.word, quantity.Size(p.n>>20<<20))
-	}
-	return len(b), nil
-}
-
-func (p *progress) end() {
-	if p.to != nil && p.n > 0 {
-		fmt.Fprintf(p.to, "\r\x1b[K")
-	}
+// sizeOf is how much there is to send, in bytes; what cannot be looked at is found when it is sent.
+func sizeOf(source string) (n int64) {
+	_ = filepath.WalkDir(source, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // as above
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			n += info.Size()
+		}
+		return nil
+	})
+	return n
 }

@@ -80,7 +80,7 @@ boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does 
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, such as `30m` (15m)")
+	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, a `DURATION` such as 30m (left out, 15m)")
 	return cmd
 }
 

@@ -41,32 +41,33 @@ func mayImport() map[string]string {
 		"cgroup/usage":            "",
 		"isolation/network/reach": "",
 		// what a box is, and its two halves
-		"isolation/trees":        "",
-		"isolation":              "isolation/trees cgroup",
-		"isolation/seccomp":      "",
-		"isolation/seccomp/gen":  "",
-		"isolation/lookup":       "",
-		"isolation/hunt":         "",
-		"isolation/names":        "",
-		"isolation/overlay":      "isolation isolation/names isolation/trees internal/mountfd",
-		"isolation/life":         "isolation",
-		"isolation/output":       "",
-		"isolation/rootfs":       "isolation/trees isolation isolation/names internal/mountfd",
-		"isolation/disk":         "internal/mountfd",
-		"isolation/skillpath":    "isolation",
-		"isolation/removal":      "",
-		"isolation/workspaces":   "isolation/overlay isolation/removal isolation/trees isolation/skillpath isolation isolation/disk internal/mountfd",
-		"isolation/ids":          "isolation",
-		"isolation/sources":      "isolation isolation/skillpath internal/mountfd",
-		"isolation/examine":      "isolation",
-		"isolation/records":      "isolation/trees isolation cgroup internal/fdpass",
-		"isolation/dress":        "isolation/names",
-		"isolation/reap":         "",
-		"isolation/network/rule": "",
-		"isolation/network":      "isolation isolation/network/reach isolation/network/rule",
-		"isolation/live":         "isolation/trees isolation isolation/sources internal/mountfd",
-		"isolation/zygote":       "isolation isolation/ids isolation/rootfs internal/fdpass",
-		"isolation/keeper":       "isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/trees":           "",
+		"isolation":                 "isolation/trees cgroup",
+		"isolation/seccomp":         "",
+		"isolation/seccomp/gen":     "",
+		"isolation/lookup":          "",
+		"isolation/hunt":            "",
+		"isolation/names":           "",
+		"isolation/overlay":         "isolation isolation/names isolation/trees internal/mountfd",
+		"isolation/life":            "isolation",
+		"isolation/output":          "",
+		"isolation/rootfs":          "isolation/trees isolation isolation/names internal/mountfd",
+		"isolation/disk":            "internal/mountfd",
+		"isolation/skillpath":       "isolation",
+		"isolation/removal":         "",
+		"isolation/workspaces":      "isolation/overlay isolation/removal isolation/trees isolation/skillpath isolation isolation/disk internal/mountfd",
+		"isolation/ids":             "isolation",
+		"isolation/sources":         "isolation isolation/skillpath internal/mountfd",
+		"isolation/examine":         "isolation",
+		"isolation/records":         "isolation/trees isolation cgroup internal/fdpass",
+		"isolation/dress":           "isolation/names",
+		"isolation/reap":            "",
+		"isolation/network/rule":    "",
+		"isolation/network/sockets": "isolation/network/rule",
+		"isolation/network":         "isolation isolation/network/reach isolation/network/rule isolation/network/sockets",
+		"isolation/live":            "isolation/trees isolation isolation/sources internal/mountfd",
+		"isolation/zygote":          "isolation isolation/ids isolation/rootfs internal/fdpass",
+		"isolation/keeper":          "isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
 		// the program that serves files inside a box, and what it is asked
 		"isolation/files":        "",
 		"isolation/files/layers": "isolation/files",
@@ -77,7 +78,8 @@ func mayImport() map[string]string {
 		"isolation/network/names":   "internal/fault",
 		"isolation/network/resolve": "isolation/network/names",
 		"isolation/network/talk":    "isolation/network/names",
-		"isolation/network/counter": "isolation/network/names isolation/network/resolve isolation/network/talk internal/fdpass",
+		"isolation/network/proxy":   "isolation/network/names isolation/network/resolve",
+		"isolation/network/counter": "isolation/network/names isolation/network/proxy isolation/network/resolve isolation/network/talk internal/fdpass",
 		"isolation/inside":          "isolation/overlay isolation isolation/hunt isolation/names isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
 		"isolation/client":          "isolation isolation/names isolation/output cgroup internal/fdpass",
 		// the service manager
@@ -201,7 +203,7 @@ func mayImport() map[string]string {
 		"cmd/boxkeeper":      "isolation isolation/keeper isolation/zygote cgroup/tree",
 		"cmd/boxnames":       "isolation/network/counter isolation/network/resolve internal/fdpass",
 		"cmd/boxd/config":    "supervisor/images isolation/network/rule supervisor/policy/egress access/rules relay/actionrpc/setup supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity supervisor/skills supervisor/drives",
-		"cmd/boxd":           "access/previews isolation/network/names supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",
+		"cmd/boxd":           "access/previews isolation/network/names isolation/network/resolve supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",
 		"cmd/boxctl/ctl":     "relay/client internal/quantity internal/tarball internal/tty",
 		"cmd/boxctl/bucket":  "",
 		"cmd/boxctl/account": "cmd/boxctl/ctl relay/client/show",
@@ -244,8 +246,8 @@ func mustNotLink() map[string][]string {
 		// The privileged half parses one binary protocol and nothing else. It links net for the types of addresses that
 		// the libraries of netlink and nftables have; it opens no connection.
 		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/isolation/files/serve", module + "/internal/tarball", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
-		// It speaks with strangers, and has nothing to do anything with.
-		"cmd/boxnames": {"net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client", module + "/relay"},
+		// It speaks with strangers, and has nothing to do anything with. Requests of boxes are read by net/http.
+		"cmd/boxnames": {"os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client", module + "/relay"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
@@ -266,7 +268,7 @@ func prescribed() map[string][]string {
 
 // sizes of the programs, static and stripped, in bytes. Of boxctl 2.2 MB are the library of MCP, 0.7 that of registries, 2 that of S3.
 func maxSize() map[string]int64 {
-	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 6 << 20, "boxnames": 5 << 20, "boxctl": 14 << 20, "boxd": 20 << 20}
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 6 << 20, "boxnames": 9 << 20, "boxctl": 14 << 20, "boxd": 20 << 20}
 }
 
 type goPackage struct {

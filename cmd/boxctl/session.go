@@ -33,7 +33,7 @@ type sessionFlags struct {
 	mounts, env, variables  []string
 	skills, inputs, rules   []string
 	drives                  []string
-	dry, writable           bool
+	dry, writable, strict   bool
 }
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
@@ -43,6 +43,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change what is in the image: for this box alone, within its --workspace-quota")
 	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
 	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', which means --network egress; none is nowhere; may be repeated")
+	f.set.BoolVar(&f.strict, "network-strict", false, "look for which name connections to ports 80 and 443 are, and let those go on whose name a rule allows")
 	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
 	f.set.StringVar(&f.wait, "wait", "", "wait for room for this `TIME` at most, such as 5s")
@@ -75,6 +76,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		req.Network = new("egress")
 	}
 	req.NetworkRules = networkRules(f.rules)
+	if given("network-strict") {
+		req.NetworkStrict = &f.strict
+	}
 	change, errs := f.change()
 	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
 		errs = append(errs, errors.New("--owner: a new box is always your own"))

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -73,10 +74,31 @@ func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, 
 		}
 		detail = "the name " + d.Asked + " leads to " + strings.Join(list, ", ") + ", not public"
 	}
+	if text, ok := looked(d); ok {
+		detail = text
+	}
 	if d.Setting != "" {
 		detail += "; network_rules with " + d.Setting + " would allow it"
 	}
 	tell(ctx, v, log, d.Key, func(*supervisor.Info) string { return detail })
+}
+
+// looked says what a connection was refused that was looked at.
+func looked(d *talk.Denied) (text string, ok bool) {
+	if d.Port == 0 || len(d.Addresses) != 1 {
+		return "", false
+	}
+	text = fmt.Sprintf("a connection to %s port %d", d.Addresses[0], d.Port)
+	switch d.Reason {
+	case string(resolve.NotThere):
+		return text + " for " + d.Asked + " is allowed by no rule", true
+	case string(resolve.Astray):
+		return text + " for " + d.Asked + ", a name that has not led there", true
+	}
+	if d.Asked != "" {
+		text += " for " + d.Asked
+	}
+	return text + " does not say for which name it is", true
 }
 
 // tell makes an event for the session of a box.

@@ -36,11 +36,12 @@ func (w *writer) most(most int) {
 
 // forgetLoopback keeps connections within the box out of what the kernel remembers, which no cap of ours counts and no
 // limit of the box's memory has.
-func (w *writer) forgetLoopback() {
+func (w *writer) forgetLoopback(as asking) {
 	w.chain("loopback-out", nftables.ChainHookOutput, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
-	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), []expr.Any{&expr.Notrack{}})
+	w.rememberLooking(as)
+	w.rule(within(expr.MetaKeyOIFNAME), []expr.Any{&expr.Notrack{}})
 	w.chain("loopback-in", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
-	w.rule(exactly(expr.MetaKeyIIFNAME, "lo"), []expr.Any{&expr.Notrack{}})
+	w.rule(within(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})
 }
 
 // beginnings are the first packets of connections.

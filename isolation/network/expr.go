@@ -46,6 +46,7 @@ type writer struct {
 	err   error // the first
 	// refusing is the chain that answers what is refused; "": each rule does so itself.
 	refusing string
+	sets     []*nftables.Set // of pins, once they are there: of IPv4, of IPv6
 }
 
 func (w *writer) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, policy nftables.ChainPolicy) {
@@ -147,10 +148,10 @@ func named(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal([]byte(name))}
 }
 
-// exactly is a link of that name.
-func exactly(key expr.MetaKey, name string) []expr.Any {
+// within is the loopback of a box.
+func within(key expr.MetaKey) []expr.Any {
 	full := make([]byte, unix.IFNAMSIZ)
-	copy(full, name)
+	copy(full, "lo")
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal(full)}
 }
 

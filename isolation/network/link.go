@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network/reach"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/isolation/network/sockets"
 )
 
 // boxEnd is what the link is called in the box.
@@ -66,7 +67,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 		h.Remove(key)
 		return "", err
 	}
-	if as != 0 {
+	if as.rules != 0 {
 		return resolvAt, nil
 	}
 	return resolvConf(h.resolvers(up.six)), nil
@@ -305,9 +306,13 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		return nil, files, err
 	case WordSockets:
 		if answer, err = h.look(l); err == nil {
-			files, err = sockets(space)
+			six := slices.ContainsFunc(answer, func(a string) bool { return strings.Contains(a, ":") })
+			files, err = sockets.Open(space, slices.Equal(words[1:], []string{WordStrict}), six)
 		}
 		return answer, files, err
+	case WordDial:
+		files, err = sockets.Dial(space, words[1:])
+		return nil, files, err
 	case WordRules:
 		as, words, err := readAsking(words[1:])
 		if err != nil {
@@ -325,9 +330,9 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		if len(words) > pinsAtOnce {
 			return nil, nil, unix.E2BIG
 		}
-		var pins []Pin
+		var pins []rule.Pin
 		for _, text := range words[1:] {
-			p, err := ParsePin(text)
+			p, err := rule.ParsePin(text)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -355,7 +360,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near), resolvers, as, true); err != nil {
 		return nil, nil, err
 	}
-	if as != 0 {
+	if as.rules != 0 {
 		return []string{resolvAt}, nil, nil
 	}
 	return []string{resolvConf(resolvers)}, nil, nil

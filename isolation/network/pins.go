@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -26,7 +24,6 @@ const (
 	maxPins     = 8192            // of a box; with 8 ports and addresses a name, a thousand names
 	pinSlack    = 5 * time.Second // for which one that is over is still known, since the kernel's clock is another
 	pinsAtOnce  = 256             // in one request; the library loses elements of larger messages
-	longestPin  = time.Hour       // a name server may say more
 	register2   = unix.NFT_REG32_01
 	register3   = unix.NFT_REG32_02
 	register2v6 = unix.NFT_REG32_04
@@ -50,62 +47,27 @@ func (w *writer) pins(as asking) {
 		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {
 			w.err = err
 		}
-		second, third := uint32(register2), uint32(register3)
-		if !four {
-			second, third = register2v6, register3v6
-		}
-		// A packet of another protocol has no such port, and there is no pin of another.
-		w.rule(address(four, false), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
-			&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
-			&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-		}, as.remember(), accept())
+		w.sets = append(w.sets, set)
+		w.rule(w.pinned(four), as.remember(), accept())
 	}
 }
 
-// Pin lets a box connect to one address and port for a time.
-type Pin struct {
-	Addr     netip.Addr
-	Protocol string // rule.TCP or rule.UDP
-	Port     uint16
-	For      time.Duration // whole seconds
-}
-
-// String is the one form that ParsePin reads.
-func (p Pin) String() string {
-	return fmt.Sprintf("%s %s %d %d", p.Addr, p.Protocol, p.Port, int64(p.For/time.Second))
-}
-
-// ParsePin reads what String has written. A pin is about an address that a rule could be about which is not named:
-// no name leads to a blocked one.
-func ParsePin(text string) (Pin, error) {
-	var p Pin
-	parts := strings.Split(text, " ")
-	if len(parts) != 4 {
-		return p, errors.New("not a pin")
+// pinned is what is in a set of pins, which has been added. A packet of another protocol has no such port, and there
+// is no pin of another.
+func (w *writer) pinned(four bool) []expr.Any {
+	set, second, third := w.sets[0], uint32(register2), uint32(register3)
+	if !four {
+		set, second, third = w.sets[1], register2v6, register3v6
 	}
-	addr, err := netip.ParseAddr(parts[0])
-	if err != nil || addr.Zone() != "" {
-		return p, &rule.Refusal{Part: "pin", Value: text, Allowed: "an address"}
-	}
-	r, err := rule.New(netip.PrefixFrom(addr, addr.BitLen()).String(), parts[1], []string{parts[2]})
-	if err == nil && (r.Named() || r.Protocol == rule.Any || r.Ports[0].First != r.Ports[0].Last) {
-		err = &rule.Refusal{Part: "pin", Value: text, Allowed: "a public address, tcp or udp, and one port"}
-	}
-	if err != nil {
-		return p, err
-	}
-	life, err := time.ParseDuration(parts[3] + "s")
-	p = Pin{Addr: addr, Protocol: r.Protocol, Port: r.Ports[0].First, For: life}
-	if err != nil || life < time.Second || life > longestPin || p.String() != text {
-		return p, &rule.Refusal{Part: "pin", Value: text, Allowed: fmt.Sprintf("1 to %d seconds", longestPin/time.Second)}
-	}
-	return p, nil
+	return append(address(four, false),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
+		&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
+		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID})
 }
 
 // pin adds pins to the table in a box's network. One that is there already lasts as long as the longer of both: another
 // name may have led there. Where there are too many, those go that would be over first.
-func (l *Link) pin(space *os.File, pins []Pin) error {
+func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 	l.pinning.Lock()
 	defer l.pinning.Unlock()
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
@@ -169,10 +131,11 @@ func pinned(c *nftables.Conn, t *nftables.Table, now time.Time) (pinTable, error
 }
 
 // add enters pins, and returns those that the kernel has to be told of: new ones, and longer ones.
-func (known pinTable) add(pins []Pin, now time.Time) (fresh, again map[string]time.Duration) {
+func (known pinTable) add(pins []rule.Pin, now time.Time) (fresh, again map[string]time.Duration) {
 	fresh, again = map[string]time.Duration{}, map[string]time.Duration{}
-	for _, p := range pins {
-		key := string(p.key())
+	for i := range pins {
+		p := &pins[i]
+		key := string(keyOf(p))
 		before, there := known[key]
 		switch _, isNew := fresh[key]; {
 		case there && !before.Before(now.Add(p.For)):
@@ -195,14 +158,14 @@ func (known pinTable) makeRoom(n int, now time.Time) map[string]time.Duration {
 	}
 	gone := map[string]time.Duration{}
 	for _, key := range slices.SortedFunc(maps.Keys(known), func(a, b string) int { return known[a].Compare(known[b]) })[:len(known)+n-maxPins] {
-		gone[key] = longestPin
+		gone[key] = rule.LongestPin
 		delete(known, key)
 	}
 	return gone
 }
 
 // key has each part at the beginning of a register.
-func (p Pin) key() []byte {
+func keyOf(p *rule.Pin) []byte {
 	protocol := byte(unix.IPPROTO_TCP)
 	if p.Protocol == rule.UDP {
 		protocol = unix.IPPROTO_UDP

@@ -181,16 +181,17 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}
 	w := &writer{c: c, table: t}
-	if h.cfg.Connections > 0 || as != 0 {
-		w.forgetLoopback()
+	if h.cfg.Connections > 0 || as.rules != 0 {
+		w.forgetLoopback(as)
 	}
 	w.refusals(before, h.cfg.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
-	w.rule(exactly(expr.MetaKeyOIFNAME, "lo"), accept())
+	w.looking(as, h.cfg.Connections)
+	w.rule(within(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
 	w.most(h.cfg.Connections)
 	w.goOn(as)
-	if as != 0 {
+	if as.rules != 0 {
 		resolvers = nil
 	}
 	for _, a := range resolvers {
@@ -210,13 +211,15 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	for _, r := range rules.others {
 		w.allow(r)
 	}
+	w.unseen(as)
 	w.pins(as)
 	w.refuse()
+	w.lead(as, rules)
 	if w.err != nil {
 		return w.err
 	}
 	if err := c.Flush(); err != nil {
-		return lacking("nf_tables in the box's network, with ct, connlimit and dynset", err)
+		return lacking("nf_tables in the box's network, with ct, connlimit, dynset and redir", err)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ type SessionRequest struct {
 	Image           *string            `json:"image,omitempty"`
 	Network         *string            `json:"network,omitempty"`
 	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
+	NetworkStrict   *bool              `json:"network_strict,omitempty"`        // what connects to names is looked at
 	ReadOnlyRoot    *bool              `json:"read_only_root,omitempty"`
 	CPUs            *float64           `json:"cpus,omitempty"`
 	Memory          *quantity.Size     `json:"memory,omitempty"`
@@ -84,6 +85,7 @@ type Session struct {
 	Hostname        string            `json:"hostname"`
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"`
+	NetworkStrict   bool              `json:"network_strict,omitempty"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
@@ -342,6 +344,7 @@ type Profile struct {
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules"`
+	NetworkStrict   bool              `json:"network_strict"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	Mounts          string            `json:"mounts"`
 	Skills          []string          `json:"skills"` // names, of a session that asks for none
@@ -366,12 +369,6 @@ type Profile struct {
 	FreezeAfter     quantity.Duration `json:"freeze_after"` // unused; 0 is never
 	Warm            int               `json:"warm"`         // boxes that are started ahead of need
 	Locked          []string          `json:"locked"`
-}
-
-// ProfileList is the answer of GET /v1/profiles.
-type ProfileList struct {
-	Default  string             `json:"default"`
-	Profiles map[string]Profile `json:"profiles"`
 }
 
 // Status is the answer of GET /v1/status.

@@ -25,6 +25,7 @@ type PlannedSession struct {
 	Image           string            `json:"image"`
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"`
+	NetworkStrict   bool              `json:"network_strict,omitempty"`
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
@@ -93,4 +94,10 @@ type UsageDays struct {
 	// MemoryByteHours are of what sessions had as their limit, DiskByteHours of what was in workspaces with a quota.
 	MemoryByteHours float64 `json:"memory_byte_hours"`
 	DiskByteHours   float64 `json:"disk_byte_hours"`
+}
+
+// ProfileList is the answer of GET /v1/profiles.
+type ProfileList struct {
+	Default  string             `json:"default"`
+	Profiles map[string]Profile `json:"profiles"`
 }

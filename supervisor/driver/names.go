@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ import (
 func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), resolvers []netip.Addr, denied func(*talk.Denied), log *slog.Logger) {
 	d.names = resolving.Open(resolving.Config{
 		Connect: connect, Resolvers: resolvers, Denied: denied, Log: log, Gone: isGone, Sockets: d.sockets,
+		Dial: d.dial,
 		Pin: func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error {
 			return d.pin(ctx, key, to, at, int64(life/time.Second))
 		},
@@ -38,15 +40,20 @@ func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), re
 // Words of the keeper about names, as isolation/network has them: that is not linked here.
 const (
 	wordSockets = "sockets"
+	wordDial    = "dial"
 	wordPins    = "pins"
 	wordRules   = "rules"
 	pinsAtOnce  = 200
 )
 
-// sockets opens what a box with rules by name asks at.
-func (d *Driver) sockets(ctx context.Context, key string) (files []int, six bool, err error) {
-	words, files, err := d.Network(ctx, key, []string{wordSockets})
-	if err == nil && len(files) != 2 {
+// sockets opens what a box with rules by name asks at, and where the connections of a strict one are looked at.
+func (d *Driver) sockets(ctx context.Context, key string, strict bool) (files []int, six bool, err error) {
+	ask := []string{wordSockets}
+	if strict {
+		ask = append(ask, rule.Strict)
+	}
+	words, files, err := d.Network(ctx, key, ask)
+	if err == nil && (len(files) < 2 || strict != (len(files) > 2)) {
 		fdpass.CloseAll(files)
 		err = fmt.Errorf("sockets: %w", isolation.ErrMalformed)
 	}
@@ -58,6 +65,19 @@ func (d *Driver) sockets(ctx context.Context, key string) (files []int, six bool
 		six = six || err == nil && addr.Is6()
 	}
 	return files, six, nil
+}
+
+// dial begins a connection out of a box.
+func (d *Driver) dial(ctx context.Context, key string, to netip.AddrPort) (int, error) {
+	_, files, err := d.Network(ctx, key, []string{wordDial, to.Addr().String(), strconv.Itoa(int(to.Port()))})
+	if err == nil && len(files) != 1 {
+		err = fmt.Errorf("connection: %w", isolation.ErrMalformed)
+	}
+	if err != nil {
+		fdpass.CloseAll(files)
+		return -1, err
+	}
+	return files[0], nil
 }
 
 // pin lets a box connect to addresses.
@@ -103,6 +123,8 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 		case i == 0:
 		case text == rule.Names:
 			only = true
+		case text == rule.Strict:
+			byName.Strict = true
 		case names.Written(text):
 			texts = append(texts, text)
 		default:
@@ -112,14 +134,21 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 			}
 		}
 	}
+	own := *spec
 	if len(texts) == 0 && !only {
-		return spec, nil, nil
+		if byName.Strict { // there is nothing to look at
+			own.Network = append([]string{spec.Network[0]}, others...)
+		}
+		return &own, nil, nil
 	}
 	if byName.Rules, err = names.ReadAll("network_rules", texts); err != nil {
 		return nil, nil, err
 	}
-	own := *spec
-	own.Network = append([]string{spec.Network[0], rule.Names + byName.Rules.Digest()}, others...)
+	words := []string{spec.Network[0], rule.Names + byName.Rules.Digest()}
+	if byName.Strict {
+		words = append(words, rule.Strict)
+	}
+	own.Network = append(words, others...)
 	return &own, byName, nil
 }
 

@@ -124,7 +124,8 @@ func (l Language) Command(code string) (argv []string, script int) {
 type Profile struct {
 	Image           string            `toml:"image"`
 	Network         string            `toml:"network"`
-	NetworkRules    []string          `toml:"network_rules"` // of an egress network; none: nothing
+	NetworkRules    []string          `toml:"network_rules"`  // of an egress network; none: nothing
+	NetworkStrict   bool              `toml:"network_strict"` // what connects to names is looked at, see isolation/network/proxy
 	ReadOnlyRoot    bool              `toml:"read_only_root"`
 	Mounts          string            `toml:"mounts"`
 	Skills          []string          `toml:"skills"` // names, of a session that asks for none; one that is not there is told
@@ -170,7 +171,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "network_rules", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "network_rules", "network_strict", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -359,7 +360,7 @@ func (p *Profile) validate() (errs []error) {
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
 	}
-	if _, err := egress.Read(p.NetworkRules); err != nil {
+	if _, err := egress.Merge("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := skillsOf(p.Skills); err != nil {

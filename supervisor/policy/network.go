@@ -5,19 +5,12 @@ package policy
 import (
 	"slices"
 
-	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // mergeNetwork settles where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
-	if s.Network == NetworkEgress {
-		locked := slices.Contains(p.Locked, egress.Field)
-		s.NamesOnly = locked && egress.ByName(p.NetworkRules) // or fewer rules would open a way to other resolvers
-		s.NetworkRules, err = egress.Merge(s.Profile, p.NetworkRules, asked, locked)
-	} else if asked != nil {
-		err = fault.Field(egress.Field, len(asked), "left out of a session whose network is "+s.Network)
-	}
+	s.NamesOnly, s.NetworkRules, err = egress.Settle(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field), s.NetworkStrict)
 	return err
 }
 
@@ -30,4 +23,6 @@ func (s *Settings) rules() []string {
 }
 
 // KeeperNetwork is what the driver of boxes is asked for.
-func (s *Settings) KeeperNetwork() []string { return egress.Words(s.rules(), s.NamesOnly) }
+func (s *Settings) KeeperNetwork() []string {
+	return egress.Words(s.rules(), s.NamesOnly, s.NetworkStrict)
+}

@@ -34,6 +34,7 @@ type Request struct {
 	Image           *string
 	Network         *string
 	NetworkRules    []string // nil: the profile's; none: nothing
+	NetworkStrict   *bool
 	ReadOnlyRoot    *bool
 	CPUs            *float64
 	Memory          *quantity.Size
@@ -67,7 +68,8 @@ type Settings struct {
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
 	NamesOnly       bool              `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
-	Unsettled       bool              `json:"unsettled,omitempty"`     // the box may have other rules: a change of them is under way
+	NetworkStrict   bool              `json:"network_strict,omitempty"`
+	Unsettled       bool              `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`
@@ -124,6 +126,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Profile:         name,
 		Image:           pick(&m, "image", p.Image, req.Image),
 		Network:         pick(&m, "network", p.Network, req.Network),
+		NetworkStrict:   pick(&m, egress.FieldStrict, p.NetworkStrict, req.NetworkStrict),
 		ReadOnlyRoot:    pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
 		CPUs:            pick(&m, "cpus", p.CPUs, req.CPUs),
 		Memory:          pick(&m, "memory", p.Memory, req.Memory),
@@ -353,6 +356,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("image", req.Image != nil, s.Image == asked.Image)
 	check("network", req.Network != nil, s.Network == asked.Network)
 	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
+	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
 	check("memory", req.Memory != nil, s.Memory == asked.Memory)

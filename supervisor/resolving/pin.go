@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -52,6 +53,19 @@ func (d *Desk) remember(e *entry, p *talk.Pin) {
 	}
 	for _, a := range p.Addresses {
 		e.led[a] = p.Name
+	}
+	if !e.Strict {
+		return
+	}
+	now := time.Now()
+	if len(e.strict)+len(p.Addresses) > maxStrict {
+		maps.DeleteFunc(e.strict, func(_ ledTo, end time.Time) bool { return now.After(end) })
+	}
+	if e.strict == nil || len(e.strict)+len(p.Addresses) > maxStrict {
+		e.strict = map[ledTo]time.Time{}
+	}
+	for _, a := range p.Addresses {
+		e.strict[ledTo{p.Name, a}] = now.Add(time.Duration(p.Seconds) * time.Second)
 	}
 }
 

@@ -28,13 +28,15 @@ type Config struct {
 	Connect func(context.Context) (*fdpass.Conn, error)
 	// Resolvers are asked for all boxes; none: those of the host.
 	Resolvers []netip.Addr
-	// Sockets opens the two sockets that a box asks at: for packets and for connections. They are the caller's.
-	// six says that it has addresses of IPv6.
-	Sockets func(ctx context.Context, key string) (files []int, six bool, err error)
+	// Sockets opens the two sockets that a box asks at, for packets and for connections, and of a strict one those
+	// whose connections are looked at. They are the caller's. six says that it has addresses of IPv6.
+	Sockets func(ctx context.Context, key string, strict bool) (files []int, six bool, err error)
 	// Gone tells an error of Sockets that says that there is no such box any more.
 	Gone func(error) bool
 	// Pin lets a box connect to addresses, at the ports, for a time.
 	Pin func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error
+	// Dial begins a connection out of a box. The descriptor is the caller's.
+	Dial func(ctx context.Context, key string, to netip.AddrPort) (fd int, err error)
 	// Denied is told what a box was refused. It must not block.
 	Denied func(*talk.Denied)
 	Log    *slog.Logger
@@ -44,6 +46,8 @@ type Config struct {
 type Box struct {
 	Rules *names.Rules
 	Reach []netip.Prefix // networks that it may connect to by rules of their own
+	// Strict says that connections by a name to the ports of HTTP and TLS are looked at. It does not change.
+	Strict bool
 }
 
 // Desk is boxd's end of the conversation with the program.
@@ -69,6 +73,7 @@ type entry struct {
 	since   time.Time                 // when that was
 	pause   time.Duration             // before it is handed in once more, where the program gives it back
 	led     map[netip.Addr]names.Name // which name has led to an address
+	strict  map[ledTo]time.Time       // of a strict one: until when a name leads to an address
 	pinning sync.RWMutex              // held for reading while a pin of it is checked and made
 }
 
@@ -82,6 +87,7 @@ const (
 	maxAtOnce  = 16   // pins that are made at a time
 	maxPinned  = 32   // addresses of one pin
 	maxLed     = 1024 // addresses of a box of which is known what has led there
+	maxStrict  = 4096 // names and addresses of a strict one
 )
 
 // Open returns a Desk that connects when the first box is handed in.
@@ -163,14 +169,9 @@ func (d *Desk) converse(ctx context.Context, conn *fdpass.Conn) {
 func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
 	switch {
 	case m.Pin != nil:
-		select {
-		case d.pins <- struct{}{}:
-			d.all.Go(func() {
-				defer func() { <-d.pins }()
-				d.pin(ctx, conn, m.Pin)
-			})
-		case <-ctx.Done():
-		}
+		d.apart(ctx, func() { d.pin(ctx, conn, m.Pin) })
+	case m.Dial != nil:
+		d.apart(ctx, func() { d.dial(ctx, conn, m.Dial) })
 	case m.Denied != nil:
 		if sane(m.Denied) {
 			d.cfg.Denied(m.Denied)
@@ -180,6 +181,18 @@ func (d *Desk) hear(ctx context.Context, conn *fdpass.Conn, m *talk.Report) {
 		if pause, ok := d.givenBack(conn, m.Ended.Key); ok {
 			d.all.Go(func() { d.handAgain(ctx, m.Ended.Key, pause) })
 		}
+	}
+}
+
+// apart does something beside, and not too much of it.
+func (d *Desk) apart(ctx context.Context, do func()) {
+	select {
+	case d.pins <- struct{}{}:
+		d.all.Go(func() {
+			defer func() { <-d.pins }()
+			do()
+		})
+	case <-ctx.Done():
 	}
 }
 
@@ -246,7 +259,7 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 	case conn == nil:
 		return errNone
 	}
-	files, six, err := d.cfg.Sockets(ctx, key)
+	files, six, err := d.cfg.Sockets(ctx, key, e.Strict)
 	if err != nil {
 		return err
 	}
@@ -288,7 +301,7 @@ func sendRemove(conn *fdpass.Conn, key string) {
 }
 
 func (b *Box) message(key string) *talk.Box {
-	m := &talk.Box{Key: key, Reach: b.Reach, Rules: []names.Spec{}}
+	m := &talk.Box{Key: key, Strict: b.Strict, Reach: b.Reach, Rules: []names.Spec{}}
 	for _, r := range b.Rules.All() {
 		m.Rules = append(m.Rules, r.Spec())
 	}
@@ -359,7 +372,8 @@ func (d *Desk) change(key string, box Box) *entry {
 		d.mu.Unlock()
 		return nil
 	}
-	e.Box = box
+	box.Strict = box.Strict || e.Strict // it has the sockets that it has
+	e.Box, e.strict = box, nil          // nothing is pinned any more
 	body, err := talk.Encode(&talk.Request{Change: e.message(key)})
 	at := e.at
 	d.mu.Unlock()

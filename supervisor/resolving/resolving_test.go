@@ -127,7 +127,7 @@ func (b *bench) connect(context.Context) (*fdpass.Conn, error) {
 }
 
 // sockets opens those of a box, on loopback.
-func (b *bench) sockets(_ context.Context, key string) ([]int, bool, error) {
+func (b *bench) sockets(_ context.Context, key string, _ bool) ([]int, bool, error) {
 	if strings.HasPrefix(key, "gone") {
 		return nil, false, errors.New("no such box")
 	}
@@ -326,7 +326,7 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 			})
 			return conn, nil
 		},
-		Sockets: func(context.Context, string) ([]int, bool, error) { return sockets() },
+		Sockets: func(context.Context, string, bool) ([]int, bool, error) { return sockets() },
 		Gone:    func(error) bool { return false }, Log: slog.New(slog.DiscardHandler),
 	})
 	stop = func() { desk.Close(); all.Wait() }

@@ -33,6 +33,8 @@ const (
 	cloud4, cloud6   = "169.254.169.254", "fd00:ec2::254" // the metadata service
 	host4, host6     = "45.33.0.2", "2600:9999::2"        // the host's address outside
 	dns4             = "10.99.0.53"                       // its name server
+	web4, web6       = "11.22.33.66", "2a00:1111::66"     // a server that speaks HTTP and TLS
+	webOther4        = "11.22.33.67"                      // another one
 )
 
 // world is a host with a way out, and what is out there. The test's goroutine is in the host's network, and so is
@@ -103,7 +105,7 @@ func outside(host int) error {
 		"down0": {"45.33.0.1/24", "2600:9999::1/64"},
 		"lo": {
 			public4 + "/32", other4 + "/32", cloud4 + "/32", dns4 + "/32", "10.99.0.1/32", "172.20.0.1/32", "192.168.7.7/32", "100.64.1.1/32", "198.18.0.1/32",
-			public6 + "/128", cloud6 + "/128", "64:ff9b::a9fe:a9fe/128", "2002:a9fe:a9fe::1/128",
+			web4 + "/32", webOther4 + "/32", web6 + "/128", public6 + "/128", cloud6 + "/128", "64:ff9b::a9fe:a9fe/128", "2002:a9fe:a9fe::1/128",
 		},
 	} {
 		end, err := netlink.LinkByName(name)
@@ -136,6 +138,9 @@ func serve(port, word string) error {
 			c, err := l.Accept()
 			if err != nil {
 				return
+			}
+			if isWeb(c, port) {
+				continue
 			}
 			go func() {
 				defer c.Close()

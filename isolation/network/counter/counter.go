@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/proxy"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
@@ -35,6 +35,7 @@ const patience = 10 * time.Second
 type Counter struct {
 	conn     *fdpass.Conn
 	resolver *resolve.Resolver
+	proxy    *proxy.Proxy
 	log      *log.Logger
 
 	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has named; nil: none
@@ -42,12 +43,14 @@ type Counter struct {
 	mu    sync.Mutex
 	boxes map[string]*box
 	pins  map[uint64]chan<- error
-	last  uint64 // number of a pin
+	dials map[uint64]chan<- dialed
+	last  uint64 // number of a pin or a dial
 	all   sync.WaitGroup
 }
 
 type box struct {
 	rules atomic.Pointer[names.Rules]
+	proxy *proxy.Server // nil: its connections are not looked at
 	end   context.CancelFunc
 	done  chan struct{}
 }
@@ -56,7 +59,7 @@ type box struct {
 // asked where boxd names no resolvers.
 func Serve(ctx context.Context, conn *fdpass.Conn, cfg resolve.Config, l *log.Logger) {
 	conn.Patience = patience
-	c := &Counter{conn: conn, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}}
+	c := &Counter{conn: conn, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: proxy.New(proxy.Config{})}
 	others := cfg.Upstreams
 	cfg.Upstreams = func() []netip.AddrPort {
 		if list := c.named.Load(); list != nil {
@@ -88,7 +91,7 @@ func Serve(ctx context.Context, conn *fdpass.Conn, cfg resolve.Config, l *log.Lo
 // handle does what one message asks for. The files are its own.
 func (c *Counter) handle(ctx context.Context, body []byte, files []int) error {
 	m, err := talk.Decode[talk.Request](body)
-	if err != nil || m.Add == nil {
+	if err != nil || m.Add == nil && m.Dialed == nil {
 		fdpass.CloseAll(files)
 	}
 	switch {
@@ -111,12 +114,14 @@ func (c *Counter) handle(ctx context.Context, body []byte, files []int) error {
 		c.remove(m.Remove)
 	case m.Pinned != nil:
 		c.pinned(m.Pinned)
+	case m.Dialed != nil:
+		c.dialed(m.Dialed, files)
 	}
 	return nil
 }
 
 func (c *Counter) add(ctx context.Context, b *talk.Box, files []int) error {
-	packets, streams, err := sockets(files)
+	packets, streams, looked, err := sockets(files, b.Strict)
 	if err != nil {
 		return err
 	}
@@ -128,41 +133,38 @@ func (c *Counter) add(ctx context.Context, b *talk.Box, files []int) error {
 	}
 	if err != nil {
 		c.mu.Unlock()
+		closeAll(looked)
 		return errors.Join(err, packets.Close(), streams.Close())
 	}
 	ctx, end := context.WithCancel(ctx)
 	own := &box{end: end, done: make(chan struct{})}
 	own.rules.Store(rules)
+	asks := c.questioner(b, own)
+	if b.Strict {
+		own.proxy = c.looker(b, own, asks)
+	}
 	c.boxes[b.Key] = own
 	c.mu.Unlock()
 	c.all.Go(func() {
 		defer close(own.done)
 		defer end()
-		if err := c.resolver.Serve(ctx, c.questioner(b, own), packets, streams); err != nil {
+		var looking sync.WaitGroup
+		looking.Go(func() {
+			if own.proxy == nil {
+				return
+			}
+			if err := own.proxy.Serve(ctx, looked); err != nil {
+				c.report(&talk.Report{Ended: &talk.Ended{Key: b.Key, Error: err.Error()}})
+			}
+			end() // both, or boxd would open sockets that are there
+		})
+		if err := c.resolver.Serve(ctx, asks, packets, streams); err != nil {
 			c.report(&talk.Report{Ended: &talk.Ended{Key: b.Key, Error: err.Error()}})
 		}
+		end()
+		looking.Wait()
 	})
 	return nil
-}
-
-// sockets makes of two descriptors what they should be. It takes them over.
-func sockets(files []int) (net.PacketConn, net.Listener, error) {
-	if len(files) != 2 {
-		fdpass.CloseAll(files)
-		return nil, nil, fmt.Errorf("%d sockets, not two", len(files))
-	}
-	udp, tcp := os.NewFile(uintptr(files[0]), "udp"), os.NewFile(uintptr(files[1]), "tcp")
-	defer udp.Close()
-	defer tcp.Close()
-	packets, err := net.FilePacketConn(udp)
-	if err != nil {
-		return nil, nil, fmt.Errorf("socket for packets: %w", err)
-	}
-	streams, err := net.FileListener(tcp)
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("socket for connections: %w", err), packets.Close())
-	}
-	return packets, streams, nil
 }
 
 func (c *Counter) questioner(b *talk.Box, own *box) *resolve.Box {
@@ -170,7 +172,7 @@ func (c *Counter) questioner(b *talk.Box, own *box) *resolve.Box {
 		Rules: own.rules.Load, V6: b.V6,
 		Pin: func(ctx context.Context, p resolve.Pin) error { return c.pin(ctx, b.Key, p) },
 		Denied: func(d resolve.Denial) {
-			c.report(&talk.Report{Denied: &talk.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Setting: d.Setting}})
+			c.report(&talk.Report{Denied: &talk.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Port: d.Port, Setting: d.Setting}})
 		},
 	}
 }
@@ -184,6 +186,9 @@ func (c *Counter) change(b *talk.Box) error {
 	defer c.mu.Unlock()
 	if own := c.boxes[b.Key]; own != nil {
 		own.rules.Store(rules)
+		if own.proxy != nil {
+			own.proxy.Cut() // the kernel does too, for what says something
+		}
 	}
 	return err
 }

@@ -19,13 +19,19 @@ type Reason string
 const (
 	NotAllowed Reason = "name"    // no rule covers the name
 	NotPublic  Reason = "address" // the name leads to addresses that are not public
+
+	// Of a connection that was looked at.
+	NotThere Reason = "connection" // no rule covers the name that it is for, at this port
+	Astray   Reason = "elsewhere"  // the name has not led to its address
+	NoName   Reason = "nameless"   // it does not say which name it is for
 )
 
 // Denial is an answer that a box did not get.
 type Denial struct {
 	Reason    Reason
 	Asked     string       // the name; in quotes if it is none that a host can have
-	Addresses []netip.Addr // that were left out, at most eight of them
+	Addresses []netip.Addr // that were left out, at most eight of them; or the one that was connected to
+	Port      uint16       // that was connected to; 0: nobody has connected
 	Setting   string       // the rules that would allow it; "" where none would
 }
 
@@ -50,8 +56,8 @@ func leadsAstray(name names.Name, to []netip.Addr) Denial {
 	return d
 }
 
-// tally knows what was told a short time ago.
-type tally struct {
+// Tally knows what was told a short time ago.
+type Tally struct {
 	mu   sync.Mutex
 	told map[string]time.Time
 }
@@ -61,9 +67,9 @@ const (
 	tellOnce = time.Minute
 )
 
-// isNew says that a text was not told in the last minute. When too many others were it says nothing: who asks for
+// IsNew says that a text was not told in the last minute. When too many others were it says nothing: who asks for
 // hundreds of names that are not allowed is known by then.
-func (t *tally) isNew(text string, now time.Time) bool {
+func (t *Tally) IsNew(text string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if at, ok := t.told[text]; ok && now.Sub(at) < tellOnce {

@@ -95,7 +95,7 @@ type server struct {
 	busy   chan struct{} // its own queries
 	conns  chan struct{} // its own connections
 	pace   pace
-	denied tally
+	denied Tally
 	wg     sync.WaitGroup
 }
 
@@ -112,6 +112,27 @@ func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte 
 		s.resolve(ctx, q)
 	}
 	return q.reply(overUDP)
+}
+
+// Find asks for a name as if the box had, for addresses of IPv6 or for those of IPv4: what it leads to is pinned.
+// It is false where nobody has answered.
+func (r *Resolver) Find(ctx context.Context, box *Box, name names.Name, six bool) bool {
+	q := &query{q: dnsmessage.Question{Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
+	if six {
+		q.q.Type = dnsmessage.TypeAAAA
+	}
+	var err error
+	if q.q.Name, err = dnsmessage.NewName(string(name) + "."); err != nil {
+		return false
+	}
+	select {
+	case r.busy <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() { <-r.busy }()
+	(&server{Resolver: r, box: box}).resolve(ctx, q)
+	return q.code != dnsmessage.RCodeServerFailure
 }
 
 // resolve fills in code, addresses and TTL of a question that is well formed.
@@ -168,7 +189,7 @@ func (s *server) resolve(ctx context.Context, q *query) {
 }
 
 func (s *server) refuse(d Denial) {
-	if s.denied.isNew(d.Asked+" "+string(d.Reason), time.Now()) {
+	if s.denied.IsNew(d.Asked+" "+string(d.Reason), time.Now()) {
 		s.box.Denied(d)
 	}
 }

@@ -20,6 +20,9 @@ const Egress = "egress"
 // Names begins the word behind it of a box with rules by name, see isolation/network.
 const Names = "names="
 
+// Strict is the word behind that of a box whose connections to names are looked at, see isolation/network.
+const Strict = "strict"
+
 // Protocols of a Rule.
 const (
 	TCP = "tcp"

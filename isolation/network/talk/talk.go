@@ -19,11 +19,14 @@ import (
 //
 //	boxd                               boxnames
 //	Resolvers ───────────────────────►  asks these, if some are configured
-//	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on
+//	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on; of a strict one there are one
+//	                                    or two more, whose connections are looked at
 //	Change{box} ─────────────────────►  by these rules from now on
 //	Remove{key} ─────────────────────►  closes its sockets
 //	         ◄──────────────────────── Pin{id, key, name, addresses}
 //	Pinned{id, error} ───────────────►  the box is told the addresses, or that it failed
+//	         ◄──────────────────────── Dial{id, key, name, address, port}
+//	Dialed{id, error} + socket ──────►  passes bytes on by it
 //	         ◄──────────────────────── Denied{key, …}
 //	         ◄──────────────────────── Ended{key, error}: a socket of that box has failed
 //
@@ -38,12 +41,16 @@ type Request struct {
 	Change *Box    `json:"change,omitempty"`
 	Remove string  `json:"remove,omitempty"`
 	Pinned *Pinned `json:"pinned,omitempty"`
+	Dialed *Dialed `json:"dialed,omitempty"`
 }
 
 // Box is one whose questions are answered.
 type Box struct {
-	Key   string         `json:"key"`
-	V6    bool           `json:"v6,omitempty"` // it has addresses of IPv6; of no meaning in a Change
+	Key string `json:"key"`
+	V6  bool   `json:"v6,omitempty"` // it has addresses of IPv6; of no meaning in a Change
+	// Strict says that connections by a name to the ports of HTTP and TLS are looked at; of no meaning in a Change.
+	Strict bool `json:"strict,omitempty"`
+
 	Rules []names.Spec   `json:"rules"`
 	Reach []netip.Prefix `json:"reach,omitempty"` // networks it may connect to by rules of their own
 }
@@ -66,6 +73,7 @@ type Pinned struct {
 // Report is a message from the program; one of its fields is set.
 type Report struct {
 	Pin    *Pin    `json:"pin,omitempty"`
+	Dial   *Dial   `json:"dial,omitempty"`
 	Denied *Denied `json:"denied,omitempty"`
 	Ended  *Ended  `json:"ended,omitempty"`
 }
@@ -79,12 +87,28 @@ type Pin struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Denied is a name that a box did not get, or addresses.
+// Dial asks for a connection out of a box, to an address that a name has led it to.
+type Dial struct {
+	ID   uint64         `json:"id"`
+	Key  string         `json:"key"`
+	Name names.Name     `json:"name"`
+	To   netip.AddrPort `json:"to"`
+}
+
+// Dialed is the answer to a Dial.
+type Dialed struct {
+	ID     uint64 `json:"id"`
+	Error  string `json:"error,omitempty"`   // "": the socket is there, and begins to connect
+	NotLed bool   `json:"not_led,omitempty"` // the name has not led the box there, as far as boxd knows
+}
+
+// Denied is a name that a box did not get, or addresses, or a connection to one.
 type Denied struct {
 	Key       string       `json:"key"`
 	Reason    string       `json:"reason"` // as the resolver has it
 	Asked     string       `json:"asked"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Port      uint16       `json:"port,omitempty"` // of a connection
 	Setting   string       `json:"setting,omitempty"`
 }
 

@@ -47,7 +47,7 @@ func (f *Facts) network() string {
 // Of are the facts of a session that is there.
 func Of(s *api.Session, p *api.Profile) *Facts {
 	f := &Facts{Kept: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
-		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, ReadOnlyRoot: s.ReadOnlyRoot,
+		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot,
 		CPUs: s.CPUs, Memory: s.Memory, Pids: s.Pids, Tmp: s.Tmp, WorkspaceQuota: s.WorkspaceQuota, Mounts: s.Mounts,
 	}}
 	for i := range s.Skills {

@@ -17,6 +17,19 @@ import (
 // Field is what the rules are called in profiles and requests.
 const Field = "network_rules"
 
+// FieldStrict is what is called there that has connections to names looked at.
+const FieldStrict = "network_strict"
+
+// Strict refuses rules of which nothing would be looked at: it is not what whoever asks for it means. None at all are
+// good, and let nothing through.
+func Strict(strict bool, rules []string) error {
+	if !strict || len(rules) == 0 || ByName(rules) {
+		return nil
+	}
+	return fault.Field(FieldStrict, true, "false with rules that have no name").
+		WithHint("what a rule by cidr lets through is not looked at: name hosts in %s, such as \"pypi.org\"", Field)
+}
+
 // Public are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
 func Public() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
 
@@ -83,8 +96,8 @@ func Read(texts []string) ([]Rule, error) {
 
 // Merge returns the rules of a session, in their one form. profile names whose rules its are; a request that asks for
 // nil takes them. It may name what is blocked otherwise only as far as they do; where they are locked it may have
-// fewer, not others.
-func Merge(profile string, its, asked []string, locked bool) ([]string, error) {
+// fewer, not others. Of strict ones see Strict.
+func Merge(profile string, its, asked []string, locked, strict bool) ([]string, error) {
 	most, err := Read(its)
 	if err != nil {
 		return nil, err
@@ -111,18 +124,34 @@ func Merge(profile string, its, asked []string, locked bool) ([]string, error) {
 		}
 		texts[i] = r.String()
 	}
-	return texts, nil
+	return texts, Strict(strict, texts)
+}
+
+// Settle is Merge for a network that may be another than egress, which has no rules. namesOnly says that boxd alone is
+// to resolve names, or fewer rules would open a way to other resolvers.
+func Settle(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
+	if network == rule.Egress {
+		rules, err = Merge(profile, its, asked, locked, strict)
+		return locked && ByName(its), rules, err
+	}
+	if asked != nil {
+		err = fault.Field(Field, len(asked), "left out of a session whose network is "+network)
+	}
+	return false, nil, err
 }
 
 // Words are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
-// rules are; nil rules are no network.
-func Words(rules []string, namesOnly bool) []string {
+// rules are, strict that connections to names are looked at; nil rules are no network.
+func Words(rules []string, namesOnly, strict bool) []string {
 	if rules == nil {
 		return nil
 	}
 	words := []string{rule.Egress}
 	if namesOnly {
 		words = append(words, rule.Names)
+	}
+	if strict {
+		words = append(words, rule.Strict)
 	}
 	return append(words, rules...)
 }

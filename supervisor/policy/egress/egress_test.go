@@ -34,7 +34,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		{[]string{"pypi.org"}, true, nil, fault.Denied, "network_rules[0]"},
 		{[]string{"1.1.1.1/32  tcp"}, false, nil, fault.Invalid, "network_rules[0]"},
 	} {
-		got, err := Merge("p", its, c.asked, c.locked)
+		got, err := Merge("p", its, c.asked, c.locked, false)
 		f, _ := errors.AsType[*fault.Error](err)
 		switch {
 		case c.field == "" && (err != nil || !slices.Equal(got, c.want)):
@@ -44,7 +44,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		}
 	}
 	// What lies within the public internet by its numbers alone is not named by it.
-	if _, err := Merge("p", Public(), []string{"169.254.169.254/32"}, false); fault.KindOf(err) != fault.Denied {
+	if _, err := Merge("p", Public(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
 		t.Errorf("the metadata service: %v", err)
 	}
 	// Where the profile leads everywhere, a name leads nowhere else; and to what it names, no further.
@@ -61,7 +61,7 @@ func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
 		{[]string{"*.a.org tcp 443"}, "x.a.org", true},
 		{[]string{"*.a.org"}, "1.2.3.4/32 tcp 443", true},
 	} {
-		if _, err := Merge("p", c.its, []string{c.asked}, true); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
+		if _, err := Merge("p", c.its, []string{c.asked}, true, false); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
 			t.Errorf("%q of %q: %v", c.asked, c.its, err)
 		}
 	}

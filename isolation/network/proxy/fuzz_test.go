@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"net"
+	"testing"
+)
+
+// What is taken for a hello is what was sent, to its end and no further, and reads the same once more.
+func FuzzReadHello(f *testing.F) {
+	here, there := net.Pipe()
+	go func() {
+		_ = tls.Client(there, &tls.Config{ServerName: "www.allowed.example"}).Handshake() //nolint:gosec // it ends with the pipe
+		there.Close()
+	}()
+	buf := make([]byte, 16<<10)
+	n, err := here.Read(buf)
+	here.Close()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(buf[:n])
+	// The same in two records.
+	f.Add(append([]byte("\x16\x03\x01\x00\x01\x01\x16\x03\x01"+string([]byte{byte((n - 6) >> 8), byte(n - 6)})), buf[6:n]...))
+	f.Add([]byte("\x16\x03\x01\x00\x05\x01\x00\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		records, server, err := readHello(bufio.NewReaderSize(bytes.NewReader(data), 64))
+		if !bytes.HasPrefix(data, records) || len(records) > maxHello {
+			t.Fatal("not what was sent")
+		}
+		if err != nil {
+			if server != "" {
+				t.Fatal("a name with an error")
+			}
+			return
+		}
+		again, name, err := readHello(bufio.NewReader(bytes.NewReader(records)))
+		if err != nil || name != server || !bytes.Equal(again, records) {
+			t.Fatalf("once more: %q, %v", name, err)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// afterwards is how long the other side may go on sending when the box has said all.
+const afterwards = time.Hour
+
+// denial is a fatal alert, access_denied.
+const denial = "\x15\x03\x03\x00\x02\x02\x31"
+
+// tls passes on a connection whose hello names a server that is allowed.
+func (s *Server) tls(ctx context.Context, c *client) {
+	if c.SetReadDeadline(time.Now().Add(s.proxy.cfg.Hello)) != nil {
+		return
+	}
+	r := bufio.NewReaderSize(c.Conn, recordHead+1<<12)
+	records, server, err := readHello(r)
+	if err != nil && (len(records) == 0 && r.Buffered() == 0) { // nothing was said
+		return
+	}
+	t, ok := Target{}, false
+	if err != nil {
+		said := ""
+		if errors.Is(err, errEncrypted) {
+			said = err.Error()
+		}
+		s.nameless(said, c.to)
+	} else {
+		t, ok = s.permit(server, c.to)
+	}
+	var up net.Conn
+	if ok {
+		up, err = s.dial(ctx, t)
+	}
+	if !ok || errors.Is(err, ErrNotLed) {
+		_, _ = c.Write([]byte(denial))
+	}
+	if up == nil {
+		return
+	}
+	defer up.Close()
+	if c.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	if _, err := up.Write(records); err == nil {
+		s.pass(c, r, up, server)
+	}
+}
+
+// pass passes bytes on in both directions, and the end of each, until both have ended or one has failed.
+func (s *Server) pass(c *client, r *bufio.Reader, up net.Conn, server string) {
+	var both sync.WaitGroup
+	both.Go(func() {
+		if s.send(up, r, c, server) != nil || closeWrite(up) != nil {
+			up.Close()
+			_ = c.Close()
+			return
+		}
+		_ = up.SetReadDeadline(time.Now().Add(afterwards))
+	})
+	both.Go(func() {
+		if _, err := io.Copy(c.Conn, up); err != nil || closeWrite(c.Conn) != nil {
+			up.Close()
+			_ = c.Close()
+		}
+	})
+	both.Wait()
+}
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
+// send sends what the box says after its hello. A server may ask for a second hello, which could name another: it has
+// to be for the same one. It is the only message after the first that begins so and is not encrypted; whatever else
+// of the handshake is sent first ends the time for it.
+func (s *Server) send(up io.Writer, r *bufio.Reader, c *client, server string) error {
+	for {
+		head, err := r.Peek(recordHead + 1)
+		if err != nil {
+			break // less than a record: its end, or an error that is found again
+		}
+		if head[0] != typeHandshake {
+			n := recordHead + int64(binary.BigEndian.Uint16(head[3:]))
+			if _, err := io.CopyN(up, r, n); err != nil {
+				return err
+			}
+			continue
+		}
+		if head[recordHead] != typeClientHello {
+			break
+		}
+		records, again, err := readHello(r)
+		if err != nil || !strings.EqualFold(again, server) {
+			s.nameless(again, c.to)
+			return errNoHello
+		}
+		if _, err := up.Write(records); err != nil {
+			return err
+		}
+	}
+	_, err := io.Copy(up, r)
+	return err
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of HTTP, in bytes, and of a connection between requests.
+const (
+	maxRequestHead  = 64 << 10
+	maxResponseHead = 256 << 10
+	idle            = 2 * time.Minute
+)
+
+// webState is what is known of a connection of HTTP.
+type webState struct {
+	heard, asked atomic.Bool // that something came, and that a request did
+}
+
+// Read is of the connection.
+func (c *client) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.state.heard.Store(true)
+	}
+	return n, err
+}
+
+// web reads requests of HTTP/1 and writes them anew, each by a connection of its own: what one was allowed says nothing
+// about the next.
+type web struct {
+	server *Server
+	queue  queue
+	pass   *httputil.ReverseProxy
+}
+
+type key int
+
+const (
+	keyClient key = iota // the connection that a request came by
+	keyTarget            // where it goes
+)
+
+func newWeb(s *Server) *web {
+	w := &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}}
+	silent := log.New(io.Discard, "", 0) // boxes could fill the log
+	w.pass = &httputil.ReverseProxy{
+		Rewrite: rewrite, FlushInterval: -1, ErrorLog: silent, ErrorHandler: failed,
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxResponseHead,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				t, ok := ctx.Value(keyTarget).(Target)
+				if !ok {
+					return nil, errors.New("no target")
+				}
+				return s.dial(ctx, t)
+			},
+		},
+	}
+	return w
+}
+
+// serve serves connections until ctx ends.
+func (w *web) serve(ctx context.Context) {
+	var http1 http.Protocols
+	http1.SetHTTP1(true)
+	server := &http.Server{
+		Handler: w, Protocols: &http1, ReadHeaderTimeout: w.server.proxy.cfg.Hello, IdleTimeout: idle, MaxHeaderBytes: maxRequestHead,
+		ErrorLog: w.pass.ErrorLog, DisableGeneralOptionsHandler: true,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, keyClient, c) },
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if c, ok := c.(*client); ok && state == http.StateClosed && c.state.heard.Load() && !c.state.asked.Load() {
+				w.server.nameless("", c.to)
+			}
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { close(w.queue.end); _ = server.Close() })
+	defer stop()
+	_ = server.Serve(&w.queue)
+}
+
+// take hands a connection to the server, which closes it.
+func (w *web) take(ctx context.Context, c *client) {
+	select {
+	case w.queue.conns <- c:
+	case <-ctx.Done():
+		_ = c.Close()
+	}
+}
+
+// ServeHTTP is http.Handler.
+func (w *web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(keyClient).(*client)
+	if !ok {
+		return
+	}
+	c.state.asked.Store(true)
+	host, ok := hostOf(r)
+	t := Target{}
+	if ok {
+		t, ok = w.server.permit(host, c.to)
+	} else {
+		w.server.nameless(r.Host, c.to)
+	}
+	if !ok {
+		refuse(out, http.StatusForbidden, "boxd: the rules of this box do not allow "+strconv.QuoteToASCII(r.Host)+" here\n")
+		return
+	}
+	w.pass.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), keyTarget, t)))
+}
+
+// hostOf is the host that a request is for, if it is for one at the port of HTTP.
+func hostOf(r *http.Request) (string, bool) {
+	if r.Method == http.MethodConnect {
+		return "", false
+	}
+	host, port, found := strings.Cut(r.Host, ":")
+	return host, host != "" && (!found || port == "" || port == strconv.Itoa(portWeb))
+}
+
+// rewrite leaves a request as it was, as far as it is for the server and not for who passes it on.
+func rewrite(p *httputil.ProxyRequest) {
+	t, _ := p.In.Context().Value(keyTarget).(Target)
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", t.To.String(), p.In.Host
+	p.Out.URL.RawQuery, p.Out.URL.ForceQuery = p.In.URL.RawQuery, p.In.URL.ForceQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = values
+		}
+	}
+}
+
+// failed answers a request that could not be passed on.
+func failed(out http.ResponseWriter, _ *http.Request, err error) {
+	if errors.Is(err, ErrNotLed) {
+		refuse(out, http.StatusForbidden, "boxd: this name has not led to this address; ask for it again\n")
+		return
+	}
+	refuse(out, http.StatusBadGateway, "boxd: the server cannot be reached\n")
+}
+
+// refuse answers, and ends the connection: what else was sent by it is not read.
+func refuse(out http.ResponseWriter, status int, text string) {
+	out.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	out.Header().Set("Connection", "close")
+	out.WriteHeader(status)
+	_, _ = io.WriteString(out, text)
+}
+
+// queue is the listener of connections that were accepted elsewhere.
+type queue struct {
+	conns chan net.Conn
+	end   chan struct{}
+}
+
+// Accept is net.Listener.
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case c := <-q.conns:
+		return c, nil
+	case <-q.end:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is net.Listener.
+func (q *queue) Close() error { return nil }
+
+// Addr is net.Listener.
+func (q *queue) Addr() net.Addr { return &net.TCPAddr{} }

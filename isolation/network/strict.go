@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/isolation/network/sockets"
+)
+
+// WordStrict stands behind WordNames, and behind WordSockets: what connects to ports 80 and 443 of an address that a
+// name has led to is led to somebody who looks for which name it is.
+const WordStrict = rule.Strict
+
+// WordDial begins a connection for whoever looks, to an address and port. Its packets alone are not led back there.
+const WordDial = "dial"
+
+func only(port uint16) []expr.Any { return ports(rule.Ports{First: port, Last: port}) }
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// marked are packets of whoever looks, or all others.
+func marked(op expr.CmpOp) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, sockets.Mark)}}
+}
+
+// rememberLooking has the kernel remember what is answered on loopback where connections are looked at: it translates
+// the answers back.
+func (w *writer) rememberLooking(as asking) {
+	for _, a := range sockets.Loopbacks() {
+		if as.strict {
+			w.rule(within(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
+				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, sockets.LookingAt))}, accept())
+		}
+	}
+}
+
+// looking lets through what was led to who looks, as many connections as there may be, and nothing else there. It
+// comes before what is within the box: a packet that was led there still has the link as its way out.
+func (w *writer) looking(as asking, most int) {
+	if !as.strict {
+		return
+	}
+	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(sockets.LookingAt))
+	for _, a := range sockets.Loopbacks() {
+		if most > 0 {
+			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(sockets.LookingAt), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+		}
+		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(sockets.LookingAt), accept())
+	}
+}
+
+// unseen refuses what a pin would let through without a look: a packet that was not led away, since there was no pin
+// yet, and what could not be looked at, QUIC. It stands between the rules by cidr and the pins.
+func (w *writer) unseen(as asking) {
+	if !as.strict {
+		return
+	}
+	for _, port := range sockets.Web() {
+		w.refuse(transport(unix.IPPROTO_TCP), only(port), marked(expr.CmpOpNeq))
+		w.refuse(transport(unix.IPPROTO_UDP), only(port))
+	}
+}
+
+// lead leads what a pin would let through to who looks, behind the sets of pins. What a rule by cidr is about goes on.
+func (w *writer) lead(as asking, rules ordered) {
+	if !as.strict {
+		return
+	}
+	w.at = w.c.AddChain(&nftables.Chain{Name: "looking", Table: w.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
+	w.rule(marked(expr.CmpOpEq), accept())
+	for _, r := range slices.Concat(rules.first, rules.others) {
+		if r.Protocol == rule.UDP {
+			continue
+		}
+		for _, port := range sockets.Web() {
+			if len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p rule.Ports) bool { return p.First <= port && port <= p.Last }) {
+				w.rule(destination(r.To), transport(unix.IPPROTO_TCP), only(port), accept())
+			}
+		}
+	}
+	for _, four := range []bool{true, false} {
+		for _, port := range sockets.Web() {
+			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(four), []expr.Any{
+				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, sockets.LookingAt)}, &expr.Redir{RegisterProtoMin: 1},
+			})
+		}
+	}
+}

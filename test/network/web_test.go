@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// largeAnswer is how much /large has, in bytes.
+const largeAnswer = 16 << 20
+
+// webs serve connections to web4, web6 and webOther4, by the port.
+var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknoglobals // of all worlds
+	queues := map[string]chan net.Conn{"80": make(chan net.Conn), "443": make(chan net.Conn)}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	own := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{"*.example"}}
+	cert, err := x509.CreateCertificate(rand.Reader, own, own, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	cfg := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+	for port, queue := range queues {
+		var l net.Listener = &queued{queue}
+		if port == "443" {
+			l = tls.NewListener(l, cfg)
+		}
+		go func() { _ = http.Serve(l, http.HandlerFunc(answerWeb)) }() // until the end of the tests
+	}
+	return queues
+})
+
+// answerWeb says which name a request was for, and by which connection it came.
+func answerWeb(w http.ResponseWriter, r *http.Request) {
+	name := "-"
+	if r.TLS != nil {
+		name = r.TLS.ServerName
+	}
+	switch r.URL.Path {
+	case "/large":
+		_, _ = io.CopyN(w, zeros{}, largeAnswer)
+	case "/count":
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "got %d\n", n)
+	default:
+		fmt.Fprintf(w, "web %s %s %s\n", r.Host, name, r.URL)
+	}
+}
+
+type queued struct{ conns chan net.Conn }
+
+func (q *queued) Accept() (net.Conn, error) { return <-q.conns, nil }
+func (q *queued) Close() error              { return nil }
+func (q *queued) Addr() net.Addr            { return &net.TCPAddr{} }
+
+// isWeb hands over a connection to one of those servers.
+func isWeb(c net.Conn, port string) bool {
+	host, _, _ := net.SplitHostPort(c.LocalAddr().String())
+	if !strings.HasPrefix(host, web4[:len(web4)-1]) && host != web6 {
+		return false
+	}
+	queue, ok := webs()[port]
+	if ok {
+		queue <- c
+	}
+	return ok
+}

@@ -4,6 +4,7 @@ package install_test
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"strconv"
@@ -11,7 +12,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/ports"
 )
 
 // From nothing to the first program in a box: install, join the group, run.
@@ -93,6 +97,18 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	}
 	// The listeners of a box are looked at from outside.
 	boxctl(t, "start", "alive", "web", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
+	boxtest.Eventually(t, "its port is reached", func() bool {
+		conn, err := ports.Open(t.Context(), client.New(client.DefaultSocket), "alive", 8000)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		return err == nil && strings.HasPrefix(string(answer), "HTTP/1.0 200 ")
+	})
 	// What a box writes into a directory of its user's belongs to the user.
 	work := fmt.Sprintf("/home/%s/work", member)
 	run(t, as(member, "mkdir", "-p", work)...)

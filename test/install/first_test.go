@@ -3,6 +3,7 @@
 package install_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -97,10 +98,14 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	}
 	// The listeners of a box are looked at from outside.
 	boxctl(t, "start", "alive", "web", "--", "python3", "-m", "http.server", "8000", "--bind", "127.0.0.1")
+	c := client.New(client.DefaultSocket)
+	c.Owner = s.Owner // root acts for the member
 	boxtest.Eventually(t, "its port is reached", func() bool {
-		conn, err := ports.Open(t.Context(), client.New(client.DefaultSocket), "alive", 8000)
-		if err != nil {
-			return false
+		conn, err := ports.Open(t.Context(), c, "alive", 8000)
+		if e, ok := errors.AsType[*client.Error](err); ok && e.Type == api.ProblemType+"conflict" {
+			return false // nobody listens yet
+		} else if err != nil {
+			t.Fatal(err)
 		}
 		defer conn.Close()
 		if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {

@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,14 +49,24 @@ type server struct {
 func serve(t testing.TB) *server {
 	s := &server{objects: map[string]object{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.between != nil {
-			s.between(w, r, http.HandlerFunc(s.answer))
+		s.mu.Lock()
+		between := s.between
+		s.mu.Unlock()
+		if between != nil {
+			between(w, r, http.HandlerFunc(s.answer))
 			return
 		}
 		s.answer(w, r)
 	}))
 	t.Cleanup(s.Close)
 	return s
+}
+
+// does has a server do something else, or, with nil, what it is there for.
+func (s *server) does(what func(w http.ResponseWriter, r *http.Request, next http.Handler)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.between = what
 }
 
 func (s *server) answer(w http.ResponseWriter, r *http.Request) {
@@ -212,10 +223,10 @@ func TestAPushIsWhatIsFetched(t *testing.T) {
 	b := s.open(t, nil)
 	want := project()
 	for _, already := range []int{0, len(want)} {
-		counted := int64(0)
-		done, err := b.Push(t.Context(), some(want), false, func(n int64) { counted += n })
-		if err != nil || done.Sent != len(want)-already || done.There != already || s.puts != len(want) || counted < 15000 {
-			t.Fatalf("%+v, %d puts, %d bytes, %v", done, s.puts, counted, err)
+		var counted atomic.Int64
+		done, err := b.Push(t.Context(), some(want), false, func(n int64) { counted.Add(n) })
+		if err != nil || done.Sent != len(want)-already || done.There != already || s.puts != len(want) || counted.Load() < 15000 {
+			t.Fatalf("%+v, %d puts, %d bytes, %v", done, s.puts, counted.Load(), err)
 		}
 	}
 	if got, err := b.fetched(t); err != nil || !maps.Equal(got, want) {
@@ -243,15 +254,16 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 	want := project()
 	var mu sync.Mutex
 	failures, allowed := 0, 2
-	s.between = func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		mu.Lock()
 		if r.Method == http.MethodPut {
 			allowed--
 		}
 		if allowed < 0 {
 			failures++
+			cut := failures%2 == 0
 			mu.Unlock()
-			if failures%2 == 0 {
+			if cut {
 				panic(http.ErrAbortHandler)
 			}
 			fail(w, http.StatusServiceUnavailable, "SlowDown", "not now")
@@ -259,18 +271,24 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 		}
 		mu.Unlock()
 		next.ServeHTTP(w, r)
+	})
+	_, err := b.Push(t.Context(), some(want), false, uncounted)
+	mu.Lock() // requests that were given up may still be under way
+	failed := failures
+	mu.Unlock()
+	if err == nil || failed < 2 {
+		t.Fatalf("it has not failed: %v after %d failures", err, failed)
 	}
-	if _, err := b.Push(t.Context(), some(want), false, uncounted); err == nil || failures < 2 {
-		t.Fatalf("it has not failed: %v after %d failures", err, failures)
-	}
-	s.between = nil
+	s.does(nil)
+	s.mu.Lock()
 	arrived := len(s.objects)
+	s.mu.Unlock()
 	done, err := b.Push(t.Context(), some(want), false, uncounted)
 	if err != nil || arrived != 2 || done.There != arrived || done.Sent != len(want)-arrived {
 		t.Errorf("after %d files: %+v, %v", arrived, done, err)
 	}
 	once := map[string]bool{}
-	s.between = func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		mu.Lock()
 		again := once[r.Method+r.URL.Path]
 		once[r.Method+r.URL.Path] = true
@@ -280,7 +298,7 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 			return
 		}
 		next.ServeHTTP(w, r)
-	}
+	})
 	other := s.open(t, func(o *Options) { o.Address = "s3://bucket/other/" })
 	if done, err := other.Push(t.Context(), some(map[string]string{"a": "1", "b": "2"}), false, uncounted); err != nil || done.Sent != 2 {
 		t.Errorf("every request once in vain: %+v, %v", done, err)
@@ -369,15 +387,15 @@ func TestAServerThatLies(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
+			if _, err := s.open(t, nil).Push(t.Context(), some(map[string]string{"large": large}), false, uncounted); err != nil {
+				t.Fatal(err)
+			}
 			b := s.open(t, func(o *Options) {
 				if strings.HasPrefix(tc.says, "is silent") {
 					o.Patience = 100 * time.Millisecond
 				}
 			})
-			if _, err := b.Push(t.Context(), some(map[string]string{"large": large}), false, uncounted); err != nil {
-				t.Fatal(err)
-			}
-			s.between = tc.does
+			s.does(tc.does)
 			var err error
 			if tc.push {
 				_, err = b.Push(t.Context(), some(map[string]string{"more": "x"}), false, uncounted)
@@ -441,10 +459,10 @@ func TestKeysThatCannotBeFiles(t *testing.T) {
 			s.put(key, nil, nil)
 		}
 		got := false
-		s.between = func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		s.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			got = got || !r.URL.Query().Has("list-type")
 			next.ServeHTTP(w, r)
-		}
+		})
 		if _, err := s.open(t, nil).fetched(t); err == nil || !strings.Contains(err.Error(), tc.says) || got {
 			t.Errorf("%q: %v, want %q, fetched %v", tc.keys, err, tc.says, got)
 		}
@@ -454,9 +472,9 @@ func TestKeysThatCannotBeFiles(t *testing.T) {
 	if _, _, err := s.open(t, nil).List(t.Context(), 99); err == nil || !strings.Contains(err.Error(), "more than 99 bytes") {
 		t.Errorf("too much: %v", err)
 	}
-	s.between = func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	s.does(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		_, _ = io.WriteString(w, "<ListBucketResult><Contents><Key>elsewhere</Key><Size>1</Size><ETag>x</ETag></Contents></ListBucketResult>")
-	}
+	})
 	if _, _, err := s.open(t, nil).List(t.Context(), 99); err == nil || !strings.Contains(err.Error(), "is not below the prefix") {
 		t.Errorf("elsewhere: %v", err)
 	}

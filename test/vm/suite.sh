@@ -41,7 +41,7 @@ only=$(some test/install)
 (cd test/install && BOXD_TEST_PACKAGES=$OLDPWD/packages ../../again.sh ./test -test.run "$only" -test.timeout 60m -test.run) || status=1
 # All others run the installed programs, each with a boxd of its own.
 apt-get -qq -y --allow-downgrades install "$PWD/packages/boxd.deb" >/dev/null || exit 1
-systemctl stop boxd.socket boxd.service
+systemctl stop boxd.socket boxd.service boxd-keeper.service boxd-boxes.service # and boxes that a test has left
 for program in /usr/lib/boxd/* /usr/bin/boxctl; do ln -s "$program" bin/; done
 export BOXD_TEST_BIN=$PWD/bin
 echo "== test/host, after $SECONDS s"

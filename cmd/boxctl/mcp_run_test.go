@@ -123,5 +123,8 @@ esac; done`,
 	if err := h.Wait(); err == nil || !strings.Contains(h.err.String(), "boxctl: run time: the server has given no sign of life at 3 pings") {
 		t.Errorf("a server that is silent: %v, %s", err, h.err.String())
 	}
+	if gone := seen(t, d, "deaf", "run time", "1", "", ""); gone == "" {
+		t.Error("where it was is not known afterwards")
+	}
 	d.NothingLeft(before)
 }

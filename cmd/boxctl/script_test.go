@@ -79,6 +79,7 @@ func setUp(env *testscript.Env) error {
 	d.Warm()
 	env.Values[stageKey{}] = &stage{daemon: d, before: d.Look()}
 	env.Setenv("BOXD_SOCKET", d.Socket)
+	env.Setenv("XDG_STATE_HOME", filepath.Join(d.Dir, "state"))
 	env.Setenv("LENT", lent)                                // may be mounted
 	env.Setenv("ROOTED", filepath.Join(d.Dir, "rooted"))    // too, but is root's
 	env.Setenv("OTHER", filepath.Join(d.Dir, "other"))      // may not

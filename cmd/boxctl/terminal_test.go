@@ -29,7 +29,7 @@ func boxctlOf(t *testing.T, d *boxtest.Daemon, args ...string) *exec.Cmd {
 func commandOf(t *testing.T, d *boxtest.Daemon, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
-	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket)
+	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket, "XDG_STATE_HOME="+d.Dir)
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/host"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/past"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/project"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -69,6 +70,7 @@ directory stays as it is. A project below the source of a -v is used where that 
 			}
 			return host.Run(ctx, &host.Options{
 				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Health: health, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
+				Ended: ended(a, args[0]),
 			})
 		},
 	}
@@ -80,6 +82,26 @@ directory stays as it is. A project below the source of a -v is used where that 
 	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "how often to ping the server afterwards; at the third without an answer it is ended. 0s is never")
 	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
 	return cmd
+}
+
+// ended keeps how a server has failed, or forgets how it did before.
+func ended(a *ctl.App, name string) func(*host.Last, error) {
+	return func(was *host.Last, failed error) {
+		dir := past.Directory(os.Getenv)
+		var err error
+		switch failed {
+		case nil:
+			err = past.Forget(dir, a.Socket, name)
+		default:
+			err = past.Keep(dir, &past.Failure{
+				Socket: a.Socket, Name: name, Session: was.Session, Phase: was.Phase, Attempt: was.Attempt, Since: was.Since, Stderr: was.Stderr,
+				Ended: time.Now().UTC(), Words: failed.Error(),
+			})
+		}
+		if err != nil {
+			fmt.Fprintf(a.Stderr, "boxctl: how the server has ended is not recorded: %v\n", err)
+		}
+	}
 }
 
 // planned prints what would be made, if that is all that is wanted.

@@ -5,6 +5,7 @@ package mcp
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,12 +14,13 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/host"
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/past"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
-// Server is one that boxctl mcp run has in a box, as status --json prints it.
+// Server is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
 type Server struct {
 	Name    string `json:"name"`
 	Session string `json:"session"`
@@ -27,6 +29,8 @@ type Server struct {
 	Since   string `json:"since"`            // RFC 3339
 	Health  string `json:"health,omitempty"` // since the handshake
 	Stderr  string `json:"stderr,omitempty"` // the last line of it
+	Failed  string `json:"failed,omitempty"` // what boxctl has said of its end
+	Ended   string `json:"ended,omitempty"`  // when that was, RFC 3339
 }
 
 // status returns boxctl mcp status.
@@ -36,8 +40,9 @@ func status(a *ctl.App) *cobra.Command {
 		Short: "List the MCP servers that run in boxes, and how far each has come",
 		Long: `status lists the servers that boxctl mcp run has in boxes of yours: the phase each is in (dependencies, process, handshake,
 run time), the attempt, whether it answers pings, and the last line it has written to standard error. The
-same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more: its last words
-are those of boxctl mcp run.`,
+same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more; how the last one
+of each name did is listed after the others, until one of that name ends well. boxctl keeps that, for 32 names, below
+$XDG_STATE_HOME/boxctl/mcp (~/.local/state). Of one that was killed together with boxctl nothing is known.`,
 		Args: ctl.Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := a.Client()
@@ -51,6 +56,16 @@ are those of boxctl mcp run.`,
 				if s := &list[i]; s.Labels[host.LabelServer] != "" {
 					servers = append(servers, serverIn(cmd.Context(), c, s))
 				}
+			}
+			failed, err := past.Of(past.Directory(os.Getenv), a.Socket)
+			if err != nil {
+				fmt.Fprintf(a.Stderr, "boxctl: not all servers that have failed are listed: %v\n", err)
+			}
+			for i := range failed {
+				f := &failed[i]
+				servers = append(servers, Server{
+					Name: f.Name, Session: f.Session, Phase: f.Phase, Attempt: f.Attempt, Since: f.Since, Stderr: f.Stderr, Failed: f.Words, Ended: f.Ended.Format(time.RFC3339),
+				})
 			}
 			if a.JSON {
 				return a.PrintJSON(map[string]any{"servers": servers})
@@ -89,7 +104,13 @@ func printServers(a *ctl.App, servers []Server) error {
 		if t, err := time.Parse(time.RFC3339, s.Since); err == nil {
 			since = show.Roughly(time.Since(t))
 		}
+		if t, err := time.Parse(time.RFC3339, s.Ended); err == nil {
+			since = show.Roughly(time.Since(t)) + " ago"
+		}
 		row := []string{s.Name, s.Session, s.Phase, s.Attempt, since, s.Health, s.Stderr}
+		if s.Failed != "" {
+			row[2] = "failed: " + s.Phase
+		}
 		for i, cell := range row {
 			if row[i] = show.Printable(cell); cell == "" {
 				row[i] = "-"

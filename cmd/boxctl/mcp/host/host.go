@@ -44,27 +44,62 @@ type Options struct {
 	// Health is how often it is asked for a sign of life afterwards; 0 is never.
 	Within, Greeting, Health time.Duration
 
+	// Ended is told how the server has ended: err is nil if that was as it should be, and was of no box if it had none.
+	Ended func(was *Last, err error)
+
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+}
+
+// Last is what a server was at when it ended.
+type Last struct {
+	Session, Phase, Attempt, Since string // as the labels have them
+	Stderr                         string // the last line that it, or what installed for it, has written
 }
 
 type runner struct {
 	*Options
 
 	record *record
+	said   *tail // by the server, or what installs for it
 }
+
+// phaseError is a failure with the phase it was in.
+type phaseError struct {
+	phase string
+	error
+}
+
+// Error begins with the phase.
+func (e *phaseError) Error() string { return e.phase + ": " + e.error.Error() }
+
+// Unwrap leads to what has failed.
+func (e *phaseError) Unwrap() error { return e.error }
 
 // Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or
 // ctx does. The box ends then. What fails is said with the phase it failed in: session, dependencies, process, relay,
 // handshake, tool call or run time. How far it has come is in the labels of the box meanwhile.
 func Run(ctx context.Context, o *Options) error {
-	r := &runner{o, newRecord(o)}
+	r := &runner{o, newRecord(o), &tail{}}
 	b := boxes.New(o.Client, boxes.Options{Ask: o.Ask})
 	err := r.run(ctx, b)
 	if ctx.Err() != nil { // told to end, as hosts do
 		err = nil
 	}
+	if o.Ended != nil {
+		o.Ended(r.last(err), err)
+	}
 	return errors.Join(err, b.Close(ctx))
+}
+
+// last is where a failed server was.
+func (r *runner) last(err error) *Last {
+	l := r.record.labels
+	was := &Last{r.record.id, l[LabelPhase], l[LabelAttempt], l[LabelSince], LastLine(string(r.said.text))}
+	if failed, ok := errors.AsType[*phaseError](err); ok {
+		was.Phase = failed.phase
+	}
+	return was
 }
 
 func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
@@ -74,11 +109,11 @@ func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
 		return "", transient(err), err
 	})
 	if err != nil {
-		return fmt.Errorf("session: %w", err)
+		return &phaseError{"session", err}
 	}
 	r.record.id = id
 	if err := r.prepare(ctx, id); err != nil {
-		return fmt.Errorf("dependencies: %w", err)
+		return &phaseError{"dependencies", err}
 	}
 	s := &r.Plan.Server
 	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: b.Lease(id, r.Name)}
@@ -88,10 +123,10 @@ func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
 		return "", transient(err), err
 	})
 	if err != nil {
-		return fmt.Errorf("process: %w", err)
+		return &phaseError{"process", err}
 	}
 	if p.Result != nil && p.Result.Status == "start_failed" {
-		return fmt.Errorf("process: %w", &Failed{p.Result})
+		return &phaseError{"process", &Failed{p.Result}}
 	}
 	return r.relay(ctx, id)
 }
@@ -117,6 +152,7 @@ func (r *runner) relay(ctx context.Context, id string) error {
 	defer all.Wait()
 	defer func() { _ = in.Close() }() // cannot fail
 	defer cancel(nil)
+	r.said.text = nil
 	r.record.phase(ctx, "handshake", 1, "")
 	all.Go(func() {
 		select {
@@ -134,19 +170,19 @@ func (r *runner) relay(ctx context.Context, id string) error {
 		}
 	})
 	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{
-		Stdin: in, Stdout: &writer{r.Stdout, w.heard}, Stderr: r.Stderr,
+		Stdin: in, Stdout: &writer{r.Stdout, w.heard}, Stderr: io.MultiWriter(r.said, r.Stderr),
 	}, nil)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent):
-		return fmt.Errorf("handshake: %w", cause)
+		return &phaseError{"handshake", cause}
 	case errors.Is(cause, errLeft):
 		return nil
 	case errors.Is(cause, errSick):
-		return fmt.Errorf("run time: %w", cause)
+		return &phaseError{"run time", cause}
 	case err != nil:
-		return fmt.Errorf("relay: %w", err)
+		return &phaseError{"relay", err}
 	case result.Status != "exited" || *result.ExitCode != 0:
-		return fmt.Errorf("%s: %w", w.phase(), &Failed{result})
+		return &phaseError{w.phase(), &Failed{result}}
 	}
 	return nil
 }

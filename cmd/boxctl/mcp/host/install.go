@@ -104,9 +104,9 @@ func transient(err error) bool {
 // install runs one installer. A box without it has it at no later attempt.
 func (r *runner) install(ctx context.Context, id string, what *project.Install) error {
 	return r.again(ctx, "dependencies", what.From, func() (string, bool, error) {
-		said := &tail{}
-		again, err := r.installOnce(ctx, id, what, said)
-		return said.String(), again, err
+		r.said.text = nil
+		again, err := r.installOnce(ctx, id, what, r.said)
+		return r.said.String(), again, err
 	})
 }
 

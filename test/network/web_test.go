@@ -50,6 +50,9 @@ func answerWeb(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		name = r.TLS.ServerName
 	}
+	if answerIndex(w, r) {
+		return
+	}
 	switch r.URL.Path {
 	case "/large":
 		_, _ = io.CopyN(w, zeros{}, largeAnswer)

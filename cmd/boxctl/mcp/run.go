@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -43,7 +44,8 @@ directory are read from the entry NAME of a file such as mcp.json.
 
 A command that is about a directory of yours, the project around its script or virtual environment, has that copied
 into the box first, to /workspace/project, and what its requirements.txt, pyproject.toml, setup.py or package.json
-lists installed there, which takes --network egress most often. Paths of the command become those of the box. Your
+lists installed there, which takes --network egress most often; variables such as PIP_INDEX_URL and NPM_CONFIG_REGISTRY
+say from where. Paths of the command become those of the box. Your
 directory stays as it is. A project below the source of a -v is used where that is, and nothing is installed.`,
 		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
   boxctl mcp run --from ~/.config/mcp.json files`,
@@ -154,5 +156,12 @@ func planOf(server *servers.Server, req *api.SessionRequest, asIs bool) (*projec
 		return nil, fmt.Errorf("the directory of boxctl: %w", err)
 	}
 	home, _ := os.UserHomeDir() // none: "/" alone is no project
-	return project.Make(&project.Host{Root: os.DirFS("/"), Cwd: cwd, Home: home}, server, req.Mounts), nil
+	plan := project.Make(&project.Host{Root: os.DirFS("/"), Cwd: cwd, Home: home}, server, req.Mounts)
+	given := maps.Clone(req.Env)
+	if given == nil {
+		given = map[string]string{}
+	}
+	maps.Copy(given, plan.Server.Env)
+	plan.InstallEnv = project.Indexes(os.Environ(), given)
+	return plan, nil
 }

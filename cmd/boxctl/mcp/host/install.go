@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -42,7 +43,7 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 	for i := range r.Plan.Installs {
 		if err := r.install(late, id, &r.Plan.Installs[i]); err != nil {
 			if ctx.Err() == nil && late.Err() != nil {
-				err = fmt.Errorf("%s: %w", r.Plan.Installs[i].From, context.Cause(late))
+				err = fmt.Errorf("%s: %w%s", r.Plan.Installs[i].From, context.Cause(late), r.said)
 			}
 			return err
 		}
@@ -115,8 +116,11 @@ func (r *runner) installOnce(ctx context.Context, id string, what *project.Insta
 	if end, ok := ctx.Deadline(); ok {
 		left = time.Until(end)
 	}
+	env := map[string]string{}
+	maps.Copy(env, r.Plan.InstallEnv)
+	maps.Copy(env, r.Plan.Server.Env)
 	result, err := r.Client.ExecStream(ctx, id, &api.ExecRequest{
-		Argv: what.Argv, Cwd: project.Place, Env: r.Plan.Server.Env, Timeout: new(quantity.Duration(left)),
+		Argv: what.Argv, Cwd: project.Place, Env: env, Timeout: new(quantity.Duration(left)),
 	}, client.Stdio{Stdout: said, Stderr: said}, nil)
 	if _, ok := errors.AsType[*client.Error](err); ok {
 		return transient(err), fmt.Errorf("%s: %w", what.From, err)

@@ -27,6 +27,8 @@ type Plan struct {
 	Dir      string         // of the host, that is copied to Place; "": none
 	Names    []string       // of what is copied in Dir
 	Installs []Install      // to be done one after the other, in Place
+
+	InstallEnv map[string]string // of those beside what the server has, which wins
 }
 
 // Install is a command that installs what a file of the project lists.

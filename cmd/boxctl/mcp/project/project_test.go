@@ -4,6 +4,7 @@ package project_test
 
 import (
 	"io/fs"
+	"maps"
 	"testing"
 	"testing/fstest"
 
@@ -101,4 +102,16 @@ func FuzzMake(f *testing.F) {
 			t.Errorf("%+v", p)
 		}
 	})
+}
+
+func TestVariablesOfIndexesAreForInstallers(t *testing.T) {
+	t.Parallel()
+	got := project.Indexes([]string{
+		"PIP_INDEX_URL=https://me:secret@i.example/simple?a=b", "PIP_CERT=/etc/mine", "PIP_EXTRA_INDEX_URL=given otherwise", "pip_index_url=x", "NPM_CONFIG_REGISTRY=r",
+		"npm_config_@mine:registry=s", "npm_config_prefix=/home/me", "npm_config_proxy=p", "PATH=/bin", "=x", " =x", "PIP_INDEX_URL PIP_PRE=x",
+	}, map[string]string{"PIP_EXTRA_INDEX_URL": "y", "NPM_CONFIG_PROXY": "q"})
+	want := map[string]string{"PIP_INDEX_URL": "https://me:secret@i.example/simple?a=b", "NPM_CONFIG_REGISTRY": "r", "npm_config_@mine:registry": "s"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }

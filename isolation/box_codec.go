@@ -23,8 +23,7 @@ func (m *BoxRequest) Encode() []byte {
 		e := message(msgPace)
 		e.u32(m.ID)
 		e.bool(m.Pace.Wait)
-		e.u64(m.Pace.Taken[0])
-		e.u64(m.Pace.Taken[1])
+		e.u64(m.Pace.Taken[0], m.Pace.Taken[1])
 		return e.b
 	case m.Times != nil:
 		e := message(msgTimes)
@@ -193,8 +192,7 @@ func DecodeBoxReply(b []byte) (*BoxReply, error) {
 
 func (e *encoder) setup(s *Setup) {
 	e.str(s.Hostname)
-	e.u64(s.Scratch.Bytes)
-	e.u64(s.Scratch.Inodes)
+	e.u64(s.Scratch.Bytes, s.Scratch.Inodes)
 	e.rlimits(s.Rlimits)
 	e.u32(uint32(len(s.Mounts)))
 	for i := range s.Mounts {
@@ -270,10 +268,7 @@ func (e *encoder) exit(x *Exit) {
 	e.bool(x.Grouped)
 	e.use(&x.Use)
 	for _, disk := range x.Disks {
-		e.u64(disk.Used)
-		e.u64(disk.Limit)
-		e.u64(disk.Files)
-		e.u64(disk.FilesLimit)
+		e.u64(disk.Used, disk.Limit, disk.Files, disk.FilesLimit)
 	}
 	for _, s := range x.Streams {
 		e.u64(s.Total)

@@ -17,8 +17,13 @@ type encoder struct{ b []byte }
 
 func (e *encoder) u8(v uint8)   { e.b = append(e.b, v) }
 func (e *encoder) u32(v uint32) { e.b = binary.LittleEndian.AppendUint32(e.b, v) }
-func (e *encoder) u64(v uint64) { e.b = binary.LittleEndian.AppendUint64(e.b, v) }
 func (e *encoder) i64(v int64)  { e.u64(uint64(v)) }
+
+func (e *encoder) u64(list ...uint64) {
+	for _, v := range list {
+		e.b = binary.LittleEndian.AppendUint64(e.b, v)
+	}
+}
 
 func (e *encoder) bool(v bool) {
 	if v {

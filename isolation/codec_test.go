@@ -27,7 +27,7 @@ func keeperRequests() []*KeeperRequest {
 	return []*KeeperRequest{
 		{Hello: KeeperVersion},
 		{Req: 1, Launch: &spec},
-		{Req: 2, Launch: &Spec{Grouped: true, Scope: "/sys/fs/cgroup/x", Space: spec.Key, Lent: []string{spec.Key + "/mnt/a", spec.Key + "/mnt/b"}, Image: "tree", Writable: true}},
+		{Req: 2, Launch: &Spec{Grouped: true, Owner: cgroup.Owner{Name: "0123456789abcdef", Memory: 1 << 40, CPU: 7}, Scope: "/sys/fs/cgroup/x", Space: spec.Key, Lent: []string{spec.Key + "/mnt/a", spec.Key + "/mnt/b"}, Image: "tree", Writable: true}},
 		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
 		{Req: 1<<32 - 1, Check: true},
 		{Req: 4, Look: true},

@@ -44,14 +44,13 @@ func (e *encoder) spec(s *Spec) {
 	e.str(s.Key)
 	e.str(s.Hostname)
 	e.caller(&s.Caller)
-	e.u64(s.Scratch.Bytes)
-	e.u64(s.Scratch.Inodes)
+	e.u64(s.Scratch.Bytes, s.Scratch.Inodes)
 	e.rlimits(s.Rlimits)
 	e.bool(s.Grouped)
 	e.str(s.Scope)
 	e.limits(&s.Limits)
-	e.u64(s.Work.Bytes)
-	e.u64(s.Work.Inodes)
+	e.str(s.Owner.Name)
+	e.u64(s.Owner.Memory, s.Owner.CPU, s.Work.Bytes, s.Work.Inodes)
 	e.bool(s.ManagedWork)
 	e.str(s.Space)
 	e.strs(s.Lent)
@@ -69,6 +68,7 @@ func (d *decoder) spec() *Spec {
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
 	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
+	s.Owner = cgroup.Owner{Name: d.str(), Memory: d.u64(), CPU: d.u64()}
 	s.Work, s.ManagedWork, s.Space, s.Lent = Quota{d.u64(), d.u64()}, d.bool(), d.str(), d.strs()
 	for range d.count(14) {
 		s.Mounts = append(s.Mounts, d.mount())
@@ -81,8 +81,7 @@ func (e *encoder) rlimits(list []Rlimit) {
 	e.u32(uint32(len(list)))
 	for _, r := range list {
 		e.u32(r.Resource)
-		e.u64(r.Soft)
-		e.u64(r.Hard)
+		e.u64(r.Soft, r.Hard)
 	}
 }
 

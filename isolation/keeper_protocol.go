@@ -17,7 +17,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Failed{req, step, item, errno | refusal}
 //	End{req, key, remove work} ────────►  kill, wait until it is gone, release all of it
 //	            ◄──────────────────────── Done{req}              or Failed
-//	SetLimits{req, key, limits} ───────►  change the limits of a living box, all or none
+//	SetLimits{req, key, limits} ───────►  change the limits of a living box, all or none, or of an owner
 //	            ◄──────────────────────── Done{req}              or Failed
 //	List{req, after} ──────────────────►  of the living boxes, those with keys after that one
 //	            ◄──────────────────────── Listed{req, keys, more}
@@ -44,7 +44,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 16
+const KeeperVersion = 17
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -117,7 +117,8 @@ type EndBox struct {
 }
 
 // SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those
-// of its workspace, if that has any.
+// of its workspace, if that has any. With the name of an owner's group as Key, OwnerPrefix included, it is about what
+// all its boxes may have together: memory and processor time of Limits.
 type SetLimits struct {
 	Key    string
 	Limits cgroup.Limits
@@ -202,8 +203,7 @@ func (m *KeeperRequest) Encode() []byte {
 		e := m.begin(msgSetLimits)
 		e.str(m.Limits.Key)
 		e.limits(&m.Limits.Limits)
-		e.u64(m.Limits.Work.Bytes)
-		e.u64(m.Limits.Work.Inodes)
+		e.u64(m.Limits.Work.Bytes, m.Limits.Work.Inodes)
 		return e.b
 	case m.List != nil:
 		return m.about(msgList, m.List.After)

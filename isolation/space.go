@@ -38,11 +38,21 @@ func (s *Space) Validate() error {
 
 func (e *encoder) space(s *Space) {
 	e.str(s.Key)
-	e.u64(s.Quota.Bytes)
-	e.u64(s.Quota.Inodes)
+	e.u64(s.Quota.Bytes, s.Quota.Inodes)
 	e.bool(s.Remove)
 }
 
 func (d *decoder) space() *Space {
 	return &Space{Key: d.str(), Quota: Quota{d.u64(), d.u64()}, Remove: d.bool()}
+}
+
+// Dress asks for another hostname of a box in which no program runs yet.
+type Dress struct{ Key, Hostname string }
+
+// Validate checks what can be checked without the box.
+func (d *Dress) Validate() error {
+	if !validHostname(d.Hostname) {
+		return &Refusal{"hostname", d.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
+	}
+	return nil
 }

@@ -62,6 +62,7 @@ type Spec struct {
 	Grouped     bool          // the box has control groups, which keep Limits
 	Scope       string        // path of a group the service manager has made for the box, see ScopeOf; "": the keeper makes one
 	Limits      cgroup.Limits // of all programs together
+	Owner       cgroup.Owner  // whose boxes its groups are with, beside Caller.UID, where the keeper makes them
 	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
 	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
@@ -127,6 +128,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
 	case s.Scope != "" && (!s.Grouped || !s.validScope()):
 		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
+	case !cgroup.ValidOther(s.Owner.Name):
+		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable:
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace or a writable root"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):

@@ -162,6 +162,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	v.SetWarm()
 	v.line.Wake()
 	v.execs.Wake()
+	v.totals.Wake()
 	return nil
 }
 

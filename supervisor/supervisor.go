@@ -33,6 +33,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/supervisor/spaces"
+	"github.com/boxd-dev/boxd/supervisor/totals"
 	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
@@ -77,9 +78,9 @@ type Supervisor struct {
 	book        *quota.Book
 	ledger      *ledger.Ledger
 	gate        *gate.Gate
-	line        *admission.Line // where starts wait
-	execs       *admission.Line // where executions wait for room in their session
+	line, execs *admission.Line // where starts wait; where executions wait for room in their session
 	pool        *pool.Pool
+	totals      *totals.Desk
 	ended       ended.Memory
 	pressed     atomic.Pointer[verdict] // what the host last had to say
 	life        context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
@@ -125,7 +126,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v.cfg.Store(&cfg)
 	v.Skills = activation.New(v.boxes, parts.Skills, parts.Drives, parts.Images, v.writeRecord, v.log)
-	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
+	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
@@ -158,6 +159,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.work.Go(func() { v.line.Run(v.life) })
 	v.work.Go(func() { v.execs.Run(v.life) })
 	v.work.Go(func() { v.pool.Run(v.life) })
+	v.work.Go(func() { v.totals.Run(v.life, func() []totals.Total { return session.Totals(v.all()) }) })
 	v.work.Go(func() { v.examine(v.life) })
 	return v, nil
 }

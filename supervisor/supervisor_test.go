@@ -28,6 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/totals"
 	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
@@ -47,7 +48,7 @@ func bare(t *testing.T) *Supervisor {
 	})
 	v := &Supervisor{ledger: used, book: quota.New(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &gate.Gate{}, layout: usage.Legacy}
 	v.cfg.Store(new(policy.DefaultConfig()))
-	v.line, v.execs, v.pool = admission.New(v.Queue), admission.New(v.Queue), v.newPool()
+	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
 	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: turns.New(1, time.Hour)}
 	return v

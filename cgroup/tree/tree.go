@@ -4,7 +4,7 @@
 // to boxd (cgroup-v2.rst, "Delegation"):
 //
 //	<parent>/                       the service manager's, with the anchor's process in a group of its own
-//	  owner-<uid>/                  all boxes of one owner
+//	  owner-<uid>/                  all boxes of one owner, and what they may have together; see cgroup.OwnerName
 //	    box-<key>/                  root's, or a scope of systemd's elsewhere: a cap on all of the box, and its share
 //	      init/                     PID 1 of the box, outside what can starve or freeze it
 //	      work/                     all programs: memory, swap, processes, processor time, freezing
@@ -130,11 +130,16 @@ func (t *Tree) try() error {
 	limits := cgroup.Limits{
 		Memory: 64 << 20, MemoryHigh: 48 << 20, CPU: cgroup.CPUPeriod, CPUWeight: 50, Pids: 100, IOWeight: 50,
 	}
-	b, err := t.Make("try", "try", 0, &limits)
+	owner := cgroup.Owner{Name: "try", Memory: 128 << 20, CPU: 2 * cgroup.CPUPeriod}
+	b, err := t.Make(&owner, "try", 0, &limits)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(holds(b.work, limits.Programs("")), holds(b.group, limits.Box()))
+	home, err := t.root.Open(b.owner)
+	if err == nil {
+		err = errors.Join(holds(b.work, limits.Programs("")), holds(b.group, limits.Box()), holds(home, owner.Settings()))
+		home.Close()
+	}
 	return errors.Join(err, b.Remove())
 }
 
@@ -154,7 +159,7 @@ func holds(g cgroup.Group, settings []cgroup.Setting) error {
 
 // ownerPrefix and boxPrefix begin the names of our groups; nothing else below the parent is touched.
 const (
-	ownerPrefix = "owner-"
+	ownerPrefix = cgroup.OwnerPrefix
 	boxPrefix   = "box-"
 )
 
@@ -223,11 +228,12 @@ type Box struct {
 	removed bool // the descriptors are not ours any more
 }
 
-// Make makes the groups of a box. root is the host id of in-box root, which work will belong to.
-func (t *Tree) Make(owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
-	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
+// Make makes the groups of a box. The owner's limits are written where this is the first box of that: see SetOwner.
+// root is the host id of in-box root, which work will belong to.
+func (t *Tree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
+	b := &Box{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
-	if err := b.make(); err != nil {
+	if err := b.make(owner); err != nil {
 		return nil, err
 	}
 	b.work = cgroup.Group{FD: -1}
@@ -238,10 +244,10 @@ func (t *Tree) Make(owner, key string, root uint32, limits *cgroup.Limits) (*Box
 }
 
 // make makes the group of the box, and its owner's if this is the first box of that: then that stays.
-func (b *Box) make() error {
+func (b *Box) make(owner *cgroup.Owner) error {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
-	home, err := b.t.openOwner(b.owner)
+	home, err := b.t.openOwner(owner)
 	if err != nil {
 		return err
 	}
@@ -257,21 +263,6 @@ func (b *Box) make() error {
 		return fmt.Errorf("make %s: %w", b.name, err)
 	}
 	return nil
-}
-
-func (t *Tree) openOwner(name string) (cgroup.Group, error) {
-	g, err := t.root.Make(name)
-	if errors.Is(err, fs.ErrExist) {
-		return t.root.Open(name)
-	}
-	if err == nil {
-		err = t.enable(g)
-	}
-	if err != nil {
-		_ = t.root.Remove(name)
-		return g, fmt.Errorf("make %s: %w", name, err)
-	}
-	return g, nil
 }
 
 // fill makes what is in a box's group. To clone into a group of work, PID 1 has to be able to write the

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
@@ -90,7 +92,9 @@ func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, 
 	if spec.Scope != "" {
 		return t.MakeIn(spec.Scope, root, &spec.Limits)
 	}
-	return t.Make(ownerName(spec.Caller.UID), spec.Key, root, &spec.Limits)
+	owner := spec.Owner
+	owner.Name = cgroup.OwnerName(spec.Caller.UID, owner.Name)
+	return t.Make(&owner, spec.Key, root, &spec.Limits)
 }
 
 // find takes over the groups of a box that an earlier keeper has started.
@@ -102,7 +106,7 @@ func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
 	if r.Scope {
 		return t.FindIn(r.Group, &r.Limits)
 	}
-	b, err := t.Find(ownerName(r.Owner), r.Key, &r.Limits)
+	b, err := t.Find(ownerName(r), r.Key, &r.Limits)
 	if err == nil && b.Path() != r.Group {
 		b.Close()
 		return nil, fmt.Errorf("control group %s: its record says %s", b.Path(), r.Group)
@@ -110,7 +114,40 @@ func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
 	return b, err
 }
 
-func ownerName(uid uint32) string { return strconv.FormatUint(uint64(uid), 10) }
+// ownerName is the name of whose boxes' groups those of a record are with: that of its user, or of another owner that
+// has the same id.
+func ownerName(r *records.Record) string {
+	user := cgroup.OwnerName(r.Owner, "")
+	name := tree.OwnerOf(r.Group)
+	if other, ok := strings.CutPrefix(name, user+"-"); ok && cgroup.ValidOther(other) {
+		return name
+	}
+	return user
+}
+
+// setOwner changes what all boxes of an owner may have together.
+func (g *groups) setOwner(k *Keeper, name string, limits *cgroup.Limits) error {
+	t, err := g.open(k)
+	if err != nil {
+		return err
+	}
+	err = t.SetOwner(&cgroup.Owner{Name: name, Memory: limits.Memory, CPU: limits.CPU})
+	if used, ok := errors.AsType[*tree.InUseError](err); ok {
+		return inUse(used.Limit, used.Asked, used.Used)
+	}
+	return err
+}
+
+// ownerIn is the owner that a key of limits names, "" if it is none's.
+func ownerIn(key string) string {
+	name, ok := strings.CutPrefix(key, cgroup.OwnerPrefix)
+	user, other, _ := strings.Cut(name, "-")
+	uid, err := strconv.ParseUint(user, 10, 32)
+	if !ok || err != nil || !cgroup.ValidOther(other) || cgroup.OwnerName(uint32(uid), other) != name {
+		return ""
+	}
+	return name
+}
 
 func (g *groups) close() {
 	g.mu.Lock()
@@ -127,6 +164,9 @@ func (g *groups) closeLocked() {
 
 // setLimits changes the limits of a living box.
 func (k *Keeper) setLimits(req *isolation.SetLimits) error {
+	if owner := ownerIn(req.Key); owner != "" {
+		return k.groups.setOwner(k, owner, &req.Limits)
+	}
 	k.mu.Lock()
 	b := k.boxes[req.Key]
 	k.mu.Unlock()

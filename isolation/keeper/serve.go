@@ -238,7 +238,7 @@ func refuse(req *isolation.KeeperRequest) error {
 	switch {
 	case req.End != nil && (req.End.Key != "" || req.End.Tree == ""):
 		key = req.End.Key
-	case req.Limits != nil:
+	case req.Limits != nil && ownerIn(req.Limits.Key) == "":
 		key = req.Limits.Key
 	case req.Adopt != nil:
 		key = req.Adopt.Key

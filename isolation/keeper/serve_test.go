@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 func TestKeysThatCannotBeAreRefused(t *testing.T) {
@@ -43,6 +44,30 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 			if err := refuse(ask(key)); (err == nil) != fine {
 				t.Errorf("%s %q: %v", name, key, err)
 			}
+		}
+	}
+	for key, fine := range map[string]bool{
+		"owner-0": true, "owner-4294967295-0123456789abcdef": true, "owner-": false, "owner-01": false, "owner-1-": false, "owner-1-0123": false,
+		"owner-4294967296": false, "owner-1-0123456789abcde/": false, "owner-1/box-a": false, "1": false, "owner-+1": false, "owner-1-0123456789abcdef-": false,
+	} {
+		if err := refuse(about["limits"](key)); (err == nil) != fine {
+			t.Errorf("limits of owner %q: %v", key, err)
+		}
+		if err := refuse(about["end"](key)); err == nil {
+			t.Errorf("end of owner %q", key)
+		}
+	}
+}
+
+// The groups of a box are where its record says, among those of its user: by themselves or by another owner's name.
+func TestARecordNamesTheOwner(t *testing.T) {
+	t.Parallel()
+	for group, want := range map[string]string{
+		"/sys/fs/cgroup/a/owner-7/box-k": "7", "/sys/fs/cgroup/a/owner-7-0123456789abcdef/box-k": "7-0123456789abcdef",
+		"/sys/fs/cgroup/a/owner-77/box-k": "7", "/sys/fs/cgroup/a/owner-8-0123456789abcdef/box-k": "7", "/sys/fs/cgroup/a/owner-7-../box-k": "7", "": "7", "/box-k": "7",
+	} {
+		if got := ownerName(&records.Record{Owner: 7, Group: group}); got != want {
+			t.Errorf("%s: %s, want %s", group, got, want)
 		}
 	}
 }

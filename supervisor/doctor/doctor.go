@@ -43,7 +43,31 @@ func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO, policy.LimitWorkspace} {
 		checks = append(checks, d.checkLimit(name, host))
 	}
+	checks = append(checks, checkTotals(d.Config, host, d.Boxes.Scopes())...)
 	return append(checks, d.checkDisk()), nil
+}
+
+// checkTotals says what keeps that all sessions of an owner have no more than a policy allows together. boxd reserves
+// it everywhere; nothing is refused where the kernel does not keep it too.
+func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.Check {
+	some := false
+	for _, b := range cfg.Policies {
+		some = some || b.Memory > 0 || b.CPUs > 0
+	}
+	if !some {
+		return nil
+	}
+	c := isolation.Check{Name: "totals of policies", Level: isolation.CheckWarn}
+	const reserved = "total_memory and total_cpus are reserved by boxd, and not kept together by the kernel: "
+	switch {
+	case len(host.Controllers) == 0:
+		c.Detail, c.Hint = reserved+"boxes have no control groups", "what each session may have is kept as the lines of its limits say"
+	case scopes:
+		c.Detail, c.Hint = reserved+"each box is in a scope of systemd's", "cgroups.driver = \"direct\" has a group for every owner"
+	default:
+		c.Level, c.Detail = isolation.CheckOK, "kept by the control group of each owner"
+	}
+	return []isolation.Check{c}
 }
 
 // checkBox starts a box as a session of the default profile would have it, and ends it: a host that

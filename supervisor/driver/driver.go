@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
@@ -132,4 +133,15 @@ func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 	d.limits[key] = kept{*limits, work}
 	d.mu.Unlock()
 	return nil
+}
+
+// Scopes reports whether boxes are in scopes of systemd.
+func (d *Driver) Scopes() bool { return d.scopes != nil }
+
+// SetOwner changes what all boxes of an owner's group may have together. Boxes in scopes are in no such group.
+func (d *Driver) SetOwner(ctx context.Context, key string, limits *cgroup.Limits) error {
+	if d.scopes != nil {
+		return syscall.ESRCH
+	}
+	return d.Keeper.SetLimits(ctx, key, limits, isolation.Quota{})
 }

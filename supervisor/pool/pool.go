@@ -89,7 +89,7 @@ func (p *Pool) Set(kinds []Kind) {
 	for _, k := range kinds {
 		made := &kind{Kind: k}
 		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that are not as wanted now
-			made.Spec.Caller.UID, made.ready = old.Spec.Caller.UID, old.ready
+			made.Spec.Caller.UID, made.Spec.Owner, made.ready = old.Spec.Caller.UID, old.Spec.Owner, old.ready
 			delete(p.kinds, k.Profile)
 		}
 		next[k.Profile] = made
@@ -113,7 +113,7 @@ func Same(a, b *isolation.Spec) bool {
 func alike(a, b *isolation.Spec) bool {
 	x, y := *a, *b
 	for _, s := range []*isolation.Spec{&x, &y} {
-		s.Key, s.Hostname, s.Scope, s.Caller = "", "", "", isolation.Caller{}
+		s.Key, s.Hostname, s.Scope, s.Caller, s.Owner = "", "", "", isolation.Caller{}, isolation.Spec{}.Owner
 		s.Limits, s.Work = isolation.Spec{}.Limits, isolation.Quota{}
 		s.Rlimits = slices.Clone(s.Rlimits)
 		slices.SortFunc(s.Rlimits, func(m, n isolation.Rlimit) int { return cmp.Compare(m.Resource, n.Resource) })
@@ -121,8 +121,13 @@ func alike(a, b *isolation.Spec) bool {
 	return reflect.DeepEqual(x, y) && (a.Work.Bytes == 0) == (b.Work.Bytes == 0) && (a.Grouped || a.Limits == b.Limits)
 }
 
+// sameOwner reports whether the groups of two boxes are together.
+func sameOwner(a, b *isolation.Spec) bool {
+	return a.Caller.UID == b.Caller.UID && a.Owner.Name == b.Owner.Name
+}
+
 // Take returns a box that can be made that of spec, nil if there is none. It is the caller's then. A box whose
-// control groups would be among another user's is none; that user's are made from now on.
+// control groups would be among another owner's is none; that owner's are made from now on.
 func (p *Pool) Take(profile string, spec *isolation.Spec) *Member {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,11 +135,12 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *Member {
 	if k == nil || len(spec.Mounts) > 0 || !alike(&k.Spec, spec) {
 		return nil
 	}
-	if spec.Grouped && k.Spec.Caller.UID != spec.Caller.UID {
-		k.Spec.Caller.UID = spec.Caller.UID // Run replaces what there is
+	if spec.Grouped && !sameOwner(&k.Spec, spec) {
+		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces what there is
 		p.wake()
 		return nil
 	}
+	k.Spec.Owner = spec.Owner // or its limits of before would be those of a group that is made anew
 	p.wake()
 	i := slices.IndexFunc(k.ready, func(m *Member) bool { return p.src.Alive(m.Box) }) // Run ends the others
 	if i < 0 {
@@ -302,7 +308,7 @@ func (p *Pool) tidy(ctx context.Context) {
 	there := 0
 	for name, k := range p.kinds {
 		k.ready = slices.DeleteFunc(k.ready, func(m *Member) bool {
-			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && Same(&m.Spec, &k.Spec) && m.Spec.Caller.UID == k.Spec.Caller.UID
+			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && Same(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
 			if !keep {
 				gone = append(gone, m)
 				return true

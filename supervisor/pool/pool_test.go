@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/pool"
@@ -183,23 +184,28 @@ func TestWhatFits(t *testing.T) {
 }
 
 // Control groups of a principal are together, and no box can be moved to others.
-func TestBoxesInGroupsAreOfOneUser(t *testing.T) {
+func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 2}
 	spec := plain()
 	spec.Grouped = true
 	spec.Limits.Memory = 1 << 20
-	mine := func(uid uint32) *isolation.Spec {
-		return asked(func(s *isolation.Spec) { s.Grouped, s.Limits.Memory, s.Caller.UID = true, 2<<20, uid })
+	mine := func(uid uint32, other string) *isolation.Spec {
+		return asked(func(s *isolation.Spec) {
+			s.Grouped, s.Limits.Memory, s.Caller.UID, s.Owner = true, 2<<20, uid, cgroup.Owner{Name: other, Memory: 1 << 30}
+		})
 	}
 	run(t, f, []pool.Kind{{"a", 2, spec}}, func(t *testing.T, p *pool.Pool) {
-		for _, uid := range []uint32{1000, 1001} {
-			if p.Take("a", mine(uid)) != nil {
-				t.Error("another user's")
+		for _, who := range []struct {
+			uid   uint32
+			other string
+		}{{1000, ""}, {1001, ""}, {1001, "0123456789abcdef"}} {
+			if p.Take("a", mine(who.uid, who.other)) != nil {
+				t.Error("another owner's")
 			}
 			pass(time.Second)
-			m := p.Take("a", mine(uid))
-			if m == nil || m.Spec.Caller.UID != uid || m.Spec.Limits.Memory != 1<<20 {
+			m := p.Take("a", mine(who.uid, who.other))
+			if m == nil || m.Spec.Caller.UID != who.uid || m.Spec.Owner != (cgroup.Owner{Name: who.other, Memory: 1 << 30}) || m.Spec.Limits.Memory != 1<<20 {
 				t.Fatalf("%+v", m)
 			}
 			f.set(func() { delete(f.living, m.Box) })

@@ -3,8 +3,12 @@
 package session
 
 import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/totals"
 )
 
 // Spec is what the keeper is asked for.
@@ -18,7 +22,7 @@ func (s *Session) Spec() *isolation.Spec {
 	}
 	spec.Network = s.Settings.KeeperNetwork()
 	if s.Grouped() {
-		spec.Grouped, spec.Limits = true, policy.Groups(&s.Settings)
+		spec.Grouped, spec.Limits, spec.Owner = true, policy.Groups(&s.Settings), s.Total()
 	}
 	spec.Work = policy.Work(&s.Settings, s.enforced)
 	if s.Settings.Workspace != "" {
@@ -37,6 +41,27 @@ func (s *Session) Spec() *isolation.Spec {
 		spec.Image, spec.Writable = s.Settings.Root.Tree, !s.Settings.ReadOnlyRoot
 	}
 	return spec
+}
+
+// Total is what all sessions of the owner may have together, as the configuration has it now.
+func (s *Session) Total() cgroup.Owner {
+	if s.host == nil { // it stands for any
+		return cgroup.Owner{}
+	}
+	held := s.host.Config().BoundsOf(s.Owner)
+	return totals.Of(s.Owner, &held.Bounds)
+}
+
+// Totals are those of the owners of sessions, the one of the latest session where its owner has several.
+func Totals(all []*Session) []totals.Total {
+	slices.SortFunc(all, func(a, b *Session) int { return a.Created.Compare(b.Created) })
+	var list []totals.Total
+	for _, s := range all {
+		if state, _, _ := s.State(); state == StateReady && s.Grouped() {
+			list = append(list, totals.Total{UID: s.Owner.UID, Owner: s.Total()})
+		}
+	}
+	return list
 }
 
 // scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// total_memory and total_cpus are kept by the group that all boxes of an owner are in, whatever their own limits say:
+// over a reload, which kills nobody, a boxd and a keeper that are killed, and until the last box is gone.
+func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
+	const table = "[policy.all]\nprincipals = [\"uid:0\"]\n"
+	d := start(t, boxtest.Kept, table+"total_memory = \"1GiB\"\ntotal_cpus = 2.5\n")
+	d.Warm()
+	before := d.Look()
+	first := create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Tmp: new(512 * quantity.MiB), CPUs: new(1.0)})
+	second := create(t, d, api.SessionRequest{ID: "s2", Memory: new(256 * quantity.MiB), CPUs: new(1.0)})
+	owner := api.Session{Group: filepath.Dir(first.Group)}
+	if filepath.Base(owner.Group) != "owner-0" || filepath.Dir(second.Group) != owner.Group {
+		t.Fatalf("groups %s and %s", first.Group, second.Group)
+	}
+	const room = 128 << 20 // of PID 1 and what it keeps
+	expect := func(what, memory, cpu string) {
+		t.Helper()
+		boxtest.Eventually(t, what, func() bool {
+			return file(t, owner, "memory.max") == memory && file(t, owner, "cpu.max") == cpu
+		})
+	}
+	expect("the total is written", "1207959552", "250000 100000")
+	config, err := os.ReadFile(d.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(old, other string) {
+		t.Helper()
+		if !bytes.Contains(config, []byte(old)) {
+			t.Fatalf("no %q in the configuration", old)
+		}
+		config = bytes.Replace(config, []byte(old), []byte(other), 1)
+		if err := os.WriteFile(d.Config, config, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload := func() {
+		t.Helper()
+		if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arm(t, d, "s2")
+	// 200 MiB of the memory of one session stay in use; the other has then what is left of the total.
+	succeeds(t, d, "s1", sh("head -c 200M /dev/zero > /tmp/x"))
+	edit("total_memory = \"1GiB\"", "total_memory = \"64MiB\"")
+	edit("total_cpus = 2.5", "total_cpus = 0.5")
+	reload()
+	boxtest.Eventually(t, "a total below what is used keeps it where it is", func() bool {
+		most := number(t, owner, "memory.max")
+		return file(t, owner, "cpu.max") == "50000 100000" && most > 200<<20 && most < 200<<20+room
+	})
+	if got := succeeds(t, d, "s1", sh("wc -c < /tmp/x")); got != "209715200\n" {
+		t.Errorf("after the reload: %q", got)
+	}
+	succeeds(t, d, "s1", sh("rm /tmp/x"))
+	expect("it is lower once less is used", "201326592", "50000 100000")
+	if r := in(t, d, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Peak > 64*quantity.MiB+room+dying {
+		t.Errorf("more than the total, and less than the session may have: %s", show(r))
+	}
+	succeeds(t, d, "s1", sh("true")) // PID 1 of both live
+	succeeds(t, d, "s2", sh("true"))
+
+	// Another boxd and another keeper find it as it is, and write what has changed meanwhile.
+	d.Kill()
+	if err := unix.Kill(d.Keeper(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	edit("total_memory = \"64MiB\"\n", "")
+	d.Restart()
+	expect("a total that is no more is lifted", "max", "50000 100000")
+	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Group != first.Group {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, id := range []string{"s1", "s2"} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boxtest.Eventually(t, "the group of the owner goes with the last box", func() bool {
+		_, err := os.Stat(owner.Group)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	d.NothingLeft(before)
+}

@@ -245,21 +245,28 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 		b := h.box(h.mounts())
 		space := strings.TrimSpace(b.run("readlink", "/proc/self/ns/pid"))
 		b.sh("mkdir /workspace/bin; cp /bin/sh /workspace/bin/own; ln -s /bin/sh /workspace/bin/sh")
-		swap := b.hold(probe, "swap", "/workspace/bin/sh", "/bin/sh", "/workspace/bin/own", "/nowhere", "/proc/self/exe", "/proc/1/root/bin/sh", "/mnt/file", "/workspace/bin")
+		swap := []string{probe, "swap", "/workspace/bin/sh", "/bin/sh", "/workspace/bin/own", "/nowhere", "/proc/self/exe", "/proc/1/root/bin/sh", "/mnt/file", "/workspace/bin"}
 		ran, failed := 0, 0
-		for n := 0; n < 500 || (ran == 0 || failed == 0) && n < 20_000; n++ { // the swapper may get little time
-			r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/bin/sh", "-c", "readlink /proc/self/ns/pid; id -u"}})
-			switch {
-			case r.Status == "start_failed":
-				failed++
-			case r.Stdout == space+"\n1000\n":
-				ran++
-			case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's program, which ends at once
-				t.Errorf("%s: %q %q", outcome(&r), r.Stdout, r.Stderr)
+		for n := 0; n < 500 || (ran == 0 || failed == 0) && n < 20_000; { // the swapper may get little time
+			swapper := b.hold(swap...) // again and again, since it lives for two minutes at most
+			for range 100 {
+				n++
+				r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/bin/sh", "-c", "readlink /proc/self/ns/pid; id -u"}})
+				switch {
+				case r.Status == "start_failed":
+					failed++
+				case r.Stdout == space+"\n1000\n":
+					ran++
+				case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's program, which ends at once
+					t.Errorf("%s: %q %q", outcome(&r), r.Stdout, r.Stderr)
+				}
+			}
+			if got, _ := swapper.release(); len(fields(got)["rounds"]) < 2 {
+				t.Errorf("the swap was none: %v", got)
 			}
 		}
-		if got, _ := swap.release(); len(fields(got)["rounds"]) < 3 || ran == 0 || failed == 0 {
-			t.Errorf("the swap was none: %v, %d ran and %d did not", got, ran, failed)
+		if ran == 0 || failed == 0 {
+			t.Errorf("the swap was none: %d ran and %d did not", ran, failed)
 		}
 	})
 }

@@ -35,6 +35,7 @@ func mayImport() map[string]string {
 		"internal/tarball":  "",
 		"internal/trace":    "",
 		"internal/chain":    "",
+		"internal/pip":      "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
 		"cgroup":                  "",
 		"cgroup/tree":             "cgroup",
@@ -140,6 +141,7 @@ func mayImport() map[string]string {
 		"supervisor/drives":        "isolation/trees supervisor/policy/drive isolation isolation/skillpath supervisor/policy supervisor/skills/unpack internal/durable internal/fault internal/quantity internal/tarball",
 		"supervisor/changes":       "supervisor/files supervisor/policy supervisor/process supervisor/session isolation isolation/files",
 		"supervisor/outputs":       "supervisor/files supervisor/policy supervisor/session isolation isolation/files internal/fault",
+		"supervisor/environments":  "supervisor/policy supervisor/result supervisor/session isolation internal/fault internal/pip internal/quantity",
 		"supervisor/files":         "supervisor/policy/filelimits supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
 		// ways in
 		"relay/api":                 "internal/quantity",
@@ -163,7 +165,7 @@ func mayImport() map[string]string {
 		"relay/download":            "internal/fault supervisor/skills/address",
 		"relay/images":              "relay/api relay/route supervisor/images",
 		"relay/client/images":       "relay/api relay/client",
-		"relay/skills":              "access internal/fault isolation/files relay/api relay/download relay/route relay/wire supervisor/files supervisor/skills supervisor/skills/address",
+		"relay/skills":              "supervisor/environments access internal/fault isolation/files relay/api relay/download relay/route relay/wire supervisor/files supervisor/skills supervisor/skills/address",
 		"relay/client/skills":       "relay/api relay/client",
 		// the tools of MCP, which boxctl serves on standard input and output
 		"relay/mcp/brief": "relay/api",
@@ -221,7 +223,7 @@ func mayImport() map[string]string {
 		// the MCP server
 		"cmd/boxctl/mcp/wire":    "",
 		"cmd/boxctl/mcp/servers": "internal/fault",
-		"cmd/boxctl/mcp/project": "cmd/boxctl/mcp/servers relay/api",
+		"cmd/boxctl/mcp/project": "internal/pip cmd/boxctl/mcp/servers relay/api",
 		"cmd/boxctl/mcp/host":    "cmd/boxctl/mcp/project internal/quantity internal/tarball relay/api relay/client relay/mcp/boxes",
 		"cmd/boxctl/mcp/past":    "internal/durable",
 		"cmd/boxctl/mcp":         "cmd/boxctl/ctl cmd/boxctl/mcp/past cmd/boxctl/mcp/project cmd/boxctl/mcp/host cmd/boxctl/mcp/servers cmd/boxctl/mcp/wire relay/api relay/client relay/client/show relay/mcp/boxes relay/mcp/kept relay/mcp/serve",

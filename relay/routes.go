@@ -122,6 +122,7 @@ func sessionRoutes() []route.Route {
 		line("DELETE /v1/sessions/{id}/mounts", access.User, "owner target force", mounts.Remove),
 		line("PUT /v1/sessions/{id}/skills/{skill}", access.User, "owner", skills.Activate),
 		line("DELETE /v1/sessions/{id}/skills/{skill}", access.User, "owner force", skills.Deactivate),
+		line("POST /v1/sessions/{id}/skills/{skill}/environment", access.User, "owner", skills.Environment),
 		line("PUT /v1/sessions/{id}/drives/{drive}", access.User, "owner version", drives.Switch),
 		line("DELETE /v1/sessions/{id}/drives/{drive}", access.User, "owner force", drives.Detach),
 		line("POST /v1/sessions/{id}/fs/read", access.User, "owner", files.Read),

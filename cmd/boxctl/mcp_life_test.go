@@ -429,6 +429,10 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	a.says("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})
 	a.says("hello", "box_exec", in{"command": "cat /skills/greeting/words.txt"})
 	a.fails("none", "skill_activate", in{"name": "none"})
+	if _, err := store.WriteFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "requirements.txt", Content: "#"}); err != nil {
+		t.Fatal(err)
+	}
+	a.says("/workspace/.skill-envs/greeting/", "skill_activate", in{"name": "greeting", "environment": true})
 	if err := store.Delete(t.Context(), "greeting"); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,11 @@
 
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
 
 // Skill is a package of instructions for agents (agentskills.io).
 type Skill struct {
@@ -138,4 +142,17 @@ type SessionSkill struct {
 	Since      time.Time `json:"since"`
 	Attributes []string  `json:"attributes,omitempty"` // of the mount, read back from the kernel: "ro", "nosuid", "nodev", "nosymfollow"
 	Missing    bool      `json:"missing,omitempty"`
+}
+
+// SkillEnvironmentRequest asks for a virtual environment of Python for a skill of a session.
+type SkillEnvironmentRequest struct {
+	Env     map[string]string  `json:"env,omitempty" max:"256"` // of pip, beside that of the session: PIP_INDEX_URL, PIP_FIND_LINKS and the like
+	Timeout *quantity.Duration `json:"timeout,omitempty"`       // nil: as long as an execution of the session's profile may run
+}
+
+// SkillEnvironment is one that is there.
+type SkillEnvironment struct {
+	Path   string `json:"path"`   // in the box; its programs are in bin
+	Python string `json:"python"` // the version
+	Made   bool   `json:"made"`   // by this request; else it was there
 }

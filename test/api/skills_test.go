@@ -116,6 +116,14 @@ func (c *contract) activation() {
 	c.gets(200, ask{route: add, s: "s", p: "make-report"})
 	c.refused(404, "skill", ask{route: add, s: "s", p: "none"})
 	c.refused(404, "", ask{route: add, s: "none", p: "make-report"})
+	const environment = "POST /v1/sessions/{id}/skills/{skill}/environment"
+	c.refused(404, "skill", ask{route: environment, s: "s", p: "none", body: `{}`})
+	c.refused(400, "timeout", ask{route: environment, s: "s", p: "make-report", body: `{"timeout":"0s"}`})
+	c.refused(409, "skill", ask{route: environment, s: "s", p: "make-report", body: `{}`})
+	c.gets(200, ask{route: "PUT /v1/skills/{skill}/file", p: "make-report", body: `{"path":"requirements.txt","content":"# none"}`})
+	c.gets(200, ask{route: add, s: "s", p: "make-report"})
+	c.gets(201, ask{route: environment, s: "s", p: "make-report", body: `{"env":{"PIP_NO_INDEX":"1"},"timeout":"1m"}`})
+	c.gets(200, ask{route: environment, s: "s", p: "make-report", body: `{}`})
 	c.gets(201, ask{route: "PUT /v1/sessions/{id}/processes/{p}", s: "s", p: "sits", body: `{"argv":["sleep","1000"],"cwd":"/skills/make-report"}`})
 	if p := c.refused(409, "", ask{route: remove, s: "s", p: "make-report"}); len(p.Users) != 1 || p.Users[0].Path != "/skills/make-report" {
 		c.t.Errorf("in use by %+v", p.Users)

@@ -170,6 +170,16 @@ func (c Client) Deactivate(ctx context.Context, session, name string, force bool
 	return err
 }
 
+// Environment makes the virtual environment of a skill that a session has, unless it is there: programs of the session
+// find it at its path. nil asks for nothing more.
+func (c Client) Environment(ctx context.Context, session, name string, req *api.SkillEnvironmentRequest) (e api.SkillEnvironment, err error) {
+	if req == nil {
+		req = &api.SkillEnvironmentRequest{}
+	}
+	_, err = c.About(ctx, http.MethodPost, session, active(name)+"/environment", req, &e)
+	return e, err
+}
+
 func active(name string) string {
 	return "/skills/" + strings.ReplaceAll(url.PathEscape(name), ".", "%2E")
 }

@@ -27,7 +27,8 @@ const manifest = "SKILL.md"
 
 type activateArgs struct {
 	In
-	Name string `json:"name" jsonschema:"name of the skill"`
+	Name        string `json:"name" jsonschema:"name of the skill"`
+	Environment bool   `json:"environment,omitempty" jsonschema:"also install what its requirements.txt or pyproject.toml lists, in a virtual environment of Python"`
 }
 
 // addActivate adds the tool by which a box gets a skill.
@@ -49,7 +50,15 @@ func (t *Tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 	if err != nil {
 		return nil, err
 	}
-	return text("The skill is at %s. Paths in its instructions are relative to that.\n\n%s", there.Target, s.Instructions), nil
+	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to that.", there.Target)
+	if in.Environment {
+		e, err := c.Environment(ctx, id, in.Name, nil)
+		if err != nil {
+			return nil, fmt.Errorf("the skill is at %s, without its environment: %w", there.Target, err)
+		}
+		where += fmt.Sprintf(" Run its Python scripts with %s/bin/python: that has what they need.", e.Path)
+	}
+	return text("%s\n\n%s", where, s.Instructions), nil
 }
 
 // addSkillResources makes the files of skills resources. Which there are is looked up whenever a client lists them.

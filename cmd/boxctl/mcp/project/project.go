@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/servers"
+	"github.com/boxd-dev/boxd/internal/pip"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -217,24 +218,22 @@ func (m *maker) collect(p *Plan) {
 		has[name] = true
 		p.Names = append(p.Names, name)
 	}
-	pip := []string{"python3", "-m", "pip", "install", "--user", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"}
 	npm := []string{"npm", "install", "--omit=dev", "--no-audit", "--no-fund"}
 	if has["package-lock.json"] {
 		npm[1] = "ci"
 	}
-	add := func(from string, argv ...string) {
-		if has[from] {
-			p.Installs = append(p.Installs, Install{from, argv})
+	self := false
+	for _, i := range pip.Installs() {
+		is := slices.Contains(i.Args, ".")
+		if has[i.File] && !(is && self) {
+			argv := slices.Concat([]string{"python3", "-m", "pip", "install", "--user"}, pip.Options(), i.Args)
+			p.Installs = append(p.Installs, Install{i.File, argv})
+			self = self || is
 		}
 	}
-	add("requirements.txt", append(slices.Clone(pip), "-r", "requirements.txt")...)
-	switch {
-	case has["pyproject.toml"]:
-		add("pyproject.toml", append(slices.Clone(pip), ".")...)
-	default:
-		add("setup.py", append(slices.Clone(pip), ".")...)
+	if has["package.json"] {
+		p.Installs = append(p.Installs, Install{"package.json", npm})
 	}
-	add("package.json", npm...)
 }
 
 // rewrite gives the server the paths of the box.

@@ -42,6 +42,7 @@ type Request struct {
 	Snapshot *Snapshot `json:",omitempty"`
 	Changes  *Changes  `json:",omitempty"` // the snapshot follows
 	Diff     *Diff     `json:",omitempty"`
+	Sweep    *Sweep    `json:",omitempty"`
 }
 
 // Answer is what has come of a request: the pointer of its kind, or Failure.
@@ -53,7 +54,7 @@ type Answer struct {
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
 	Archive *Archived    `json:",omitempty"` // of Pack, whose archive came before as data, and Unpack
-	Done    bool         `json:",omitempty"` // of Move and Remove
+	Done    bool         `json:",omitempty"` // of Move, Remove and Sweep
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
 	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
@@ -274,6 +275,11 @@ type Unpack struct {
 	CaseTwins    bool // names that differ in case alone are refused
 	OutwardLinks bool // symbolic links that lead out of the directory are not
 	Overwrite    bool // replace files that are there
+}
+
+// Sweep removes what an archive for a directory has left that was killed while it was unpacked, and nothing else.
+type Sweep struct {
+	Path []byte // that of the Unpack
 }
 
 // Archived describes an archive.

@@ -84,6 +84,15 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 
 // Unpack makes a directory's content of the archive that r has: all of it or nothing.
 func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	a, err := unpack(ctx, s, req, r)
+	if _, answered := errors.AsType[*Failure](err); err != nil && !answered {
+		// It was cut off, and has left what it had made. That goes now, or with the next archive that comes there.
+		_, _, _ = Do(context.WithoutCancel(ctx), s, &files.Request{Sweep: &files.Sweep{Path: req.Path}}, nil)
+	}
+	return a, err
+}
+
+func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	req.Bounds = bounds(&s.Config().Files)
 	head, err := (&files.Request{Unpack: req}).Encode()
 	if err != nil {

@@ -22,7 +22,8 @@ func wheel(t *testing.T, name string) string {
 	var archive bytes.Buffer
 	z := zip.NewWriter(&archive)
 	for _, f := range [][2]string{
-		{name + ".py", "print('hello')\n"}, {info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
+		{name + ".py", "print('hello')\n"},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
 		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
 		{info + "RECORD", name + ".py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n"},
 	} {

@@ -68,6 +68,9 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 		a.Changes, err = search.Changes(req.Changes, body)
 	case req.Diff != nil:
 		a.Changes, err = search.Diff(req.Diff)
+	case req.Sweep != nil:
+		err = verbs.Sweep(req.Sweep)
+		a.Done = err == nil
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}
@@ -105,6 +108,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Changes.Path)
 	case req.Diff != nil:
 		return string(req.Diff.Changed)
+	case req.Sweep != nil:
+		return string(req.Sweep.Path)
 	}
 	return ""
 }

@@ -7,10 +7,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -477,6 +480,60 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	mustFail(t, files.BadArchive, unpack("part", false), archive[:700]...)
 	if got := names(t, dir); !slices.Equal(got, []string{"fresh", "from", "to", "way"}) {
 		t.Errorf("there is %q", got)
+	}
+}
+
+// What an archive has left that was killed goes with the next one, and is told from what a user has named so or copied, and
+// from what somebody still works on.
+func TestWhatWasCutOffIsSwept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	unpack := &files.Request{Unpack: &files.Unpack{Path: []byte(dir), Bounds: files.Bounds{Bytes: 1000, Entries: 10, File: 100}}}
+	head, err := unpack.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() []string { return names(t, dir) }
+	// One that works: its standard input has no end yet.
+	in, feed := io.Pipe()
+	var working sync.WaitGroup
+	working.Go(func() { serve.Main(in, io.Discard) })
+	if _, err := feed.Write(head); err != nil {
+		t.Fatal(err)
+	}
+	for len(left()) == 0 {
+		runtime.Gosched()
+	}
+	stage := left()[0]
+	for _, err := os.Stat(dir + "/" + stage + "/content"); err != nil; _, err = os.Stat(dir + "/" + stage + "/content") {
+		runtime.Gosched()
+	}
+	mark := content(t, dir+"/"+stage+"/unfinished")
+	must(t, &files.Request{Sweep: &files.Sweep{Path: []byte(dir)}})
+	if !slices.Equal(left(), []string{stage}) {
+		t.Errorf("swept away while it works: %q", left())
+	}
+	feed.Close()
+	working.Wait()
+	if len(left()) != 0 {
+		t.Errorf("left: %q", left())
+	}
+	// Those that nobody works on: one of ours, by another's name, a copy, without a mark.
+	ours, copied, named := dir+"/.boxd-AAAAAAAAAAAAAAAAAAAAAAAAAA", dir+"/.boxd-BBBBBBBBBBBBBBBBBBBBBBBBBB", dir+"/.boxd-CCCCCCCCCCCCCCCCCCCCCCCCCC"
+	for _, at := range []string{ours, copied, named} {
+		put(t, at+"/content/file", "mine")
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(ours, &st); err != nil {
+		t.Fatal(err)
+	}
+	inode := regexp.MustCompile(`inode [0-9]+`)
+	own := inode.ReplaceAllString(strings.Replace(mark, stage, filepath.Base(ours), 1), fmt.Sprintf("inode %d", st.Ino))
+	put(t, ours+"/unfinished", own)
+	put(t, copied+"/unfinished", strings.Replace(own, filepath.Base(ours), filepath.Base(copied), 1))
+	must(t, &files.Request{Sweep: &files.Sweep{Path: []byte(dir + "/gone")}})
+	if want := []string{filepath.Base(copied), filepath.Base(named)}; !slices.Equal(left(), want) {
+		t.Errorf("there is %q, want %q", left(), want)
 	}
 }
 

@@ -3,7 +3,6 @@
 package verbs
 
 import (
-	"crypto/rand"
 	"errors"
 	"io"
 	"os"
@@ -145,24 +144,26 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 		return nil, err
 	}
 	defer root.Close()
-	name := ".boxd-" + rand.Text()
-	if err := root.Mkdir(name, 0o755); err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.RemoveAll(name) }() // what has been moved is not in it any more
-	stage, err := root.OpenRoot(name)
+	stage, err := newStage(root)
 	if err != nil {
 		return nil, err
 	}
-	defer stage.Close()
-	stats, err := tarball.Unpack(r, stage, tarball.Rules{Bounds: tarball.Bounds(req.Bounds), CaseTwins: req.CaseTwins, OutwardLinks: req.OutwardLinks})
+	defer stage.end() // what has been moved is not in it any more
+	stats, err := tarball.Unpack(r, stage.content, tarball.Rules{Bounds: tarball.Bounds(req.Bounds), CaseTwins: req.CaseTwins, OutwardLinks: req.OutwardLinks})
 	if err != nil {
 		return nil, asFailure(err)
 	}
-	if missing {
-		err = unix.Renameat2(unix.AT_FDCWD, within+"/"+name, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-	} else {
-		err = merge(stage, within+"/"+name, within, req.Overwrite)
+	content := within + "/" + stage.name + "/" + contentDir
+	switch {
+	case missing:
+		err = unix.Renameat2(unix.AT_FDCWD, content, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	case req.Overwrite: // what is replaced goes there, and would be all there is of it if this were cut off
+		if err = stage.keep(); err != nil {
+			break
+		}
+		fallthrough
+	default:
+		err = merge(stage.content, content, within, req.Overwrite)
 	}
 	a := files.Archived(stats)
 	return &a, err

@@ -225,7 +225,7 @@ func (m *maker) collect(p *Plan) {
 	self := false
 	for _, i := range pip.Installs() {
 		is := slices.Contains(i.Args, ".")
-		if has[i.File] && !(is && self) {
+		if has[i.File] && (!is || !self) {
 			argv := slices.Concat([]string{"python3", "-m", "pip", "install", "--user"}, pip.Options(), i.Args)
 			p.Installs = append(p.Installs, Install{i.File, argv})
 			self = self || is

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/isolation/network/strangers"
 )
 
 // uplink is how the host reaches others.
@@ -188,8 +188,11 @@ func (h *Host) Check() isolation.Check {
 	} else {
 		detail += ", and no IPv6: the host forwards none, has no way out for it, or network.ipv6 is empty"
 	}
-	if t := strangers(); t != "" {
-		c.Detail, c.Hint = detail+"; "+t+" drops what is forwarded unless it is told otherwise", "let packets through there whose link begins with "+h.tag+", in both directions"
+	if walls := h.walls(up.six); len(walls) > 0 {
+		c.Detail, c.Hint = detail, strangers.Hints(walls, h.tag)
+		for _, w := range walls {
+			c.Detail += "; " + w.String()
+		}
 		return c
 	}
 	c.Level, c.Detail = isolation.CheckOK, detail
@@ -211,21 +214,15 @@ func Hint(err error) string {
 	return ""
 }
 
-// strangers names the table of somebody else's that drops forwarded packets unless it is told otherwise, "" if
-// there is none. What it lets through cannot be seen from here.
-func strangers() string {
-	c, err := nftables.New()
+// walls are chains of others that refuse what boxes send.
+func (h *Host) walls(six bool) []strangers.Wall {
+	c, err := connect()
 	if err != nil {
-		return ""
+		return nil
 	}
-	chains, err := c.ListChains()
+	walls, err := strangers.Find(c, h.tag, six)
 	if err != nil {
-		return ""
+		h.log.Printf("chains of others: %v", err)
 	}
-	for _, ch := range chains {
-		if ch.Hooknum != nil && ch.Policy != nil && *ch.Hooknum == *nftables.ChainHookForward && *ch.Policy == nftables.ChainPolicyDrop {
-			return "the chain " + ch.Name + " of the table " + ch.Table.Name
-		}
-	}
-	return ""
+	return walls
 }

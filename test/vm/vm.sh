@@ -38,8 +38,8 @@ arm64) qemu=(qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on) console=ttyAM
 esac
 
 # What the machine is made of. quota and e2fsprogs are for project quotas, gcc for the programs that
-# tests compile in boxes, rpm for the other package.
-packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,linux-image-cloud-$arch
+# tests compile in boxes, rpm for the other package. The firewalls are for those that start them: nothing else does.
+packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,firewalld,ufw,iptables,nftables,linux-image-cloud-$arch
 
 for tool in qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
 	[[ $tool != qemu-* || $tool == "$qemu":* ]] || continue
@@ -55,7 +55,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 # The bare system is built once for its name, its packages and this recipe.
 mkdir -p "$cache"
-base=$cache/$name-$(printf '%s\n' "$flavour" "$packages" v1 | sha256sum | cut -c1-16).tar
+base=$cache/$name-$(printf '%s\n' "$flavour" "$packages" v2 | sha256sum | cut -c1-16).tar
 if [ ! -s "$base" ]; then
 	echo "vm: building $name"
 	# Under another name until it is whole: an interrupted build is no base.
@@ -92,6 +92,7 @@ TasksMax=infinity
 UNIT
 mkdir -p "$dir/root/etc/systemd/system/default.target.wants"
 ln -s ../suite.service "$dir/root/etc/systemd/system/default.target.wants/suite.service"
+for firewall in firewalld ufw; do ln -sf /dev/null "$dir/root/etc/systemd/system/$firewall.service"; done # a test unmasks them
 rm -f "$dir/root/etc/resolv.conf"
 kernel=("$dir"/root/boot/vmlinuz-*) initrd=("$dir"/root/boot/initrd.img-*)
 mv "${kernel[0]}" "$dir/vmlinuz" && mv "${initrd[0]}" "$dir/initrd"

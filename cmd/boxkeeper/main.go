@@ -12,12 +12,15 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/keeper"
+	"github.com/boxd-dev/boxd/isolation/network"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
@@ -38,6 +41,8 @@ func run(args []string) error {
 			return zygote.Host(args[1:])
 		case zygote.ImageCommand:
 			return zygote.Image()
+		case sweepCommand:
+			return sweep(args[1:])
 		case tree.AnchorCommand:
 			return tree.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
@@ -57,6 +62,19 @@ func run(args []string) error {
 		return err
 	}
 	return k.Serve(ctx)
+}
+
+// sweepCommand is run by the package when it is removed.
+const sweepCommand = "sweep"
+
+// sweep removes what a keeper has left in the host's network for boxes that have outlived it: its table, and links. Who
+// runs it has ended the boxes.
+func sweep(args []string) error {
+	if len(args) != 1 || !filepath.IsAbs(args[0]) {
+		return errors.New("sweep takes the run directory of the keeper")
+	}
+	network.New(rule.Config{Run: args[0]}, log.New(os.Stderr, "boxkeeper: ", 0)).Adopt(nil)
+	return nil
 }
 
 // parse reads the keeper's configuration from its flags: they come from root, and a configuration

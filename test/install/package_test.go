@@ -184,8 +184,15 @@ func TestRemovalAndPurge(t *testing.T) {
 	installed(t, this)
 	a := live(t)
 	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo precious >file")
+	boxctl(t, "create", "--network", "egress", "out")
+	if got := run(t, "nft", "list", "tables"); !strings.Contains(got, "boxd-") {
+		t.Errorf("tables while a box has a network: %s", got)
+	}
 	apt(t, "remove", "boxd")
 	boxtest.Eventually(t, "the box has ended", func() bool { return !a.breathes() })
+	if got := run(t, "nft", "list", "tables") + run(t, "ip", "-o", "link"); strings.Contains(got, "boxd-") || strings.Contains(got, ": bx") {
+		t.Errorf("the removal leaves in the host's network\n%s", got)
+	}
 	for _, unit := range []string{socket, service, keeper, anchor} {
 		if got := state(t, unit); got != "inactive" {
 			t.Errorf("after the removal %s is %s", unit, got)

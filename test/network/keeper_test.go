@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -29,6 +30,37 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
+
+// A package that is removed ends the boxes after their keeper, whose table would stay.
+func TestASweepRemovesWhatIsNobodys(t *testing.T) {
+	w := newWorld(t)
+	box := exec.CommandContext(t.Context(), "sleep", "1000")
+	box.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	must(t, box.Start())
+	defer func() {
+		_ = box.Process.Kill()
+		_ = box.Wait()
+	}()
+	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
+	_, err := h.Attach("key", box.Process.Pid, func() bool { return true }, []string{rule.Egress})
+	must(t, err)
+	h.Close()
+	sweep := func(run string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxkeeper"), "sweep", run).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	sweep("/another")
+	if tables, links := tables(t), w.links(); len(tables) != 1 || len(links) != 1 {
+		t.Fatalf("of a keeper that has ended, and another's sweep, there are %q, %q", tables, links)
+	}
+	sweep("/test")
+	sweep("/test")
+	if tables, links := tables(t), w.links(); len(tables)+len(links) > 0 {
+		t.Errorf("left: %q, %q", tables, links)
+	}
+}
 
 // Rules and pins change under traffic: what they do not let through any more is cut.
 func TestAChangeOfRulesCutsConnections(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/names"
+	"github.com/boxd-dev/boxd/isolation/shared"
 )
 
 // setRlimits sets the limits every program inherits, or what the host allows if that is less.
@@ -31,19 +32,10 @@ func (b *box) setHostname() (string, error) {
 	return b.setup.Hostname, unix.Sethostname([]byte(b.setup.Hostname))
 }
 
-// raiseLoopback sets lo up. What else there may be is the keeper's to make.
-func (b *box) raiseLoopback() (string, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "socket", err
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq("lo")
-	if err != nil {
-		return "lo", err
-	}
-	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return "lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+// raiseLoopback sets lo up, unless the box is in the network of the host. What else there may be is the keeper's to make.
+func (b *box) raiseLoopback() (item string, err error) {
+	b.shared, item, err = shared.Loopback()
+	return item, err
 }
 
 // writeFiles writes the files of /etc that differ from box to box. The image has links to them.

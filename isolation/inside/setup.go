@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/overlay"
+	"github.com/boxd-dev/boxd/isolation/shared"
 )
 
 // box is a box in the making. PID 1 starts in fresh pid, mount, net, ipc, uts and user namespaces,
@@ -23,6 +24,7 @@ type box struct {
 	group    int   // control group for the programs' groups, -1 if there is none
 	root     int   // "/", for openat2
 	writable bool  // programs can write to it
+	shared   bool  // its network is the host's
 	proc     int   // the box's own procfs
 	work     int   // the scratch tmpfs, source of every writable directory
 
@@ -59,6 +61,7 @@ func (b *box) own() []step {
 		{isolation.StepFiles, b.writeFiles},
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},
+		{isolation.StepPrivileges, b.keepApart},
 		// Last, since the filter forbids most of the above.
 		{isolation.StepSeccomp, b.installFilter},
 	}
@@ -140,6 +143,9 @@ func (b *box) dropPrivileges() (string, error) {
 	}
 	return "", nil
 }
+
+// keepApart keeps programs from the abstract sockets of the host, which are of its network.
+func (b *box) keepApart() (string, error) { return shared.Scope(b.shared) }
 
 // installFilter puts the programs' filter on every thread. TSYNC also gives no_new_privs to all of
 // them (seccomp(2)).

@@ -64,12 +64,12 @@ type nursery struct {
 const quiet = 5 * time.Millisecond
 
 // enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
-// follow. All of them are of the image "host".
-func (n *nursery) enter(image string, from *ids.Ranges) *embryo {
+// follow. All of them are of the image "host", with a network of their own: others are made afresh.
+func (n *nursery) enter(fresh bool, from *ids.Ranges) *embryo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
-	if image != "" {
+	if fresh {
 		return nil
 	}
 	return n.takeLocked(from)
@@ -182,7 +182,7 @@ func (k *Keeper) conceive() (*embryo, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestEmbryo("", own, zygote.NoGroup)
+	c, err := k.requestEmbryo("", own, zygote.NoGroup, false)
 	if err != nil {
 		return nil, err
 	}
@@ -195,24 +195,25 @@ type conceiving struct {
 	e     *embryo
 	image string
 	group int
+	share bool
 	clone *zygote.Cloning
 }
 
 // requestEmbryo asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
-// descriptor or in none of its own. The caller must call await, and may do other things before.
-func (k *Keeper) requestEmbryo(image string, own ids.Range, group int) (*conceiving, error) {
+// descriptor or in none of its own, and in a network of its own unless it is to share the host's. The caller must call await, and may do other things before.
+func (k *Keeper) requestEmbryo(image string, own ids.Range, group int, share bool) (*conceiving, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.Release(own)
 		return nil, err
 	}
-	clone, err := k.zygotes.Of(image).Request(own, ends[1], group)
+	clone, err := k.zygotes.Of(image).Request(own, ends[1], group, share)
 	if err != nil {
 		unix.Close(ends[0])
 		k.ids.Release(own)
 		return nil, err
 	}
-	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, image: image, group: group, clone: clone}, nil
+	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, image: image, group: group, share: share, clone: clone}, nil
 }
 
 func (c *conceiving) await() (*embryo, error) {
@@ -222,7 +223,7 @@ func (c *conceiving) await() (*embryo, error) {
 	}
 	if errors.Is(err, zygote.ErrGone) && !c.clone.Fresh {
 		// It has died since it was last used. A PID 1 that it may have cloned before ends with its socket.
-		again, err := c.k.requestEmbryo(c.image, c.e.ids, c.group)
+		again, err := c.k.requestEmbryo(c.image, c.e.ids, c.group, c.share)
 		if err != nil {
 			return nil, err
 		}

@@ -43,6 +43,7 @@ type launching struct {
 func (l *launching) steps() []launchStep {
 	return []launchStep{
 		{isolation.StepValidate, l.claim},
+		{isolation.StepNetwork, l.permitNetwork},
 		{isolation.StepMountSource, l.openSources},
 		{isolation.StepIDRange, l.takeEmbryo},
 		{isolation.StepGroup, l.makeGroups},
@@ -131,14 +132,15 @@ func (l *launching) openSources() (string, error) {
 
 // takeEmbryo takes a PID 1 that waits for its setup, or ids for a new one.
 func (l *launching) takeEmbryo() (string, error) {
-	l.embryo = l.k.ahead.enter(l.spec.Image, l.k.ids)
+	fresh := l.spec.Image != "" || l.shared()
+	l.embryo = l.k.ahead.enter(fresh, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.embryo == nil {
 		own, err := l.k.ids.Take()
 		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
 			l.embryo = l.k.ahead.await(l.k.ids)
 		}
-		if l.embryo != nil && l.spec.Image != "" { // of another image: its ids will do
+		if l.embryo != nil && fresh { // of another image, or with a network of its own: its ids will do
 			l.embryo.discard(l.k.ids)
 			l.embryo = nil
 			own, err = l.k.ids.Take()
@@ -183,7 +185,7 @@ func (l *launching) askZygote() (string, error) {
 	}
 	own := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestEmbryo(l.spec.Image, own, group)
+	asked, err := l.k.requestEmbryo(l.spec.Image, own, group, l.shared())
 	if err != nil {
 		return "", err
 	}

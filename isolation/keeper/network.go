@@ -3,17 +3,49 @@
 package keeper
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/dress"
+	"github.com/boxd-dev/boxd/isolation/examine"
 	"github.com/boxd-dev/boxd/isolation/network"
+	"github.com/boxd-dev/boxd/isolation/shared"
 )
+
+// shared reports whether the box is to be in the network of the host.
+func (l *launching) shared() bool { return len(l.spec.Network) > 0 && l.spec.Network[0] == shared.Word }
+
+// permitNetwork refuses the network of the host where root has said of no profile that its boxes may have it.
+func (l *launching) permitNetwork() (string, error) {
+	if l.shared() && len(l.k.net.Shared()) == 0 {
+		return "no profile of box.toml has the network of the host", unix.EPERM
+	}
+	return "", nil
+}
+
+// checks are what doctor says of this host, as the keeper sees it.
+func (k *Keeper) checks() []isolation.Check {
+	all := append(examine.Host(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
+	if profiles := k.net.Shared(); len(profiles) > 0 {
+		all = append(all, shared.Check(profiles))
+	}
+	return all
+}
 
 // attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
 func (l *launching) attachNetwork() (string, error) {
 	if len(l.spec.Network) == 0 {
 		l.resolv = "# This box has no network.\n"
+		return "", nil
+	}
+	if l.shared() {
+		text, err := os.ReadFile("/etc/resolv.conf")
+		if err != nil || len(text) > maxResolv {
+			text = []byte("# The host has no resolv.conf, or one too long.\n")
+		}
+		l.resolv = string(text)
 		return "", nil
 	}
 	l.box.changing.Lock()
@@ -27,6 +59,9 @@ func (l *launching) attachNetwork() (string, error) {
 	}
 	return "", nil
 }
+
+// maxResolv is how long a resolv.conf(5) may be, in bytes.
+const maxResolv = 4 << 10
 
 // network answers about the network of a living box. The files are the caller's.
 func (k *Keeper) network(req []string) (*isolation.Listed, []int, error) {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/examine"
 	"github.com/boxd-dev/boxd/isolation/names"
 	"github.com/boxd-dev/boxd/isolation/reap"
 	"github.com/boxd-dev/boxd/isolation/records"
@@ -224,7 +223,7 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)
 	case req.Check:
-		reply.Checks = append(examine.Host(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
+		reply.Checks = k.checks()
 	default:
 		reply.Hello = &k.greeting
 	}

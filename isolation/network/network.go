@@ -47,6 +47,9 @@ type Host struct {
 	next    uint32          // the pair that is tried first: one is used again as late as can be. The first is any, since nobody knows what the last keeper had
 }
 
+// Shared are the profiles whose boxes are in the network of the host.
+func (h *Host) Shared() []string { return h.cfg.Shared }
+
 // prefix is what the names of all keepers' links begin with.
 const prefix = "bx"
 

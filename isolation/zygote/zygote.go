@@ -30,7 +30,8 @@ import (
 //	keeper                                zygote
 //	(start) image in argv ─────────────►  make the tree and enter it
 //	            ◄──────────────────────── "" or the reason it could not
-//	id base + control, lock, group ────►  clone, into that control group if there is one
+//	id base, whether it shares the
+//	network + control, lock, group ────►  clone, into that control group if there is one
 //	            ◄──────────────────────── pid, errno + pidfd
 //
 // When the keeper's end closes, the zygote ends.
@@ -73,13 +74,14 @@ type Cloning struct {
 	z       *Zygote
 	ids     ids.Range
 	control int
-	group   int // control group, NoGroup if the clone has none of its own
+	group   int  // control group, NoGroup if the clone has none of its own
+	share   bool // the network is the keeper's
 }
 
 // Request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
-// works while its caller does something else.
-func (z *Zygote) Request(own ids.Range, control, group int) (*Cloning, error) {
-	c := &Cloning{z: z, ids: own, control: control, group: group}
+// works while its caller does something else. The clone has a network of its own unless it is to share the keeper's.
+func (z *Zygote) Request(own ids.Range, control, group int, share bool) (*Cloning, error) {
+	c := &Cloning{z: z, ids: own, control: control, group: group, share: share}
 	z.mu.Lock()
 	stamp := z.stampNow()
 	if z.conn != nil && z.stamp != stamp {
@@ -111,10 +113,21 @@ func (c *Cloning) sendLocked() error {
 	if c.group != NoGroup {
 		files = append(files, c.group)
 	}
-	if err := c.z.conn.Send(binary.LittleEndian.AppendUint32(nil, c.ids.Base), files...); err != nil {
+	body := append(binary.LittleEndian.AppendUint32(nil, c.ids.Base), network(c.share))
+	if err := c.z.conn.Send(body, files...); err != nil {
 		return fmt.Errorf("zygote: %w", err)
 	}
 	return nil
+}
+
+// The last byte of a request.
+const ownNetwork, sharedNetwork = 0, 1
+
+func network(share bool) byte {
+	if share {
+		return sharedNetwork
+	}
+	return ownNetwork
 }
 
 // NoGroup stands for no control group.
@@ -275,14 +288,14 @@ func live(enter func() error) error {
 		if err != nil {
 			return nil //nolint:nilerr // the keeper is gone, which is how a zygote ends
 		}
-		if len(body) != 4 || len(files) < 2 || len(files) > 3 {
+		if len(body) != 5 || body[4] > sharedNetwork || len(files) < 2 || len(files) > 3 {
 			return errors.New("malformed request")
 		}
 		group := NoGroup
 		if len(files) == 3 {
 			group = files[2]
 		}
-		pid, pidfd, err := cloneBox(boxInit, null, binary.LittleEndian.Uint32(body), files[0], files[1], group)
+		pid, pidfd, err := cloneBox(boxInit, null, binary.LittleEndian.Uint32(body), files[0], files[1], group, body[4] == sharedNetwork)
 		fdpass.CloseAll(files)
 		var answer [8]byte
 		var rights []int
@@ -312,14 +325,17 @@ func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "G
 // zygote ends it becomes the keeper's.
 // The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
 // would fail (ENOENT).
-func cloneBox(boxInit, null int, base uint32, control, lock, group int) (pid, pidfd int, err error) {
+func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bool) (pid, pidfd int, err error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
+	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
+	if share { // its root has no capability there: it belongs to another user namespace
+		flags &^= unix.CLONE_NEWNET
+	}
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", boxInit), []string{"boxinit"}, &syscall.ProcAttr{
 		Env:   initEnvironment(),
 		Files: []uintptr{uintptr(null), uintptr(null), uintptr(null), uintptr(control), uintptr(lock)},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
-				unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			Cloneflags:  flags,
 			Setsid:      true,
 			UseCgroupFD: group != NoGroup, CgroupFD: max(group, 0),
 			PidFD:       &pidfd,

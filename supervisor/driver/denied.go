@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
@@ -66,7 +67,7 @@ func (w *watcher) keys() []string {
 
 // watch begins to look at a box, if it has a network.
 func (d *Driver) watch(spec *isolation.Spec) {
-	if d.watched == nil || len(spec.Network) == 0 {
+	if d.watched == nil || len(spec.Network) == 0 || spec.Network[0] != rule.Egress {
 		return
 	}
 	d.watched.mu.Lock()

@@ -10,6 +10,9 @@ import (
 
 // mergeNetwork settles where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
+	if err := egress.Shared(s.Network, s.Profile, p.Network); err != nil {
+		return err
+	}
 	s.NamesOnly, s.NetworkRules, err = egress.Settle(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field), s.NetworkStrict)
 	return err
 }
@@ -24,5 +27,5 @@ func (s *Settings) rules() []string {
 
 // KeeperNetwork is what the driver of boxes is asked for.
 func (s *Settings) KeeperNetwork() []string {
-	return egress.Words(s.rules(), s.NamesOnly, s.NetworkStrict)
+	return egress.Words(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict)
 }

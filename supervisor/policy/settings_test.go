@@ -160,7 +160,7 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"profile", Request{Profile: "gone"}, fault.Invalid, "profile"},
 		{"image", Request{Image: new("x y")}, fault.Invalid, "image"},
 		{"network", Request{Network: new("wan")}, fault.Invalid, "network"},
-		{"network of the host", Request{Network: new(NetworkHost)}, fault.Unsupported, "network"},
+		{"network of the host", Request{Network: new(NetworkHost)}, fault.Denied, "network"},
 		{"profile with more", Request{Profile: "network_extended"}, fault.Unsupported, "read_only_root"},
 		{"profile with more, but no network", Request{Profile: "network_extended", Network: new(NetworkOff)}, fault.Unsupported, "read_only_root"},
 		{"a root to write to beside a workspace with a name", Request{Image: new("tools"), ReadOnlyRoot: new(false), Workspace: "w"}, fault.Unsupported, "read_only_root"},

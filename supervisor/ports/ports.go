@@ -86,6 +86,9 @@ func (b *Book) Open(ctx context.Context, s *session.Session, port uint16) (*Conn
 	if err := s.Use(); err != nil {
 		return nil, err
 	}
+	if s.Info().Settings.Network == policy.NetworkHost {
+		return nil, fault.Errorf(fault.Conflict, "session %s is in the network of the host: its ports are the host's", fault.Show(s.ID)).WithHint("connect to 127.0.0.1 of the host")
+	}
 	if s.Info().Frozen {
 		return nil, failure.Frozen(s.ID)
 	}

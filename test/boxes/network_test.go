@@ -3,11 +3,15 @@
 package boxes_test
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 func TestLoopbackIsUpAndTheOnlyLink(t *testing.T) {
@@ -22,6 +26,19 @@ func TestLoopbackIsUpAndTheOnlyLink(t *testing.T) {
 		t.Errorf("routes: %q", routes)
 	}
 	b.try(all("EPERM", "addlink", "socket=packet", "socket=raw4", "socket=raw6")...)
+}
+
+// Whoever has boxd has no keeper that gives a box the network of the host: root has to have said so to the keeper.
+func TestAKeeperGivesNobodyTheNetworkOfTheHost(t *testing.T) {
+	k := startKeeper(t)
+	for _, network := range [][]string{{"host"}, {"host", "0.0.0.0/0"}} {
+		_, err := k.Launch(t.Context(), &isolation.Spec{
+			Key: bareKey, Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true, Network: network,
+		})
+		if f, ok := errors.AsType[*isolation.StepError](err); !ok || f.Step != isolation.StepNetwork || f.Errno != unix.EPERM {
+			t.Errorf("%q: %v", network, err)
+		}
+	}
 }
 
 func TestNoRouteLeadsOutOfABox(t *testing.T) {

@@ -74,7 +74,6 @@ func TestWhatThisVersionCannotDoIsRefusedByName(t *testing.T) {
 	}{
 		{"extended", api.SessionRequest{Profile: "network_extended"}, "read_only_root", "no writable root"},
 		{"extended without", api.SessionRequest{Profile: "network_extended", Network: new("off")}, "read_only_root", "no writable root"},
-		{"the host's network", api.SessionRequest{Network: new("host")}, "network", "the network of the host"},
 		{"a writable root", api.SessionRequest{ReadOnlyRoot: new(false)}, "read_only_root", "no writable root"},
 	} {
 		_, _, err := d.Create(t.Context(), &tc.req)

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
@@ -60,9 +62,13 @@ const mostResolvers = 3
 func (c *Config) NetworkWords() []string {
 	k := rule.Config{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
 	var all []string
-	for _, p := range c.Profiles {
+	for name, p := range c.Profiles {
 		all = append(all, p.NetworkRules...)
+		if p.Network == policy.NetworkHost {
+			k.Shared = append(k.Shared, name)
+		}
 	}
+	slices.Sort(k.Shared) // the keeper's flags are compared
 	k.Named = egress.Named(all)
 	k.Block4, _ = rule.Block(c.Network.IPv4, true) // Check has read them
 	k.Block6, _ = rule.Block(c.Network.IPv6, false)

@@ -16,6 +16,7 @@ type Config struct {
 	Block4    netip.Prefix // the boxes' addresses; invalid: none
 	Block6    netip.Prefix // invalid: boxes have no IPv6
 	Resolvers []netip.Addr // none: those of the host
+	Shared    []string     // profiles whose boxes are in the network of the host; none: no box is
 	Named     []Rule       // what is blocked unless named, and may be named in the rules of a box
 
 	Connections int    // of one box at a time; 0: any number
@@ -28,6 +29,7 @@ const (
 	keyIPv6     = "ipv6"
 	keyResolver = "resolver"
 	keyNamed    = "named"
+	keyShared   = "shared"
 
 	keyConnections = "connections"
 	keyBandwidth   = "bandwidth"
@@ -55,6 +57,9 @@ func (c *Config) Words() (words []string) {
 	}
 	for _, r := range c.Named {
 		words = append(words, keyNamed+"="+r.String())
+	}
+	for _, p := range c.Shared {
+		words = append(words, keyShared+"="+p)
 	}
 	if c.Connections > 0 {
 		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
@@ -89,6 +94,8 @@ func ParseConfig(run string, words []string) (Config, error) {
 			var a netip.Addr
 			a, err = Resolver(value)
 			c.Resolvers = append(c.Resolvers, a)
+		case keyShared:
+			c.Shared = append(c.Shared, value)
 		case keyNamed:
 			var r Rule
 			r, err = Parse(value)

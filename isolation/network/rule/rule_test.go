@@ -149,7 +149,7 @@ func FuzzParse(f *testing.F) {
 
 func TestConfigurationOfTheKeeper(t *testing.T) {
 	t.Parallel()
-	words := []string{"ipv4=10.77.0.0/24", "connections=7", "bandwidth=65536"}
+	words := []string{"ipv4=10.77.0.0/24", "shared=near", "shared=other", "connections=7", "bandwidth=65536"}
 	c, err := ParseConfig("/run/x", words)
 	if err != nil || c.Connections != 7 || c.Bandwidth != 65536 || !slices.Equal(c.Words(), words) {
 		t.Errorf("%+v, %v", c, err)

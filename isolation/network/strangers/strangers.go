@@ -90,13 +90,8 @@ func inTheWay(ch *nftables.Chain, six bool) bool {
 	if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || strings.HasPrefix(ch.Table.Name, Own) {
 		return false
 	}
-	switch ch.Table.Family {
-	case nftables.TableFamilyINet, nftables.TableFamilyIPv4:
-		return true
-	case nftables.TableFamilyIPv6:
-		return six
-	}
-	return false
+	f := ch.Table.Family
+	return f == nftables.TableFamilyINet || f == nftables.TableFamilyIPv4 || f == nftables.TableFamilyIPv6 && six
 }
 
 func family(f nftables.TableFamily) string {
@@ -212,14 +207,11 @@ func (p packet) has(key expr.MetaKey, e *expr.Cmp) bool {
 		return false
 	}
 	name := string(e.Data)
-	switch e.Op {
-	case expr.CmpOpEq:
+	if e.Op == expr.CmpOpEq {
 		return strings.HasPrefix(link, name)
-	case expr.CmpOpNeq:
-		whole := strings.TrimRight(name, "\x00")
-		return !strings.HasPrefix(link, whole) && !strings.HasPrefix(whole, link)
 	}
-	return false
+	whole := strings.TrimRight(name, "\x00")
+	return e.Op == expr.CmpOpNeq && !strings.HasPrefix(link, whole) && !strings.HasPrefix(whole, link)
 }
 
 // hint is for the firewall whose table it is. Where there are several in one, that which remembers what it is told comes

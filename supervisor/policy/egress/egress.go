@@ -141,8 +141,11 @@ func Settle(network, profile string, its, asked []string, locked, strict bool) (
 }
 
 // Words are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
-// rules are, strict that connections to names are looked at; nil rules are no network.
-func Words(rules []string, namesOnly, strict bool) []string {
+// rules are, strict that connections to names are looked at; nil rules are no network, or that of the host.
+func Words(network string, rules []string, namesOnly, strict bool) []string {
+	if network == Host {
+		return []string{Host}
+	}
 	if rules == nil {
 		return nil
 	}
@@ -170,13 +173,16 @@ func Named(texts []string) (named []rule.Rule) {
 	return named
 }
 
-// Supported refuses a network that boxes cannot have.
-func Supported(network string) error {
-	if network != "host" {
+// Host is the network of the host, which has no rules.
+const Host = "host"
+
+// Shared refuses the network of the host to a session whose profile, with another network, does not have it.
+func Shared(network, profile, its string) error {
+	if network != Host || its == Host {
 		return nil
 	}
 	const allowed = "off, " + rule.Egress
-	return fault.Field("network", network, allowed).Of(fault.Unsupported).
-		WithHint("this version gives no box the network of the host; %q reaches the internet", rule.Egress).
-		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: allowed, Setting: "none in this version"})
+	return fault.Field("network", network, allowed).Of(fault.Denied).
+		WithHint("the network of the host is for profiles of box.toml that say so, and profile %q does not; %q reaches the internet", profile, rule.Egress).
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: allowed, Setting: "profiles." + profile + ".network = \"" + Host + "\""})
 }

@@ -50,7 +50,7 @@ func firewalls() []firewall {
 	return []firewall{
 		{
 			"firewalld", "inet firewalld",
-			"mkdir -p /run/systemd/system/firewalld.service.d && printf '[Service]\\nTimeoutStartSec=infinity\\n' >/run/systemd/system/firewalld.service.d/patience.conf && systemctl unmask firewalld && systemctl start firewalld",
+			"mkdir -p /run/systemd/system/firewalld.service.d && printf '[Service]\\nTimeoutStartSec=infinity\\n' >/run/systemd/system/firewalld.service.d/patience.conf && systemctl unmask firewalld && systemctl start firewalld && timeout 600 bash -c 'until firewall-cmd --state; do sleep 1; done'",
 			"firewall-cmd --reload",
 			"firewall-cmd --permanent --delete-policy=boxd-out; firewall-cmd --permanent --delete-zone=boxd; systemctl stop firewalld; systemctl mask firewalld",
 		},

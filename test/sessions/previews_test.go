@@ -129,7 +129,7 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	if got := fmt.Sprint(resp.Header.Values("Set-Cookie"), resp.Header.Get("Alt-Svc")); got != "[own=1]" {
 		t.Errorf("the browser gets %s", got)
 	}
-	for path, status := range map[string]int{"/switch": 503, "/junk": 503, "/huge": 503} {
+	for path, status := range map[string]int{"/switch": 503, "/junk": 503, "/huge": 503, "/socket": 503} {
 		if resp, body := visits(t, d, p.Host, path, cookie); resp.StatusCode != status {
 			t.Errorf("%s: %d %.200s", path, resp.StatusCode, body)
 		}

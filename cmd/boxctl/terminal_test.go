@@ -344,6 +344,11 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	if text := term.text(); !strings.Contains(text, "% of 24MiB") || strings.Contains(text, "\x1b") {
 		t.Errorf("a person sees %q", text)
 	}
+	for i, args := range [][]string{{"drives", "fill", "me/large"}, {"skills", "preview"}} { // the second is refused: it is none
+		term := onTerminal(t, boxctlOf(t, d, append(args, filepath.Dir(large))...))
+		term.ends(i)
+		boxtest.Eventually(t, "it has said how far it is", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
+	}
 	if out, err := boxctlOf(t, d, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("a program reads %q, %v", out, err)
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/tarball"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -147,11 +146,7 @@ func (f *commands) upload(ctx context.Context, c *client.Client, from string, to
 		defer close(stop)
 		w.CloseWithError(pack(w, source, base, info))
 	}()
-	total := int64(0)
-	if tty.Is(f.Stderr) {
-		total = sizeOf(source)
-	}
-	p := f.Progress("sent", total)
+	p := f.Progress("sent", f.SizeOf(source))
 	_, err = c.UploadArchive(ctx, to.session, client.Upload{Path: dir, Overwrite: overwrite, OutwardLinks: links}, io.TeeReader(r, p))
 	_ = r.Close() // cannot fail
 	<-stop
@@ -260,18 +255,4 @@ func unpack(root *os.Root, name string, directory bool, archive io.Reader) error
 		return errors.New("boxd sent more than the one file")
 	}
 	return root.Rename(stage+"/"+names[0], name)
-}
-
-// sizeOf is how much there is to send, in bytes; what cannot be looked at is found when it is sent.
-func sizeOf(source string) (n int64) {
-	_ = filepath.WalkDir(source, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return nil //nolint:nilerr // as above
-		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			n += info.Size()
-		}
-		return nil
-	})
-	return n
 }

@@ -210,7 +210,7 @@ func mayImport() map[string]string {
 		"cmd/boxd/config":    "supervisor/images isolation/network/rule supervisor/policy/egress access/rules relay/actionrpc/setup supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity supervisor/skills supervisor/drives",
 		"cmd/boxd":           "access/previews isolation/network/names isolation/network/resolve supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",
 		"cmd/boxctl/ctl":     "relay/client internal/quantity internal/tarball internal/tty",
-		"cmd/boxctl/bucket":  "",
+		"cmd/boxctl/bucket":  "internal/quantity",
 		"cmd/boxctl/account": "cmd/boxctl/ctl relay/client/show",
 		"cmd/boxctl/access":  "cmd/boxctl/ctl relay/api relay/client/grants internal/quantity",
 		"cmd/boxctl/config":  "cmd/boxctl/ctl relay/api relay/client/show",

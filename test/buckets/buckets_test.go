@@ -239,6 +239,48 @@ func TestAVersionGoesToABucketAndBack(t *testing.T) {
 	}
 }
 
+// A file that is larger than a part goes there in parts; what has come of one that fails is given up.
+func TestALargeFileGoesToABucketInParts(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	from := boxtest.TempDir(t)
+	large := bytes.Repeat([]byte("0123456789abcdef"), 11<<16) // 11 MiB
+	if err := os.WriteFile(filepath.Join(from, "large"), large, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.does("1 sha256:", "drives", "fill", "me/large", from)
+	var parts, given atomic.Int64
+	s.s3.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		switch {
+		case r.Method == http.MethodDelete && r.URL.Query().Has("uploadId"):
+			given.Add(1)
+		case r.URL.Query().Has("partNumber") && parts.Add(1) > 1:
+			full(0)(w, r, next)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	push := []string{"drives", "push", "--part-size", "5MiB", "me/large", "s3://results/parts"}
+	s.fails("me/large@1 is not pushed", push...)
+	if given.Load() != 1 {
+		t.Errorf("what had come was given up %d times", given.Load())
+	}
+	parts.Store(0)
+	s.s3.does(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.URL.Query().Has("partNumber") {
+			parts.Add(1)
+		}
+		next.ServeHTTP(w, r)
+	})
+	s.does(": 1 files sent, 0 were there", push...)
+	s.does(": 0 files sent, 1 were there", push...)
+	if got, err := os.ReadFile(filepath.Join(s.s3.dir, "results/parts/large")); err != nil || !bytes.Equal(got, large) || parts.Load() != 3 {
+		t.Errorf("the object has %d bytes in %d parts, %v", len(got), parts.Load(), err)
+	}
+	v, _ := s.version("me/large")
+	s.does("1 "+v.Digest, "drives", "fill", "me/back", "s3://results/parts")
+}
+
 // cutter breaks an answer off.
 type cutter struct {
 	http.ResponseWriter

@@ -20,6 +20,8 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
 	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
 // Options say which bucket, and how it is asked.
@@ -29,6 +31,7 @@ type Options struct {
 	Region      string // "": AWS_REGION, AWS_DEFAULT_REGION, or us-east-1
 	Credentials string // a file that nobody else can read; "": the environment's
 	Insecure    bool   // it may be asked without TLS
+	Part        string // a size, of which a larger file is sent in parts; "": 64 MiB. Servers take 5 MiB to 5 GiB
 	Getenv      func(string) string
 	Patience    time.Duration // how long it may be silent; 0: 30 seconds
 	Pause       time.Duration // the longest between two attempts; 0: 5 seconds
@@ -41,6 +44,11 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Region, "region", "", "`REGION` of the bucket")
 	f.StringVar(&o.Credentials, "credentials", "", "who asks its server; a `FILE` that nobody else can read")
 	f.BoolVar(&o.Insecure, "insecure", false, "ask the server without TLS, if it has none")
+}
+
+// SendFlags are those of commands that send files there.
+func (o *Options) SendFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Part, "part-size", "64MiB", "send larger files in parts of this `SIZE`, 5MiB to 5GiB")
 }
 
 // Is reports whether a source or target means a bucket.
@@ -60,13 +68,24 @@ type Bucket struct {
 	name, prefix string // prefix ends with / or is empty
 	s3           *s3.Client
 	wire         *wire
+	part         int64 // bytes
 	pause        time.Duration
 	secrets      []string
 }
 
 // Open reads what a bucket is called and who asks. It asks nothing yet.
 func Open(o *Options) (*Bucket, error) {
-	b := &Bucket{pause: 5 * time.Second}
+	b := &Bucket{pause: 5 * time.Second, part: usualPart}
+	if o.Part != "" {
+		n, err := quantity.ParseSize(o.Part)
+		if err == nil && (n < 1 || n > maxPart) {
+			err = fmt.Errorf("it is at most %v", quantity.Size(maxPart))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the size of parts, %q: %w", o.Part, err)
+		}
+		b.part = int64(n)
+	}
 	if o.Pause > 0 {
 		b.pause = o.Pause
 	}
@@ -165,8 +184,8 @@ func validBucket(name string) bool {
 	return true
 }
 
-// maxPart is how long a file system lets the name of a file be, in bytes.
-const maxPart = 255
+// maxName is how long a file system lets the name of a file be, in bytes.
+const maxName = 255
 
 // validName says what is wrong with the path of a file in a directory.
 func validName(name string) error {
@@ -184,8 +203,8 @@ func validName(name string) error {
 			return errors.New("a part that is empty, or an absolute path")
 		case part == "." || part == "..":
 			return errors.New(". or .. as a part")
-		case len(part) > maxPart:
-			return fmt.Errorf("a part of more than %d bytes", maxPart)
+		case len(part) > maxName:
+			return fmt.Errorf("a part of more than %d bytes", maxName)
 		}
 	}
 	return nil

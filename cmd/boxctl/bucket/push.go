@@ -32,9 +32,6 @@ const (
 	programKey = "boxd-program"
 )
 
-// maxPut is how large S3 lets an object be that comes in one piece.
-const maxPut = 5 << 30
-
 // Pushed is what a push has come to.
 type Pushed struct {
 	Sent  int   `json:"sent"`  // files
@@ -51,8 +48,8 @@ func (b *Bucket) Push(ctx context.Context, files []File, overwrite bool, progres
 		if err := validName(strings.TrimSuffix(f.Path, "/")); err != nil {
 			return done, fmt.Errorf("%.200q cannot be the name of an object: %w", f.Path, err)
 		}
-		if len(b.prefix)+len(f.Path) > maxKey || f.Size > maxPut {
-			return done, fmt.Errorf("%.200q: S3 takes names of %d bytes and files of %d bytes in one piece", f.Path, maxKey, int64(maxPut))
+		if len(b.prefix)+len(f.Path) > maxKey || f.Size > maxObject {
+			return done, fmt.Errorf("%.200q: S3 takes names of %d bytes and files of %d bytes", f.Path, maxKey, int64(maxObject))
 		}
 	}
 	if err := b.exists(ctx); err != nil {
@@ -96,7 +93,11 @@ func (b *Bucket) send(ctx context.Context, missing []*File, done Pushed, progres
 			if over {
 				return nil
 			}
-			err := b.put(ctx, f)
+			err := b.put(ctx, f, func(n int64) {
+				mu.Lock()
+				defer mu.Unlock()
+				progress(n)
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -105,7 +106,6 @@ func (b *Bucket) send(ctx context.Context, missing []*File, done Pushed, progres
 			}
 			done.Sent++
 			done.Bytes += f.Size
-			progress(f.Size)
 			return nil
 		})
 	}
@@ -160,17 +160,22 @@ func (b *Bucket) has(ctx context.Context, f *File) (presence, error) {
 	return same, nil
 }
 
-// put sends a file, and asks whether it has arrived.
-func (b *Bucket) put(ctx context.Context, f *File) error {
+// put sends a file, in parts if it is large, and asks whether it has arrived.
+func (b *Bucket) put(ctx context.Context, f *File, sent func(n int64)) (err error) {
 	key := b.prefix + f.Path
 	says := map[string]string{digestKey: f.SHA256}
 	if f.Program {
 		says[programKey] = "true"
 	}
-	// The request is signed with the digest of the body, which the server computes too.
-	_, err := b.s3.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &b.name, Key: &key, Body: io.NewSectionReader(f.Content, 0, f.Size), ContentLength: &f.Size, Metadata: says,
-	})
+	if f.Size > b.part {
+		err = b.putParts(ctx, f, key, says, sent)
+	} else {
+		// The request is signed with the digest of the body, which the server computes too.
+		_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &b.name, Key: &key, Body: io.NewSectionReader(f.Content, 0, f.Size), ContentLength: &f.Size, Metadata: says,
+		})
+		sent(f.Size)
+	}
 	if err != nil {
 		return b.refused(f.Path, err)
 	}

@@ -215,6 +215,7 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 	}
 	flags(cmd, &f)
 	o.Flags(cmd.Flags())
+	o.SendFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.Address, "push-to", "", "put the version into a bucket (`s3://BUCKET/PREFIX`)")
 	cmd.Flags().StringVar(&f.Output, "output-version", "", "the `VERSION` of the outputs in /workspace/output")
 	return cmd

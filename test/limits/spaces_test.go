@@ -71,3 +71,45 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 		t.Errorf("%+v, %v", w, err)
 	}
 }
+
+// The workspace of a session that is kept has the quota that it had, and what was in it counts: for the sessions that have
+// it then, through the ends of keeper and boxd.
+func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
+	d := start(t, boxtest.Lasting)
+	c := spaces.Client{Client: d.Client}
+	create(t, d, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
+	succeeds(t, d, "s", sh("head -c 6000000 /dev/zero > big"))
+	counted := func(w api.Workspace, err error) {
+		t.Helper()
+		if err != nil || w.Enforcement == "none" || w.Usage == nil || w.Usage.Used < 5*quantity.MiB || w.Usage.Limit != 8*quantity.MiB || w.Usage.FilesLimit != 100 {
+			t.Fatalf("%+v, %v", w, err)
+		}
+	}
+	counted(c.Keep(t.Context(), "s", "kept"))
+	full := func(id, line string) {
+		t.Helper()
+		if r := in(t, d, id, sh(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
+			t.Errorf("%s", show(r))
+		}
+	}
+	create(t, d, api.SessionRequest{ID: "a", Workspace: "kept"})
+	create(t, d, api.SessionRequest{ID: "other", WorkspaceQuota: new(8 * quantity.MiB)}) // which takes no project of another's
+	succeeds(t, d, "other", sh("head -c 6000000 /dev/zero > big"))
+	full("a", "head -c 6000000 /dev/zero > more")
+	full("a", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")
+	killKeeper(t, d)
+	d.Kill()
+	d.Restart()
+	full("a", "rm -f f* more; head -c 6000000 /dev/zero > more")
+	succeeds(t, d, "a", sh("rm more"))
+	counted(c.Get(t.Context(), "kept"))
+	if err := d.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Remove(t.Context(), "kept"); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "kept", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
+		t.Errorf("%+v, %v", w, err)
+	}
+}

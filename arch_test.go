@@ -76,7 +76,8 @@ func mayImport() map[string]string {
 		"isolation/files/layers": "isolation/files",
 		"isolation/files/verbs":  "isolation/files internal/tarball",
 		"isolation/files/search": "isolation/files isolation/files/verbs",
-		"isolation/files/serve":  "isolation/files isolation/files/verbs isolation/files/search",
+		"isolation/files/merged": "isolation/files isolation/files/verbs",
+		"isolation/files/serve":  "isolation/files isolation/files/verbs isolation/files/search isolation/files/merged",
 		// which names a box may ask for, and the resolver that it asks
 		"isolation/network/names":   "internal/fault",
 		"isolation/network/resolve": "isolation/network/names",
@@ -144,7 +145,7 @@ func mayImport() map[string]string {
 		"supervisor/changes":       "supervisor/files supervisor/policy supervisor/process supervisor/session isolation isolation/files",
 		"supervisor/outputs":       "supervisor/files supervisor/policy supervisor/session isolation isolation/files internal/fault",
 		"supervisor/environments":  "supervisor/policy supervisor/result supervisor/session isolation internal/fault internal/pip internal/quantity",
-		"supervisor/files":         "supervisor/policy/filelimits supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
+		"supervisor/files":         "isolation/trees supervisor/policy/filelimits supervisor/command supervisor/policy supervisor/result supervisor/session isolation isolation/files internal/fault",
 		// ways in
 		"relay/api":                 "internal/quantity",
 		"relay/client":              "relay/api internal/quantity internal/trace",
@@ -165,7 +166,7 @@ func mayImport() map[string]string {
 		"relay/files":               "isolation/trees supervisor/changes relay/api relay/route relay/wire supervisor supervisor/files isolation/files internal/fault",
 		"supervisor/skills/address": "internal/fault",
 		"relay/download":            "internal/fault supervisor/skills/address",
-		"relay/images":              "relay/api relay/route supervisor/images",
+		"relay/images":              "relay/api relay/files relay/route supervisor/files supervisor/images isolation/files",
 		"relay/client/images":       "relay/api relay/client",
 		"relay/skills":              "supervisor/environments access internal/fault isolation/files relay/api relay/download relay/route relay/wire supervisor/files supervisor/skills supervisor/skills/address",
 		"relay/client/skills":       "relay/api relay/client",

@@ -135,6 +135,7 @@ func sessionRoutes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/diff", access.User, "owner", files.Diff),
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
+		line("POST /v1/sessions/{id}/commit", access.Operator, "owner", images.Commit),
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
 		line("POST /v1/sessions/{id}/archive", access.User, "owner", files.Collect),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),

@@ -36,6 +36,12 @@ type Diff struct {
 	Limit          int    // as of Changes
 }
 
+// Commit asks for a tar archive of a root, of the image with what is other than there. Its answer is that of Pack.
+type Commit struct {
+	Image, Changed []byte // as of Diff
+	Bounds         Bounds // of the image that it becomes; File is not looked at
+}
+
 // ChangesAnswer is what is other, in the order of the paths.
 type ChangesAnswer struct {
 	Changes []Change

@@ -43,6 +43,7 @@ type Request struct {
 	Changes  *Changes  `json:",omitempty"` // the snapshot follows
 	Diff     *Diff     `json:",omitempty"`
 	Sweep    *Sweep    `json:",omitempty"`
+	Commit   *Commit   `json:",omitempty"`
 }
 
 // Answer is what has come of a request: the pointer of its kind, or Failure.
@@ -53,7 +54,7 @@ type Answer struct {
 	List    *ListAnswer  `json:",omitempty"` // of List and Glob
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
-	Archive *Archived    `json:",omitempty"` // of Pack, whose archive came before as data, and Unpack
+	Archive *Archived    `json:",omitempty"` // of Pack and Commit, whose archive came before as data, and Unpack
 	Done    bool         `json:",omitempty"` // of Move, Remove and Sweep
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data

@@ -16,9 +16,8 @@ import (
 // Diff says what the programs of a session have changed of its image.
 func Diff(c *route.Call) (any, error) {
 	a, _, err := ask(c, func(in *api.RootDiff, s *supervisor.Session) (*files.Request, []byte, error) {
-		if s.Settings.ReadOnlyRoot {
-			return nil, nil, fault.Errorf(fault.Conflict, "the root of session %s is read-only: it is as in its image", fault.Show(s.ID)).
-				WithHint("a session that is made with read_only_root false can change what is in its image")
+		if err := Writable(s); err != nil {
+			return nil, nil, err
 		}
 		limit, err := number("limit", in.Limit, usualList, mostResults)
 		return &files.Request{Diff: &files.Diff{Image: []byte(trees.RootImage), Changed: []byte(trees.RootChanged), Walk: s.Config().Files.MaxEntries, Limit: limit}}, nil, err
@@ -30,4 +29,13 @@ func Diff(c *route.Call) (any, error) {
 		return nil, files.ErrMalformed
 	}
 	return wire.Changed(&changes.Report{ChangesAnswer: *a.Changes, Exact: true}), nil
+}
+
+// Writable refuses what is about changes of a root where there can be none.
+func Writable(s *supervisor.Session) error {
+	if !s.Settings.ReadOnlyRoot {
+		return nil
+	}
+	return fault.Errorf(fault.Conflict, "the root of session %s is read-only: it is as in its image", fault.Show(s.ID)).
+		WithHint("a session that is made with read_only_root false can change what is in its image")
 }

@@ -4,11 +4,16 @@
 package images
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"time"
 
+	asked "github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/files"
 	"github.com/boxd-dev/boxd/relay/route"
+	does "github.com/boxd-dev/boxd/supervisor/files"
 	store "github.com/boxd-dev/boxd/supervisor/images"
 )
 
@@ -47,6 +52,31 @@ func (s sent) Read(p []byte) (int, error) {
 func Import(c *route.Call) (any, error) {
 	query := c.R.URL.Query()
 	img, err := c.Images.Import(c.Context(), sent{c}, store.Source{Name: query.Get("name"), Form: query.Get("form")})
+	if err != nil {
+		return nil, err
+	}
+	return route.Created{Body: image(&img)}, nil
+}
+
+// Commit makes an image of what programs of a session have made of its own. Who may import images may do that: it is the
+// operator's then, and everybody's to use.
+func Commit(c *route.Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.ImageCommit
+	if err := c.DecodeBody(&in, route.MaxSessionBody); err != nil {
+		return nil, err
+	}
+	if err := files.Writable(s); err != nil {
+		return nil, err
+	}
+	to := &store.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
+	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b asked.Bounds, w io.Writer) error {
+		_, err := does.Commit(ctx, s, b, w)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,8 @@ func what(asked any) *audit.What {
 		return &audit.What{Changes: []string{"principal=" + r.Principal, "role=" + r.Role, "for=" + r.For.String()}}
 	case *api.MountRequest:
 		return &audit.What{Mounts: []string{r.Source + ":" + r.Target + ":" + r.Mode}, Changes: fields(r)}
+	case *api.ImageCommit:
+		return &audit.What{Env: names(r.Env), Changes: slices.DeleteFunc(append(fields(r), "name="+r.Name), func(name string) bool { return name == "name" || name == "env" })}
 	case *api.SignalRequest:
 		return &audit.What{Changes: []string{"signal=" + r.Signal}}
 	case *api.SessionChange:

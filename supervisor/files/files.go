@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
@@ -81,6 +82,25 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 	a, err := c.receive(w, 2*int64(limits.ArchiveBytes)+int64(limits.ArchiveEntries)*64<<10)
 	return c.archived(ctx, a, err)
 }
+
+// Commit writes an archive of the root of a session that can write to it, as Pack does: see files.Commit. The bounds are
+// the caller's.
+func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer) (*files.Archived, error) {
+	in, err := encode(&files.Request{Commit: &files.Commit{Image: []byte(trees.RootImage), Changed: []byte(trees.RootChanged), Bounds: b}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := start(ctx, s, &session.ExecRequest{Stdin: in})
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	a, err := c.receive(w, b.Bytes+int64(b.Entries)*headers)
+	return c.archived(ctx, a, err)
+}
+
+// headers is what the headers of an entry come to at most, on average.
+const headers = 2 << 10
 
 // Unpack makes a directory's content of the archive that r has: all of it or nothing.
 func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {

@@ -49,6 +49,25 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 			return Image{}, err
 		}
 	}
+	return s.take(ctx, &incoming{
+		name: from.Name,
+		fill: func(f *os.File) error { return receive(f, r, int64(s.cfg.MaxArchive)) },
+		open: func(ctx context.Context, packed, plain *os.File) (*archive.Image, error) {
+			limits := archive.Limits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
+			return archive.Open(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
+		},
+	})
+}
+
+// incoming is what becomes an image.
+type incoming struct {
+	name string                 // "": what open finds
+	fill func(f *os.File) error // writes the archive, in the caller's time
+	open func(ctx context.Context, packed, plain *os.File) (*archive.Image, error)
+}
+
+// take makes an image of what comes in: all of it or nothing.
+func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 	done, err := waitFor(ctx, s.receiving)
 	if err != nil {
 		return Image{}, err
@@ -63,7 +82,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 			s.in.Log.Warn("what an import has left is still on the disk", "error", err)
 		}
 	}()
-	return s.importFrom(ctx, dir, r, from)
+	return s.importFrom(ctx, dir, in)
 }
 
 // maxReceiving is how many archives may be on the disk at a time, whole or in part.
@@ -82,7 +101,7 @@ func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {
 // importing holds a tree that an import has in hand; there is one at a time, and no session has such a key.
 const importing = "import"
 
-func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from Source) (Image, error) {
+func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image, error) {
 	var all [3]*os.File
 	for i, name := range []string{"archive", "plain", "layer"} {
 		f, err := s.root.OpenFile(path.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -92,7 +111,7 @@ func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from So
 		defer f.Close()
 		all[i] = f
 	}
-	if err := receive(all[0], r, int64(s.cfg.MaxArchive)); err != nil {
+	if err := in.fill(all[0]); err != nil {
 		return Image{}, err
 	}
 	done, err := waitFor(ctx, s.busy) // only now: who sends slowly keeps nobody else waiting
@@ -100,12 +119,11 @@ func (s *Store) importFrom(ctx context.Context, dir string, r io.Reader, from So
 		return Image{}, err
 	}
 	defer done()
-	limits := archive.Limits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
-	found, err := archive.Open(ctx, all[0], all[1], from.Form, from.Name, runtime.GOARCH, limits)
+	found, err := in.open(ctx, all[0], all[1])
 	if err != nil {
 		return Image{}, err
 	}
-	name, err := nameOf(from.Name, found.Names)
+	name, err := nameOf(in.name, found.Names)
 	if err != nil {
 		return Image{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 )
 
@@ -162,5 +163,33 @@ func TestAnArchiveOnItsWayKeepsNobodyWaiting(t *testing.T) {
 	to.CloseWithError(errors.New("gone"))
 	if err := <-ended; fault.KindOf(err) != fault.Invalid {
 		t.Error(err)
+	}
+}
+
+// What breaks off on its way leaves neither an image nor a file.
+func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := stored(t)
+	s.cfg, s.receiving = DefaultConfig(), make(chan struct{}, 1)
+	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	is := &root.Root{Digest: "sha256:1", Tree: "tree"}
+	broken := errors.New("the box has ended")
+	for _, name := range []string{"two", "one"} {
+		_, err := s.Commit(t.Context(), is, &Commitment{Name: name}, func(_ context.Context, b files.Bounds, w io.Writer) error {
+			if b.Bytes != int64(s.cfg.MaxBytes) || b.Entries != s.cfg.MaxEntries {
+				t.Errorf("bounds %+v", b)
+			}
+			_, err := io.WriteString(w, "half of an archive")
+			return errors.Join(err, broken)
+		})
+		if !errors.Is(err, broken) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	left, err := os.ReadDir(s.root.Name() + "/" + scratchDir)
+	if list := s.List(); err != nil || len(left) > 0 || len(list) != 1 || list[0].Digest != "sha256:1" || len(s.receiving) > 0 {
+		t.Errorf("left are %v, %v, %+v", left, err, list)
 	}
 }

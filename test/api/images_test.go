@@ -6,6 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"net/http"
+	"slices"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -69,6 +70,18 @@ func (c *contract) images() {
 	if diff.Counts != (api.ChangeCounts{Created: 1, Removed: 1}) || diff.Created[0].Path != "/etc/motd" || diff.Removed[0].Path != "/etc/issue" {
 		c.t.Errorf("%+v", diff)
 	}
+	const commit = "POST /v1/sessions/{id}/commit"
+	c.reads(c.gets(201, ask{route: commit, s: "of-mine", body: `{"name":"mine:2","env":{"A":"b"},"cmd":["sh"],"working_dir":"/srv"}`}), &img)
+	if img.Name != "mine:2" || img.Form != "commit" || img.Entries != 4 || img.Config.WorkingDir != "/srv" || !slices.Equal(img.Config.Env, []string{"A=b"}) || !slices.Equal(img.Config.Cmd, []string{"sh"}) {
+		c.t.Errorf("%+v", img)
+	}
+	c.refused(400, "name", ask{route: commit, s: "of-mine", body: `{"name":"host"}`})
+	c.refused(400, "working_dir", ask{route: commit, s: "of-mine", body: `{"name":"x","working_dir":"srv"}`})
+	c.refused(400, "env", ask{route: commit, s: "of-mine", body: `{"name":"x","env":{"":"b"}}`})
+	c.refused(403, "role", ask{route: commit, s: "of-mine", body: `{"name":"x"}`, uid: otherUID})
+	c.refused(404, "", ask{route: commit, s: "none", body: `{"name":"x"}`})
+	c.refused(409, "", ask{route: commit, s: "s", body: `{"name":"x"}`})
+	c.gets(204, ask{route: "DELETE " + one, p: "mine:2"})
 	c.refused(400, "limit", ask{route: fs + "diff", s: "of-mine", body: `{"limit":-1}`, odd: true})
 	c.refused(404, "", ask{route: fs + "diff", s: "none", body: `{}`})
 	c.refused(409, "", ask{route: fs + "diff", s: "s", body: `{}`})
@@ -90,4 +103,8 @@ func (c *contract) fewImages() {
 	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("a"), head: tarHead()})
 	c.refused(429, "", ask{route: "POST /v1/images", query: "name=b", body: c.root("b"), head: tarHead()})
 	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("c"), head: tarHead()})
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "t"})
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-a","image":"a","read_only_root":false}`})
+	c.refused(429, "", ask{route: "POST /v1/sessions/{id}/commit", s: "of-a", body: `{"name":"b"}`})
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "of-a"})
 }

@@ -150,7 +150,7 @@ func more(what, rest string) error {
 			}
 		}
 	default:
-		return unix.EINVAL
+		return changes(what, from, to)
 	}
 	return nil
 }

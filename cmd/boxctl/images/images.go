@@ -33,7 +33,7 @@ func Command(app *ctl.App) *cobra.Command {
 	s := commands{app}
 	return ctl.Group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that a registry has
 or that "docker save" has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
-as the profile lets them (boxctl run --image NAME).`, s.list(), s.inspect(), s.pull(), s.imports(), s.remove(), s.prune())
+as the profile lets them (boxctl run --image NAME).`, s.list(), s.inspect(), s.pull(), s.imports(), s.commit(), s.remove(), s.prune())
 }
 
 func (s commands) list() *cobra.Command {

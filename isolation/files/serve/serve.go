@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/merged"
 	"github.com/boxd-dev/boxd/isolation/files/search"
 	"github.com/boxd-dev/boxd/isolation/files/verbs"
 )
@@ -71,6 +72,8 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	case req.Sweep != nil:
 		err = verbs.Sweep(req.Sweep)
 		a.Done = err == nil
+	case req.Commit != nil:
+		a.Archive, err = merged.Pack(req.Commit, w)
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}
@@ -110,6 +113,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Diff.Changed)
 	case req.Sweep != nil:
 		return string(req.Sweep.Path)
+	case req.Commit != nil:
+		return string(req.Commit.Changed)
 	}
 	return ""
 }

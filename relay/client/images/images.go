@@ -61,6 +61,12 @@ func (c Client) Diff(ctx context.Context, session string, req *api.RootDiff) (di
 	return diff, err
 }
 
+// Commit makes an image of what programs of a session have made of its own.
+func (c Client) Commit(ctx context.Context, session string, req *api.ImageCommit) (img api.Image, err error) {
+	_, err = c.About(ctx, http.MethodPost, session, "/commit", req, &img)
+	return img, err
+}
+
 // Delete removes an image. Sessions that have it keep it.
 func (c Client) Delete(ctx context.Context, name string) error {
 	if name == "" {

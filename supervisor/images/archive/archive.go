@@ -31,6 +31,8 @@ const (
 	OCI    = "oci"
 	Docker = "docker"
 	Rootfs = "rootfs"
+	// Commit is what a session has made of an image: its root, and a configuration that nobody has packed.
+	Commit = "commit"
 )
 
 // Limits are what an archive may come to.

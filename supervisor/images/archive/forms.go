@@ -5,6 +5,10 @@ package archive
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 
@@ -273,4 +277,26 @@ func (o *opened) docker(name, arch string) (*Image, error) {
 		img.Layers = append(img.Layers, Layer{from: o.from, at: f.at, size: f.size})
 	}
 	return img, o.configure(img, s.Config, digest, arch)
+}
+
+// Committed takes an archive of a root directory and a configuration for an image. Its digest is that of both.
+func Committed(ctx context.Context, from *os.File, config *Config) (*Image, error) {
+	img, err := (&opened{from: from}).rootfs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var d document
+	c := &d.Config
+	d.Architecture, d.OS, d.RootFS.DiffIDs = config.Architecture, "linux", []string{img.Digest}
+	c.Env, c.WorkingDir, c.User, c.Entrypoint, c.Cmd = config.Env, config.WorkingDir, config.User, config.Entrypoint, config.Cmd
+	if !d.sane() {
+		return nil, fault.Field("env", fault.Word("too much"), "a configuration without NUL, of 128 KiB at most")
+	}
+	data, err := json.Marshal(&d)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	img.Form, img.Digest, img.Config = Commit, "sha256:"+hex.EncodeToString(sum[:]), *config
+	return img, nil
 }

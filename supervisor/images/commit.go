@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"context"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/images/archive"
+	"github.com/boxd-dev/boxd/supervisor/images/root"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
+)
+
+// Commitment is what an image is to be that a session has made: what is nil is as in the image it was made from.
+type Commitment struct {
+	Name       string
+	Env        map[string]string // beside what there is, or instead of one of the same name
+	WorkingDir *string
+	Entrypoint []string
+	Cmd        []string
+}
+
+// Commit makes an image of what a session has made of its own: pack writes an archive of the root, within bounds. Nobody
+// vouches for that, and it comes in as any other archive.
+func (s *Store) Commit(ctx context.Context, is *root.Root, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
+	if err := ValidName(to.Name); err != nil {
+		return Image{}, err
+	}
+	config, err := s.configOf(is, to)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.take(ctx, &incoming{
+		name: to.Name,
+		fill: func(f *os.File) error {
+			return pack(ctx, files.Bounds{Bytes: int64(s.cfg.MaxBytes), Entries: s.cfg.MaxEntries}, f)
+		},
+		open: func(ctx context.Context, packed, _ *os.File) (*archive.Image, error) {
+			return archive.Committed(ctx, packed, config)
+		},
+	})
+}
+
+// configOf is the configuration of an image that is made of another one.
+func (s *Store) configOf(is *root.Root, to *Commitment) (*archive.Config, error) {
+	c := &archive.Config{WorkingDir: is.Dir, Cmd: is.Command} // as the session knows it, if the image is not there any more
+	for _, name := range slices.Sorted(maps.Keys(is.Env)) {
+		c.Env = append(c.Env, name+"="+is.Env[name])
+	}
+	if img, err := s.Get(is.Digest); err == nil {
+		*c = img.Config
+	}
+	c.Architecture = runtime.GOARCH
+	if err := variables.Check(to.Env); err != nil {
+		return nil, err
+	}
+	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, ok := to.Env[name]
+		return ok
+	})
+	for _, name := range slices.Sorted(maps.Keys(to.Env)) {
+		c.Env = append(c.Env, name+"="+to.Env[name])
+	}
+	if to.WorkingDir != nil {
+		if dir := *to.WorkingDir; dir != "/" && !isolation.CleanAbsolute(dir) {
+			return nil, fault.Field("working_dir", dir, "an absolute path, in its shortest form")
+		}
+		c.WorkingDir = *to.WorkingDir
+	}
+	if to.Entrypoint != nil {
+		c.Entrypoint = to.Entrypoint
+	}
+	if to.Cmd != nil {
+		c.Cmd = to.Cmd
+	}
+	return c, nil
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package images_test
+
+import (
+	"archive/tar"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/images"
+)
+
+// What programs have made of an image becomes another one: with what they have removed, other kinds of files, links, and
+// modes. What is mounted in the box, and what every box has, is no part of it. The session and its image stay as they are.
+func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[images]\nmax_bytes = \"64MiB\"\nmax_entries = 200\n")
+	d.Warm()
+	before := d.Look()
+	c := images.Client{Client: d.Client}
+	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "opt/a", content: "a"},
+		entry{name: "var/run", kind: tar.TypeSymlink, link: "/run"}, entry{name: "away/x", content: "x"}, entry{name: "closed", content: "c", mode: 0o600}, entry{name: "link", kind: tar.TypeSymlink, link: "usr/lib"})).layout(t), "")
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false)})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, d.Log())
+	}
+	if got := does(t, d, "a", "write=/usr/lib/old", "remove=/usr/lib/dir/in", "remove=/away/x", "remove=/away", "write=/away", "write=/etc/new", "write=/workspace/mine", "write=/tmp/x", "write=/home/box/x",
+		"write=/usr/bin", "setuid=/usr/lib/old", "hardlink=/usr/lib/old:/opt/twin", "symlink=/etc/shadow:/usr/lib/leads", "mark=/opt"); !strings.HasPrefix(got, "trusted.overlay.redirect operation not permitted") {
+		t.Errorf("writes: %q", got)
+	}
+	img, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:2", Env: map[string]string{"COLOR": "blue"}})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, d.Log())
+	}
+	first, err := c.Get(t.Context(), "tools:1")
+	if want := []string{programVariable + "=1", "HOME=/root", "COLOR=blue"}; err != nil || img.Form != "commit" || img.Layers != 1 || !slices.Equal(img.Config.Env, want) || img.Config.User != "nobody" || img.Config.WorkingDir != "/srv/app" ||
+		!slices.Equal(img.Config.Cmd, first.Config.Cmd) || img.Digest == first.Digest {
+		t.Errorf("%v, %+v", err, img)
+	}
+	if got := runs(t, d, "tools:2"); got != "blue\n/srv/app\n" {
+		t.Errorf("without a command: %q", got)
+	}
+	args := []string{"ls=/", "ls=/usr", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "ls=/var", "cat=/away", "cat=/opt/twin", "cat=/usr/lib/old", "mode=/usr/lib/old", "mode=/closed", "cat=/etc/new", "ls=/workspace", "ls=/tmp", "ls=/link"}
+	want := "app away bin closed data dev drives etc home link media mnt opt proc run skills srv tmp usr var workspace \nbin lib \ndir leads old \n\na twin \nlib run tmp \nwrittenwrittenwritten100755\n100604\nwritten\n\ndir leads old \n"
+	if got := runs(t, d, "tools:2", args...); got != want {
+		t.Errorf("in the image:\n%q, want\n%q", got, want)
+	}
+	tree := filepath.Join(treesDir(t, d), onlyTree(t, d, "leads"))
+	if info, err := os.Lstat(tree + "/usr/lib/old"); err != nil || info.Mode() != 0o755 {
+		t.Errorf("on the disk: %v, %v", info, err)
+	}
+	if to, err := os.Readlink(tree + "/var/run"); err != nil || to != "/run" {
+		t.Errorf("a link of the image that boxes hide: %q, %v", to, err)
+	}
+	// The session goes on, and the image that it is of stays as it is; a second one has the same content and the same tree.
+	if got := does(t, d, "a", "cat=/usr/lib/old", "write=/top"); got != "written" {
+		t.Errorf("in the session: %q", got)
+	}
+	if got := runs(t, d, "tools:1", "cat=/usr/lib/old", "ls=/opt", "cat=/away/x"); got != "olda \nx" {
+		t.Errorf("in another one: %q", got)
+	}
+	if err := c.Delete(t.Context(), "tools:1"); err != nil || does(t, d, "a", "remove=/top") != "" {
+		t.Fatal(err)
+	}
+	again, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:3", Cmd: []string{}, Entrypoint: []string{"/bin/program", "cat=/etc/new"}})
+	if err != nil || again.Config.User != "" || runs(t, d, "tools:3") != "written" {
+		t.Errorf("where the image is not there any more: %v, %+v", err, again)
+	}
+	t.Run("refused", func(t *testing.T) { refusesCommits(t, d, c) })
+	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "tools:2"), c.Delete(t.Context(), "tools:3")); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	d.NothingLeft(before)
+}
+
+// refusesCommits asks for what does not become an image, and leaves nothing.
+func refusesCommits(t *testing.T, d *boxtest.Daemon, c images.Client) {
+	there := trees(t, d)
+	if got := does(t, d, "a", "write=/opt/secret"); got != "" {
+		t.Errorf("%q", got)
+	}
+	for _, test := range []struct{ do, undo, want string }{
+		{"closed=/opt/secret", "remove=/opt/secret", `"/opt/secret"`},
+		{"fill=/opt/big", "remove=/opt/big", "images.max_bytes"},
+		{"many=/opt/x", "fewer=/opt/x", "images.max_entries"},
+	} {
+		if got := does(t, d, "a", test.do); got != "" {
+			t.Errorf("%s: %q", test.do, got)
+		}
+		if img, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:4"}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %+v, %v", test.do, img, err)
+		}
+		does(t, d, "a", test.undo)
+	}
+	if _, err := c.Get(t.Context(), "tools:4"); err == nil || trees(t, d) != there {
+		t.Errorf("%d trees where there were %d, %v", trees(t, d), there, err)
+	}
+	scratch := filepath.Join(d.State, "images/scratch")
+	boxtest.Eventually(t, "nothing is left of what was refused", func() bool {
+		left, err := os.ReadDir(scratch)
+		return err == nil && len(left) == 0
+	})
+}
+
+// changes is what of the program only images that boxes make are tried with.
+func changes(what, from, to string) error {
+	switch what {
+	case "hardlink":
+		return os.Link(from, to)
+	case "symlink":
+		return os.Symlink(from, to)
+	case "closed":
+		return os.Chmod(from, 0)
+	case "many", "fewer":
+		for i := range 250 {
+			var err error
+			if at := from + strconv.Itoa(i); what == "many" {
+				err = os.WriteFile(at, nil, 0o600)
+			} else {
+				err = os.Remove(at)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return unix.EINVAL
+}
+
+// onlyTree is the one tree whose /usr/lib has a name.
+func onlyTree(t *testing.T, d *boxtest.Daemon, name string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(treesDir(t, d), "*", "rootfs/usr/lib", name))
+	if err != nil || len(found) != 1 {
+		found, err = filepath.Glob(filepath.Join(treesDir(t, d), "*", "usr/lib", name))
+	}
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%q, %v", found, err)
+	}
+	rel, err := filepath.Rel(treesDir(t, d), filepath.Dir(filepath.Dir(filepath.Dir(found[0]))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rel
+}

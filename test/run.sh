@@ -50,7 +50,7 @@ pure() {
 # since they make calls on all threads, which a program with cgo cannot (syscall.AllThreadsSyscall).
 real() {
 	[ "$(id -u)" = 0 ] || { echo 'missing: root, which starts the boxes' >&2; return 1; }
-	need gcc 'gcc libc6-dev' && need python3 python3 && need git git && need curl curl && need npm 'npm' && need pip3 'python3-pip' || return
+	need gcc 'gcc libc6-dev' && need python3 python3 && need git git && need curl curl && need npm 'npm' && need pip3 'python3-pip' && need mmdebstrap mmdebstrap || return
 	local bin
 	bin=$(mktemp -d) && chmod 755 "$bin" || return
 	CGO_ENABLED=0 go build -modfile=s3.mod -o "$bin/" github.com/versity/versitygw/cmd/versitygw &&

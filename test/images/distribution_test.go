@@ -4,14 +4,24 @@ package images_test
 
 import (
 	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
 // installed are the entries of programs of the host's distribution, with the libraries that they are linked with, at
@@ -76,5 +86,79 @@ func TestProgramsOfADistributionRunInAnImage(t *testing.T) {
 	})
 	if err != nil || r.Stdout != "ID=image\n/etc/os-release\nkept\n" || strings.Count(r.Stderr, "No such file") != 2 || !strings.Contains(r.Stderr, "Read-only file system") {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// split makes two archives of one: in the second is what is listed.
+func split(t *testing.T, all io.Reader, listed func(name string) bool) (base, above []byte) {
+	t.Helper()
+	var out [2]bytes.Buffer
+	to := [2]*tar.Writer{tar.NewWriter(&out[0]), tar.NewWriter(&out[1])}
+	for r := tar.NewReader(all); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		w := to[0]
+		if err == nil && listed(path.Clean("/"+h.Name)) {
+			w = to[1]
+		}
+		if err == nil {
+			err = w.WriteHeader(h)
+		}
+		if err == nil {
+			_, err = io.Copy(w, r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(to[0].Close(), to[1].Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out[0].Bytes(), out[1].Bytes()
+}
+
+// A distribution that debootstrap's successor has built, in two layers, is pulled from a registry and does its work. The
+// virtual machine has no such program, and no network for it.
+func TestADistributionIsPulledAndRuns(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "mmdebstrap")
+	const suite, pkg = "bookworm", "hello"
+	made := filepath.Join(t.TempDir(), "debian.tar")
+	// Packages are unpacked and not set up: that would take a minute, and what boxes have of it is the same.
+	const base = "base-files,base-passwd,bash,coreutils,dash,findutils,grep,sed,libc-bin,perl-base"
+	build := exec.CommandContext(t.Context(), "mmdebstrap", "--quiet", "--format=tar", "--variant=extract", "--include="+base+","+pkg, suite, made)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("mmdebstrap: %v\n%s", err, out)
+	}
+	all, err := os.Open(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	below, above := split(t, all, func(name string) bool { return strings.Contains(name, pkg) })
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	d := boxtest.Start(t)
+	ref := strings.TrimPrefix(server.URL, "http://") + "/debian:" + suite
+	pushes(t, ref, v1.Config{Env: []string{"LANG=C.UTF-8"}, Cmd: []string{"bash", "-c", "echo $LANG; hello"}}, below, above)
+	if out, err := pulls(t, d, "--insecure", ref); err != nil {
+		t.Fatalf("%q, %v\n%s", out, err, d.Log())
+	}
+	if got := runs(t, d, ref); got != "C.UTF-8\nHello, world!\n" {
+		t.Errorf("without a command: %q", got)
+	}
+	r, err := d.Run(t.Context(), &api.OneShotRequest{
+		Session: api.SessionRequest{Image: &ref, ReadOnlyRoot: new(false)},
+		Exec: api.ExecRequest{Command: new(`. /etc/os-release && echo $ID $VERSION_CODENAME && perl -e 'print 6*7, "\n"' &&
+			seq 3 | sort -r | tr '\n' ' ' && find /usr/bin/hello -perm 755 && rm -r /usr/share/doc && echo x > /usr/bin/x && ls /usr/bin/x && getent passwd box | cut -d: -f1,3`)},
+	})
+	if want := "debian " + suite + "\n42\n3 2 1 /usr/bin/hello\n/usr/bin/x\nbox:1000\n"; err != nil || r.Stdout != want {
+		t.Errorf("%v, %+v, want %q", err, r, want)
+	}
+	img, err := images.Client{Client: d.Client}.Get(t.Context(), ref)
+	if err != nil || img.Layers != 2 || img.Entries < 1000 {
+		t.Errorf("%+v, %v", img, err)
 	}
 }

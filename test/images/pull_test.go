@@ -4,6 +4,7 @@ package images_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"log"
@@ -28,15 +29,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
-// pushes puts an image with the program into a registry.
-func pushes(t *testing.T, to string, layers ...[]byte) {
+// pushes puts an image into a registry.
+func pushes(t *testing.T, to string, is v1.Config, layers ...[]byte) {
 	t.Helper()
-	is := &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}}
-	img, err := mutate.ConfigFile(empty.Image, is)
-	for _, plain := range append([][]byte{layer(t, program(t))}, layers...) {
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: is})
+	for _, plain := range layers {
 		var l v1.Layer
 		if err == nil {
-			l, err = tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain)), nil })
+			l, err = tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(plain)), nil }, tarball.WithCompressionLevel(gzip.BestSpeed))
 		}
 		if err == nil {
 			img, err = mutate.AppendLayers(img, l)
@@ -49,6 +49,23 @@ func pushes(t *testing.T, to string, layers ...[]byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// withProgram is the configuration of an image with the program.
+func withProgram() v1.Config {
+	return v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}
+}
+
+// pulls has boxctl pull.
+func pulls(t *testing.T, d *boxtest.Daemon, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := commands.Command(&ctl.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard, Socket: d.Socket})
+	cmd.SetArgs(append([]string{"pull"}, args...))
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(io.Discard)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
 }
 
 // An image is pulled from a registry, once, and boxes are made of it; of one that comes in half nothing stays.
@@ -69,20 +86,11 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	ref := strings.TrimPrefix(server.URL, "http://") + "/team/tools:1"
-	pulls := func(args ...string) (string, error) {
-		var out bytes.Buffer
-		cmd := commands.Command(&ctl.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard, Socket: d.Socket})
-		cmd.SetArgs(append([]string{"pull"}, args...))
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetOut(io.Discard)
-		err := cmd.ExecuteContext(t.Context())
-		return out.String(), err
-	}
-	pushes(t, ref, layer(t, entry{name: "version", content: "old"}))
-	if _, err := pulls(ref); err == nil { // it has no TLS
+	pushes(t, ref, withProgram(), layer(t, program(t)), layer(t, entry{name: "version", content: "old"}))
+	if _, err := pulls(t, d, ref); err == nil { // it has no TLS
 		t.Error("pulled without TLS, which nobody has allowed")
 	}
-	out, err := pulls("--insecure", ref)
+	out, err := pulls(t, d, "--insecure", ref)
 	if err != nil || !strings.HasPrefix(out, ref+" sha256:") {
 		t.Fatalf("%q, %v", out, err)
 	}
@@ -90,20 +98,20 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 		t.Errorf("in the box: %q", got)
 	}
 	blobs.Store(0)
-	if again, err := pulls("--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // the configuration is looked at
+	if again, err := pulls(t, d, "--insecure", ref); again != out || err != nil || blobs.Load() > 1 { // the configuration is looked at
 		t.Errorf("again: %q, %v, %d blobs", again, err, blobs.Load())
 	}
-	pushes(t, ref, layer(t, entry{name: "version", content: "young"}))
+	pushes(t, ref, withProgram(), layer(t, program(t)), layer(t, entry{name: "version", content: "young"}))
 	blobs.Store(0)
 	broken.Store(true)
-	if out, err := pulls("--insecure", ref); err == nil || !strings.HasPrefix(err.Error(), "pull "+ref+": ") {
+	if out, err := pulls(t, d, "--insecure", ref); err == nil || !strings.HasPrefix(err.Error(), "pull "+ref+": ") {
 		t.Errorf("a registry that breaks off: %q, %v", out, err)
 	}
 	broken.Store(false)
 	if got := runs(t, d, ref, "cat=/version"); got != "old" || trees(t, d) != 1 {
 		t.Errorf("after a pull that has failed: %q, %d trees", got, trees(t, d))
 	}
-	if out, err := pulls("--insecure", ref, "--name", "tools:young"); err != nil || !strings.HasPrefix(out, "tools:young sha256:") {
+	if out, err := pulls(t, d, "--insecure", ref, "--name", "tools:young"); err != nil || !strings.HasPrefix(out, "tools:young sha256:") {
 		t.Errorf("%q, %v", out, err)
 	}
 	if got := runs(t, d, "tools:young", "cat=/version"); got != "young" {

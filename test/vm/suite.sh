@@ -54,7 +54,7 @@ for pkg in test/limits test/boxes test/sessions test/images test/abuse test/surv
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi
 	only=$(some "$pkg")
-	(cd "$pkg" && ../../again.sh ./test -test.run "$only" -test.skip 'TestPipInstalls|TestNpmInstalls|TestDependenciesCome|TestTheGuideIsTrue|TestCommandsOfTheGuide|TestAClientInPython|TestTheInspectorDoesATask|TestReferenceServersRunInBoxes' -test.timeout 60m -test.run) || status=1
+	(cd "$pkg" && ../../again.sh ./test -test.run "$only" -test.skip 'TestPipInstalls|TestNpmInstalls|TestDependenciesCome|TestTheGuideIsTrue|TestCommandsOfTheGuide|TestAClientInPython|TestTheInspectorDoesATask|TestReferenceServersRunInBoxes|TestADistributionIsPulledAndRuns' -test.timeout 60m -test.run) || status=1
 done
 echo "== all, after $SECONDS s"
 exit $status

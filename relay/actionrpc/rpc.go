@@ -3,6 +3,7 @@
 package actionrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -91,7 +92,7 @@ func (c *conn) serve(ctx context.Context) {
 			m.Free()
 			continue
 		}
-		c.owed <- struct{}{} // there is room soon: no answer is sent for longer than sendPatience
+		c.owed <- struct{}{} // there is room soon: no answer is sent for longer than that may take
 		if err == nil {
 			select {
 			case c.room <- struct{}{}:
@@ -114,7 +115,7 @@ func (c *conn) serve(ctx context.Context) {
 // send sends an answer. If it does not arrive the client has gone: serve sees that.
 func (c *conn) send(ctx context.Context, answer []byte) {
 	defer func() { <-c.owed }()
-	ctx, cancel := context.WithTimeout(ctx, sendPatience)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.server.cfg.Patience, sendPatience))
 	defer cancel()
 	if c.ws.Write(ctx, websocket.MessageText, answer) != nil {
 		_ = c.ws.CloseNow() // a closed one is fine

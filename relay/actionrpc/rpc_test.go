@@ -6,10 +6,17 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
 )
 
 func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
@@ -32,5 +39,45 @@ func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
 	// One that has no connection breaks before its action: it has an answer all the same.
 	if text := s.answer(t.Context(), c); !bytes.Contains(text, []byte(`{"seq_id":7,"code":1,`)) {
 		t.Errorf("%s", text)
+	}
+}
+
+// A client that asks and asks and takes no answers is cut off when its time is over, with all that is under way for it.
+func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler), Patience: 50 * time.Millisecond}, held: intake.NewRoom(maxLongest)}
+	over := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(over)
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ws.SetReadLimit(envelope.MaxMessage)
+		c := &conn{server: s, ws: ws, room: make(chan struct{}, envelope.MaxCalls), owed: make(chan struct{}, maxOwed)}
+		c.serve(t.Context())
+		c.calls.Wait()
+	}))
+	defer web.Close()
+	small := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			err = tcp.SetReadBuffer(4096)
+		}
+		return conn, err
+	}}}
+	ws, _, err := websocket.Dial(t.Context(), web.URL, &websocket.DialOptions{HTTPClient: small})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	text := []byte(`{"seq_id":1,"action":"` + strings.Repeat("x", 4000) + `","data":{}}`) // its answer is as long
+	for err == nil {
+		err = ws.Write(t.Context(), websocket.MessageText, text)
+	}
+	<-over
+	if t.Context().Err() != nil {
+		t.Error("it has not ended by itself")
 	}
 }

@@ -56,7 +56,7 @@ const (
 	headerPatience = 10 * time.Second
 	stopPatience   = 5 * time.Second
 	maxOwed        = 2 * envelope.MaxCalls // answers of a connection that its client has not taken, or that are to come
-	sendPatience   = time.Minute           // for an answer, which may have 16 MiB
+	sendPatience   = time.Minute           // for an answer, which may have 16 MiB, unless Config has another
 )
 
 // goodbye is why connections end with boxd.
@@ -71,6 +71,8 @@ type Config struct {
 	Sup    *supervisor.Supervisor
 	Skills *skills.Store
 	Log    *slog.Logger
+	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
+	Patience time.Duration
 }
 
 // Server serves LangBot.

@@ -4,6 +4,8 @@ package actionrpc
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"regexp"
 	"slices"
 	"strings"
@@ -97,14 +99,20 @@ func (s *Server) grant(context.Context, *call) (any, error) {
 // probe is a name of a file that cloud LangBot wants to be read.
 var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 
-// verify answers cloud LangBot, which is for what boxd does not do yet.
-func (s *Server) verify(_ context.Context, c *call) (any, error) {
+// verify has a box read a file that cloud LangBot has put into its workspace, to know that both see one directory.
+func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	name, err := c.text("marker_name")
+	work := s.told.Load().Work
 	switch {
 	case err != nil || !probe.MatchString(name):
 		return nil, envelope.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
-	case s.told.Load().Work == "":
+	case work == "":
 		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
 	}
-	return nil, envelope.Errorf("BoxReadinessError", "Box Runtime cannot read the Core shared Workspace probe")
+	data, err := s.boxes.Probe(ctx, work, name)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	return map[string]any{"marker_name": name, "sha256": hex.EncodeToString(sum[:]), "size": len(data)}, nil
 }

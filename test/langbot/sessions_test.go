@@ -3,6 +3,8 @@
 package langbot_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
@@ -234,6 +236,57 @@ func TestDeletingASessionEndsWhatRunsAndWaits(t *testing.T) {
 	if r := <-running; !strings.HasPrefix(r.Message, "BoxSessionNotFoundError: session ws-") || !strings.HasSuffix(r.Message, "-s is being deleted") {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A file that LangBot has put into its workspace is read there by a box, or it is said why not.
+func TestASharedWorkspaceIsVerified(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.Warm()
+	before := b.Look()
+	c := b.dial(t)
+	const name = ".langbot-box-volume-probe-0123456789abcdef0123456789abcdef"
+	ask := fmt.Sprintf(`{"marker_name":%q}`, name)
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q}}`, b.shared), nil)
+	refused := func(want string) {
+		t.Helper()
+		c.refused("box_verify_shared_workspace", ask, "BoxReadinessError: "+want)
+	}
+	refused("Managed sandbox admission requires box.local.default_workspace")
+	work := filepath.Join(b.shared, "default")
+	marker := filepath.Join(work, name)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(work, 0o755))
+	must(os.Chown(work, owner, owner))
+	refused("Box Runtime cannot read the Core shared Workspace probe")
+	must(os.WriteFile(filepath.Join(work, "other"), []byte("x"), 0o644))
+	must(os.Symlink("other", marker))
+	refused("Box Runtime cannot read the Core shared Workspace probe")
+	must(os.Remove(marker))
+	must(os.Mkdir(marker, 0o755))
+	refused("Box shared Workspace probe is not a regular file")
+	must(os.Remove(marker))
+	for _, text := range []string{"", strings.Repeat("x", 1025)} {
+		must(os.WriteFile(marker, []byte(text), 0o644))
+		refused("Box shared Workspace probe has an invalid size")
+	}
+	data := append(bytes.Repeat([]byte("\x00\xff\n"), 21), 'x')
+	must(os.WriteFile(marker, data, 0o644))
+	var r map[string]any
+	c.gets("box_verify_shared_workspace", ask, &r)
+	if want := fmt.Sprintf("%x", sha256.Sum256(data)); r["sha256"] != want || r["size"] != float64(64) || r["marker_name"] != name || len(r) != 3 {
+		t.Errorf("%v, want %s", r, want)
+	}
+	elsewhere := boxtest.TempDir(t)
+	must(os.Mkdir(filepath.Join(elsewhere, "default"), 0o755))
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q}}`, elsewhere), nil)
+	refused("Box Runtime cannot read the Core shared Workspace probe") // it is not lent
+	b.NothingLeft(before)
 }
 
 // What LangBot lends: the directory of a Workspace, which is made where it is missing, and skills below it.

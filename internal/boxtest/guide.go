@@ -95,11 +95,12 @@ func (g *Guide) Follow(page string) {
 	t.Helper()
 	list := slices.DeleteFunc(examples(page), func(e example) bool { return asked(e.command) })
 	const exits, ends = "exit 4", "timeout 5" // words of commands that end otherwise than with 0
-	script := "cd\n"
+	var script strings.Builder
+	script.WriteString("cd\n")
 	for i, e := range list { // the status of one command is what the next may ask for
-		script += fmt.Sprintf("%s\nstatus=$?; printf '\\n@%d %%d\\n' $status; (exit $status)\n", e.command, i)
+		fmt.Fprintf(&script, "%s\nstatus=$?; printf '\\n@%d %%d\\n' $status; (exit $status)\n", e.command, i)
 	}
-	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", fmt.Sprint(GuideUser), "--regid", fmt.Sprint(GuideUser), "--clear-groups", "bash", "-c", script+"true\n")
+	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", fmt.Sprint(GuideUser), "--regid", fmt.Sprint(GuideUser), "--clear-groups", "bash", "-c", script.String()+"true\n")
 	cmd.Env = []string{"HOME=" + home, "PATH=" + Programs(t) + ":/usr/local/bin:/usr/bin:/bin", "BOXD_SOCKET=" + d.Socket, "LANG=C.UTF-8"}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -67,7 +67,7 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 		}
 		return conn, err
 	}}}
-	ws, _, err := websocket.Dial(t.Context(), web.URL, &websocket.DialOptions{HTTPClient: small})
+	ws, _, err := websocket.Dial(t.Context(), web.URL, &websocket.DialOptions{HTTPClient: small}) //nolint:bodyclose // the library has it
 	if err != nil {
 		t.Fatal(err)
 	}

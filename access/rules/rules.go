@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/user"
 	"slices"
 	"strconv"
@@ -93,7 +94,8 @@ func Validate(c Config, rules map[string]Rule) error {
 type Table struct {
 	usual  access.Role
 	users  map[uint32]named
-	gids   []named // the one that counts first
+	gids   []named          // the one that counts first
+	shut   map[uint32]named // members of groups that are shut out, by the user database
 	byName map[string]named
 }
 
@@ -108,21 +110,28 @@ type named struct {
 type Lookup struct {
 	User  func(name string) (*user.User, error)
 	Group func(name string) (*user.Group, error)
+	// Members are the users of a group, those that have it as their own included; nil: nobody knows.
+	Members func(gid uint32) ([]uint32, error)
 }
 
 // Host is the Lookup of /etc/passwd and /etc/group. Users that only another service knows have to be given by
 // number.
-func Host() Lookup { return Lookup{User: user.Lookup, Group: user.LookupGroup} }
+func Host() Lookup {
+	return Lookup{User: user.Lookup, Group: user.LookupGroup, Members: members(os.DirFS("/etc"))}
+}
 
 // Resolve makes the table of rules that Validate has found in order. A rule about a user or group that the host
 // does not have, or about one that another rule has under another name, fits nobody: loud says which those are.
 func Resolve(c Config, rules map[string]Rule, host Lookup) (t *Table, loud []string) {
-	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}}
+	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r := named{name: name, Rule: rules[name], uid: access.NoUser, gid: access.NoUser}
 		err := t.add(&r, host)
 		if err != nil {
 			loud = append(loud, fmt.Sprintf("principals.%s fits nobody: %v", name, err))
+		}
+		if err := t.shutOut(&r, host); err != nil {
+			loud = append(loud, fmt.Sprintf("principals.%s: who leaves that group is not shut out: %v", name, err))
 		}
 		t.byName[name] = r
 	}
@@ -191,7 +200,8 @@ func number(text string) (uint32, error) {
 }
 
 // OfUser is the principal that a user of the host is. A rule about the user goes before those about its groups;
-// of several about groups the highest role counts, but "none" before all.
+// of several about groups the highest role counts, but "none" before all. A process has the groups that it was started
+// with, or less: who is shut out as a member of one is so by the user database too.
 func (t *Table) OfUser(uid, gid uint32, groups []uint32) access.Principal {
 	p := access.Principal{Name: access.OfUser(uid), UID: uid, GID: gid, Groups: groups, Role: t.usual, Rule: "access.default_role"}
 	if uid == 0 {
@@ -200,6 +210,13 @@ func (t *Table) OfUser(uid, gid uint32, groups []uint32) access.Principal {
 	}
 	if r, ok := t.users[uid]; ok {
 		p.Name, p.Role, p.Rule = r.name, r.Role, "principals."+r.name
+		return p
+	}
+	if r, ok := t.shut[uid]; ok {
+		p.Role, p.Rule = r.Role, "principals."+r.name
+		if r.Shared {
+			p.Name = r.name
+		}
 		return p
 	}
 	for i := range t.gids {

@@ -192,7 +192,7 @@ func mayImport() map[string]string {
 		"relay/spaces":             "relay/api relay/route supervisor supervisor/policy supervisor/spaces internal/quantity",
 		"relay/drives":             "relay/api relay/route relay/wire supervisor/activation supervisor/drives supervisor/files supervisor/outputs supervisor/policy isolation/files internal/fault",
 		"relay/mounts":             "relay/api relay/route supervisor/policy internal/fault",
-		"relay/previews":           "access access/gate access/previews access/tokens internal/fault internal/quantity relay/api relay/route supervisor supervisor/ports",
+		"relay/previews":           "access access/gate access/previews access/tokens internal/fault internal/quantity relay/api relay/load relay/route supervisor supervisor/ports",
 		"relay/ports":              "relay/api relay/route supervisor/ports internal/fault",
 		"relay":                    "access/previews relay/previews relay/ports relay/mcp relay/images supervisor/images relay/spaces relay/mounts access access/gate relay/api relay/grants relay/host relay/load relay/logs relay/processes relay/route relay/sessions relay/vigil supervisor internal/fault relay/seeing relay/trail relay/files relay/skills supervisor/skills relay/drives supervisor/drives",
 		"relay/client/mounts":      "relay/api relay/client",

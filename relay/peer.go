@@ -50,17 +50,27 @@ func (l peerListener) Accept() (net.Conn, error) {
 			conn.Close()
 			continue
 		}
-		held, refused := l.callers.Enter(from.peer.UID)
+		leave, refused := l.enter(&from, conn)
 		if refused != nil {
 			l.callers.TurnAway(conn, refused)
 			continue
 		}
-		if from.peer.Local {
-			from.load = held
-		}
-		leave := sync.OnceFunc(func() { l.callers.Leave(from.peer.UID) })
 		return peerConn{conn, from, leave}, nil
 	}
+}
+
+// enter counts a connection.
+func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *load.Refusal) {
+	if !from.peer.Local {
+		if from.seat, refused = l.callers.Sit(func() { conn.Close() }); refused != nil {
+			return nil, refused
+		}
+		return from.seat.Leave, nil
+	}
+	if from.load, refused = l.callers.Enter(from.peer.UID); refused != nil {
+		return nil, refused
+	}
+	return sync.OnceFunc(func() { l.callers.Leave(from.peer.UID) }), nil
 }
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which
@@ -111,6 +121,7 @@ func (c peerConn) Close() error {
 type peerAddr struct {
 	peer gate.Peer
 	load *load.Load        // nil: each request has that of its principal
+	seat *load.Seat        // of who has come over TCP
 	self *access.Principal // where boxd has called itself
 	// within says that boxd calls itself in the name of the peer.
 	within bool
@@ -171,6 +182,9 @@ func (a peerAddr) String() string {
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
 		ctx = context.WithValue(ctx, peerKey{}, addr)
+		if addr.seat != nil {
+			ctx = load.WithSeat(ctx, addr.seat)
+		}
 	}
 	return context.WithValue(ctx, connKey{}, conn)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/grants"
 	"github.com/boxd-dev/boxd/relay/host"
 	"github.com/boxd-dev/boxd/relay/images"
+	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/logs"
 	"github.com/boxd-dev/boxd/relay/mcp"
 	"github.com/boxd-dev/boxd/relay/mounts"
@@ -255,6 +256,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Who, c.Token = pass.Principal, pass.Token
 	left := trail.Begin(c, &rt)
 	defer left.End()
+	if err == nil {
+		err = load.Known(r.Context(), pass.Name)
+	}
 	if err == nil {
 		err = left.Admit()
 	}

@@ -85,6 +85,7 @@ type Callers struct {
 	mu     sync.Mutex
 	users  map[uint32]*Load // of those who have a connection
 	others int              // connections of all but root
+	seats  seats
 	shared map[string]*share
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
@@ -101,7 +102,7 @@ const (
 // NewCallers returns a count of none.
 func NewCallers() *Callers {
 	return &Callers{
-		users: map[uint32]*Load{}, shared: map[string]*share{}, leaving: make(chan struct{}, maxLeaving),
+		users: map[uint32]*Load{}, seats: seats{known: map[string]int{}}, shared: map[string]*share{}, leaving: make(chan struct{}, maxLeaving),
 		rootFull: full("root has", MaxConnections), userFull: full("you have", MaxUserConnections), allFull: full("all users together have", MaxConnections),
 	}
 }
@@ -154,7 +155,7 @@ func full(who string, limit int) *Refusal {
 func (c *Callers) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.users) == 0 && len(c.leaving) == 0
+	return len(c.users) == 0 && c.seats.strangers.Len() == 0 && len(c.seats.known) == 0 && len(c.leaving) == 0
 }
 
 // Leave ends what Enter began. A user without a connection is forgotten: ids are cheap to come by.
@@ -194,7 +195,7 @@ func (c *Callers) TurnAway(conn net.Conn, r *Refusal) {
 	}()
 }
 
-// Strangers is the uid of all connections together whose callers the kernel does not know.
+// Strangers is the uid of callers whom the kernel does not know; their connections have seats.
 const Strangers = ^uint32(0)
 
 // share is the load of a principal that is known by its token.

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/ports"
@@ -66,6 +67,9 @@ func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := load.Known(r.Context(), visitors+pass.Name); err != nil {
+		return err
+	}
 	if first {
 		return enter(w, r, text, t)
 	}
@@ -78,6 +82,10 @@ func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 	defer leave()
 	return v.proxy(w, r.WithContext(ctx), s)
 }
+
+// visitors begins the name for whom the connections of those count who have a preview's token: its maker's visitors
+// do not keep its maker out.
+const visitors = "previews of "
 
 func why(err error) string {
 	if errors.Is(err, previews.ErrOver) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+)
+
+// Local users without a token can open connections to the port, and keep nobody out who has one: not who comes later,
+// nor who is there.
+func TestStrangersKeepNobodyFromThePort(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	secret := h.token("strangers", "tenant", "")
+	dial := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", h.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	staying := dial()
+	in := bufio.NewReader(staying)
+	ask := func() {
+		t.Helper()
+		if _, err := fmt.Fprintf(staying, "GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", secret); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%d, %v", resp.StatusCode, err)
+		}
+	}
+	ask()
+	for i := range 300 {
+		conn := dial()
+		if i%2 == 0 { // some ask for what is nobody's, and stay
+			if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatalf("stranger %d: %v", i, err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Fatalf("stranger %d: %d", i, resp.StatusCode)
+			}
+		}
+	}
+	if a := h.over(secret, http.MethodGet, "/v1/sessions", "", nil); a.status != http.StatusOK {
+		t.Errorf("who comes later: %d %s", a.status, a.body)
+	}
+	ask()
+}

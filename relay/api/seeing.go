@@ -71,7 +71,7 @@ type AuditRecord struct {
 	Process   string     `json:"process,omitempty"`
 	What      *AuditWhat `json:"what,omitempty"`
 	Status    int        `json:"status,omitempty"`
-	Outcome   string     `json:"outcome,omitempty"` // done, failed, or the status of what was run
+	Outcome   string     `json:"outcome,omitempty"` // done, failed, cut_off where the caller has not waited for all of the answer, or the status of what was run
 	Error     string     `json:"error,omitempty"`   // the end of the problem's type
 	Detail    string     `json:"detail,omitempty"`
 	TookMS    float64    `json:"took_ms,omitempty"`
@@ -93,4 +93,5 @@ type AuditWhat struct {
 type AuditList struct {
 	Records []AuditRecord `json:"records"`
 	Head    string        `json:"head"`
+	Cut     bool          `json:"cut,omitempty"` // there are less than asked for: more would be 16 MiB
 }

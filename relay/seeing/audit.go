@@ -25,13 +25,18 @@ func Audit(c *route.Call) (any, error) {
 		}
 	}
 	session, who, request := query.Get("session"), query.Get("principal"), query.Get("request")
-	records, err := c.Audit.Last(c.Context(), n, func(r *audit.Record) bool {
+	release, err := c.Load.Reserve(c.Context(), audit.MostBytes) // while they are looked for
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	records, cut, err := c.Audit.Last(c.Context(), n, func(r *audit.Record) bool {
 		return (session == "" || r.Session == session) && (who == "" || r.Principal == who) && (request == "" || r.Request == request)
 	})
 	if err != nil {
 		return nil, err
 	}
-	list := api.AuditList{Records: make([]api.AuditRecord, len(records)), Head: c.Audit.Head().String()}
+	list := api.AuditList{Records: make([]api.AuditRecord, len(records)), Head: c.Audit.Head().String(), Cut: cut}
 	for i, r := range records {
 		list.Records[i] = api.AuditRecord{
 			Seq: r.Seq, Kind: r.Kind, Time: r.Time, Request: r.Request, Parent: r.Parent, Principal: r.Principal, UID: r.UID, PID: r.PID, Via: r.Via,

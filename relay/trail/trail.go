@@ -54,7 +54,9 @@ type Trail struct {
 	late  *time.Timer
 
 	asked trace.Request
-	owner string // of the session, where that is somebody else
+	gone  func() bool // the caller has, or boxd is about to
+	cut   bool        // what was to be sent was cut off
+	owner string      // of the session, where that is somebody else
 	once  sync.Once
 
 	mu    sync.Mutex // guards the fields below
@@ -69,8 +71,9 @@ const long = 5 * time.Second
 func Begin(c *route.Call, rt *route.Route) *Trail {
 	q := trace.Of(c.R.Context())
 	q.Principal = c.Who.Name
+	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
-	t := &Trail{call: c, route: rt.Pattern, alter: Alters(rt.Pattern), ends: ends(rt.Pattern), begin: time.Now(), asked: q}
+	t := &Trail{call: c, route: rt.Pattern, alter: Alters(rt.Pattern), ends: ends(rt.Pattern), begin: time.Now(), asked: q, gone: func() bool { return asked.Err() != nil }}
 	if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Who.Name {
 		t.owner = query.Get("owner")
 	}
@@ -131,8 +134,13 @@ func (t *Trail) Admit() error {
 	return t.call.Audit.Admit(t.ends)
 }
 
-// End is called when a request has its answer.
+// End is called, as a deferred function, when a request has its answer, or will never have all of it: a handler has
+// cut that off.
 func (t *Trail) End() {
+	if broken := recover(); broken != nil {
+		t.cut = true
+		defer panic(broken) // net/http does what it has to
+	}
 	came := t.came()
 	t.call.Metrics.Request(t.route, came.Status)
 	if t.late != nil {
@@ -154,10 +162,24 @@ func granted(c *route.Call) *audit.What {
 // came is what has come of the call.
 func (t *Trail) came() route.Came {
 	came := t.call.Came()
-	if came.Status == 0 {
+	switch {
+	case t.isCut(&came):
+		came.Status = statusCut
+	case came.Status == 0:
 		came.Status = http.StatusOK // a stream, or what a handler has sent itself
 	}
 	return came
+}
+
+// Of a call whose caller has not waited for its end, and that has none.
+const (
+	statusCut  = 499 // no status of HTTP's, and never sent: the one that others note for it
+	outcomeCut = "cut_off"
+)
+
+// isCut reports whether a call has come to nothing because it was cut off.
+func (t *Trail) isCut(came *route.Came) bool {
+	return came.Problem == nil && came.Body == nil && (t.cut || came.Status == 0 && t.gone())
 }
 
 // write writes the record of the call, before its caller has the answer.
@@ -215,8 +237,11 @@ func outcome(came *route.Came) string {
 	case api.ExecResult:
 		return body.Status
 	}
-	if came.Problem != nil {
+	switch {
+	case came.Problem != nil:
 		return "failed"
+	case came.Status == statusCut:
+		return outcomeCut
 	}
 	return "done"
 }

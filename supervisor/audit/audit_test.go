@@ -50,9 +50,9 @@ func inOrder(t testing.TB, dir string, expect *chain.Link) *chain.Report {
 
 func last(t testing.TB, l *Log, n int) []*Record {
 	t.Helper()
-	list, err := l.Last(t.Context(), n, func(*Record) bool { return true })
-	if err != nil {
-		t.Fatal(err)
+	list, cut, err := l.Last(t.Context(), n, func(*Record) bool { return true })
+	if err != nil || cut {
+		t.Fatal(cut, err)
 	}
 	return list
 }
@@ -101,7 +101,7 @@ func TestRotationKeepsTheChain(t *testing.T) {
 	}
 	l, _, _ = open(t, dir, cfg)
 	defer l.Close()
-	dropped, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == chain.NoteDropped })
+	dropped, _, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == chain.NoteDropped })
 	if err != nil || len(dropped) == 0 || dropped[len(dropped)-1].Last != r.First-1 {
 		t.Errorf("of what was removed the log says %+v, %v", dropped, err)
 	}

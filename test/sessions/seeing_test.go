@@ -5,6 +5,7 @@ package sessions_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -164,6 +165,51 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	report, err := chain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &place)
 	if err != nil || len(report.Problems) > 0 {
 		t.Errorf("%v, %+v", err, report)
+	}
+}
+
+// What a call has come to whose caller does not wait for its end: never that it was done.
+func TestACallThatIsCutOffIsNotDone(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	create(t, d, api.SessionRequest{ID: "s"})
+	succeeds(t, d, "s", sh("head -c 64M /dev/urandom > big"))
+	for _, call := range []struct {
+		name, body, outcome string
+		status              int
+	}{
+		{"POST /v1/sessions/s/exec", `{"argv":["sleep","600"]}`, "canceled", http.StatusOK},
+		{"POST /v1/sessions/s/archive", `{"paths":["big"]}`, "cut_off", 499},
+	} {
+		name, body := call.name, call.body
+		method, path, _ := strings.Cut(name, " ")
+		conn, err := net.Dial("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := "cut-" + filepath.Base(path)
+		if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: boxd\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, id, len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(path, "archive") { // it has begun, and waits for who reads
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			boxtest.Eventually(t, "it runs", func() bool {
+				s, err := d.Session(t.Context(), "s")
+				return err == nil && s.Running > 0
+			})
+		}
+		conn.Close()
+		var list api.AuditList
+		boxtest.Eventually(t, name+" has its record", func() bool {
+			list = records(t, d, "request="+id)
+			return len(list.Records) > 0 && list.Records[len(list.Records)-1].Kind == "call"
+		})
+		if r := list.Records[len(list.Records)-1]; r.Outcome != call.outcome || r.Status != call.status {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
 }
 

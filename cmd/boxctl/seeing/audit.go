@@ -43,7 +43,11 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 				fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.Seq, r.Time.Local().Format(timeLayout), or(r.Principal, "boxd"), or(r.Via, "-"), r.Status,
 					or(r.Outcome, r.Kind), or(r.Route, "-"), or(r.Session, "-"), visible(asked(r)))
 			}
-			return w.Flush()
+			if err := w.Flush(); err != nil || !list.Cut {
+				return err
+			}
+			_, err = fmt.Fprintln(a.Stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
+			return err
 		},
 	}
 	flags := cmd.Flags()

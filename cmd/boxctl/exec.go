@@ -299,7 +299,11 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	case "start_failed":
 		fmt.Fprintf(a.Stderr, "boxctl: %s\n", r.Failure.Text)
 	case "oom_killed":
-		fmt.Fprintf(a.Stderr, "boxctl: killed: %s\nhint: --memory gives a box more\n", outOfMemory(r.OOM))
+		hint := "--memory gives a box more"
+		if r.OOM != nil && r.OOM.Of == "owner" {
+			hint = "end another session, or use less there: a policy bounds them together"
+		}
+		fmt.Fprintf(a.Stderr, "boxctl: killed: %s\nhint: %s\n", outOfMemory(r.OOM), hint)
 	case "lost":
 		fmt.Fprintf(a.Stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":

@@ -251,7 +251,7 @@ type ExecResult struct {
 type OOM struct {
 	Kills int           `json:"kills"`
 	Limit quantity.Size `json:"limit"`             // that was reached
-	Of    string        `json:"of"`                // whose limit that is: "execution" or "session"
+	Of    string        `json:"of"`                // whose limit that is: "execution", "session", or "owner" for all its sessions together
 	Peak  quantity.Size `json:"peak,omitempty"`    // most memory the execution has had, if the kernel tells
 	Names []string      `json:"victims,omitempty"` // of the processes the kernel chose, if its log tells
 }

@@ -97,8 +97,11 @@ func ExecResult(session string, r *supervisor.Result, encoding string) api.ExecR
 	}
 	if o := r.OOM; o != nil {
 		res.OOM = &api.OOM{Kills: o.Kills, Limit: o.Limit, Of: "session", Peak: r.MemoryPeak, Names: o.Victims}
-		if o.Own {
+		switch {
+		case o.Own:
 			res.OOM.Of = "execution"
+		case o.Shared:
+			res.OOM.Of = "owner"
 		}
 	}
 	for _, f := range r.Full {

@@ -6,6 +6,8 @@ package result
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -63,6 +65,7 @@ type OOM struct {
 	Kills   int           // processes
 	Limit   quantity.Size // that was reached
 	Own     bool          // the limit was the execution's own, not the session's
+	Shared  bool          // it was that of all sessions of their owner together
 	Victims []string      // names of the processes the kernel chose, as far as its log still knows
 }
 
@@ -157,7 +160,25 @@ func (o *Outcome) addUse(r *Result) {
 		r.OOM.Limit, r.OOM.Own = o.Settings.Memory, false
 	}
 	if o.Group != "" {
-		r.OOM.Victims = usage.Victims(cgroup.Mount, o.Group)
+		var limited string
+		r.OOM.Victims, limited = usage.Victims(cgroup.Mount, o.Group)
+		r.OOM.share(limited)
+	}
+}
+
+// share notes that the limit was that of an owner's group, if it was. The one that it has now is the one it had, but for
+// a change just then.
+func (o *OOM) share(limited string) {
+	if !strings.HasPrefix(filepath.Base(limited), cgroup.OwnerPrefix) {
+		return
+	}
+	g, err := cgroup.Open(limited)
+	if err != nil {
+		return // its last box has ended meanwhile
+	}
+	defer g.Close()
+	if most, err := g.Number("memory.max"); err == nil {
+		o.Limit, o.Own, o.Shared = quantity.Size(most), false, true
 	}
 }
 

@@ -41,8 +41,11 @@ func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err
 	}
 	if r.OOM != nil {
 		of := "session"
-		if r.OOM.Own {
+		switch {
+		case r.OOM.Own:
 			of = "execution"
+		case r.OOM.Shared:
+			of = "owner"
 		}
 		s.Tell(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; killed: %s", r.OOM.Limit, strings.Join(r.OOM.Victims, ", "))})
 	}

@@ -74,7 +74,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	}
 	succeeds(t, d, "s1", sh("rm /tmp/x"))
 	expect("it is lower once less is used", "201326592", "50000 100000")
-	if r := in(t, d, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Peak > 64*quantity.MiB+room+dying {
+	if r := in(t, d, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Of != "owner" || r.OOM.Limit != 64*quantity.MiB+room || r.OOM.Peak > 64*quantity.MiB+room+dying {
 		t.Errorf("more than the total, and less than the session may have: %s", show(r))
 	}
 	succeeds(t, d, "s1", sh("true")) // PID 1 of both live

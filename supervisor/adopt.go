@@ -216,6 +216,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	})
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)
+	v.Skills.Taken(s)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {
 }
 
 // SetConfig puts another configuration in force, for what begins from now on. Living sessions keep what
-// they were made with.
+// they were made with, but for secrets.
 func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -160,6 +160,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	v.cfg.Store(&cfg)
 	v.ledger.SetKeep(cfg.Usage.KeepDays)
 	v.SetWarm()
+	v.Skills.Review()
 	v.line.Wake()
 	v.execs.Wake()
 	v.totals.Wake()

@@ -35,7 +35,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	}
 	if err == nil {
 		if err = v.bequeath(s, box, s.Environment(), nil); err == nil {
-			err = v.Skills.Mount(ctx, s)
+			err = v.Skills.Mount(ctx, s, box)
 		}
 		if err != nil {
 			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))

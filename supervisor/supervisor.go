@@ -18,11 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/gate"
-	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -31,7 +29,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
-	"github.com/boxd-dev/boxd/supervisor/skills"
 	"github.com/boxd-dev/boxd/supervisor/spaces"
 	"github.com/boxd-dev/boxd/supervisor/totals"
 	"github.com/boxd-dev/boxd/supervisor/turns"
@@ -40,17 +37,14 @@ import (
 // Parts are what a Supervisor works with. It owns none of them.
 type Parts struct {
 	Boxes    *driver.Driver
-	Skills   *skills.Store
-	Drives   *drives.Store
-	Images   *images.Store
+	Stores   activation.Stores
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
 	AdoptGrace time.Duration
 	// Keep makes Close leave the boxes to the next boxd.
-	Keep bool
-	// Events is where everything that happens is noted; nil: nowhere.
-	Events *events.Log
+	Keep   bool
+	Events *events.Log // where everything that happens is noted; nil: nowhere
 }
 
 // Supervisor holds all sessions of one boxd.
@@ -125,7 +119,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.Skills = activation.New(v.boxes, parts.Skills, parts.Drives, parts.Images, v.writeRecord, v.log)
+	v.Skills = activation.New(v.boxes, parts.Stores, v.writeRecord, v.log)
 	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,

@@ -10,15 +10,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
-	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/internal/closed"
 )
 
 // Bounds of the file.
@@ -107,40 +106,15 @@ func (t *Token) validate() error {
 	return nil
 }
 
-// errOpen means that others than its owner could read or change the file.
-var errOpen = errors.New("others than root could read or change it: allowed is mode 0600 and owner root")
-
 // Read reads a file. One that does not exist has no tokens. lent is how a file of systemd's credentials is
 // looked at: its group may read it.
 func Read(path string, lent bool) (*Set, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	data, err := closed.Read(path, lent, maxFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return &Set{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("tokens: %s: %w", path, err)
-	}
-	closed := uint32(0o077)
-	if lent {
-		closed = 0o037
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, fmt.Errorf("tokens: %s is no regular file", path)
-	case st.Mode&closed != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("tokens: %s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, errOpen)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("it is longer than %d bytes", maxFile)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tokens: %s: %w", path, err)
 	}
 	s, err := Parse(string(data))
 	if err != nil {

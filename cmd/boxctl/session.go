@@ -32,7 +32,7 @@ type sessionFlags struct {
 	template                string
 	mounts, env, variables  []string
 	skills, inputs, rules   []string
-	drives                  []string
+	drives, secrets         []string
 	dry, writable, strict   bool
 }
 
@@ -55,6 +55,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringArrayVar(&f.inputs, "input", nil, "`NAME[:TARGET]` of a workspace to read at TARGET, or /mnt/NAME; may be repeated")
 	f.set.StringArrayVar(&f.skills, "skill", nil, "`NAME` of a skill to have at /skills/NAME, if it is there; may be repeated")
 	f.set.StringArrayVar(&f.drives, "drive", nil, "`NAME[@VERSION]` of a drive to read at /drives/NAME; may be repeated")
+	f.set.StringArrayVar(&f.secrets, "secret", nil, "`NAME` of a secret whose placeholder programs have, and that is put into their requests to its hosts; may be repeated")
 	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` that makes the id of variables: per_chat, per_user, global, or a text such as {chat}_{user}")
 	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` for the template; may be repeated")
 	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be made and run, as JSON, and make nothing")
@@ -62,7 +63,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
-	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: spaces.Inputs(f.inputs), Skills: f.skills, Drives: f.drives}
+	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: spaces.Inputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets}
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image

@@ -43,7 +43,9 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 	}, seen.log)
 	boxes.Watch(func(key string, r traffic.Refused, name names.Name) { //nolint:contextcheck // the same
 		if v := told.Load(); v != nil {
-			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string { return r.Text(i.Settings.NetworkRules, name) })
+			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string {
+				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
+			})
 		}
 	})
 	closeScopes := end

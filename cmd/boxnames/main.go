@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxnames resolves the names that boxes may ask for. It has no privilege: its sockets in the boxes' networks
+// Command boxnames resolves the names that boxes may ask for, looks for which of them connections of strict boxes are,
+// and puts secrets into the requests of those that have any. It has no privilege: its sockets in the boxes' networks
 // come from boxd, and what a box may connect to boxd decides.
 package main
 
@@ -27,6 +28,11 @@ import (
 const first = 3
 
 func main() {
+	// Secrets of boxes are in its memory: nobody else of its user looks into that.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintf(os.Stderr, "boxnames: %v\n", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, log.New(os.Stderr, "boxnames: ", 0)); err != nil {

@@ -27,6 +27,7 @@ type SessionRequest struct {
 	Network         *string            `json:"network,omitempty"`
 	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
 	NetworkStrict   *bool              `json:"network_strict,omitempty"`        // what connects to names is looked at
+	Secrets         []string           `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
 	ReadOnlyRoot    *bool              `json:"read_only_root,omitempty"`
 	CPUs            *float64           `json:"cpus,omitempty"`
 	Memory          *quantity.Size     `json:"memory,omitempty"`
@@ -86,6 +87,7 @@ type Session struct {
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"`
 	NetworkStrict   bool              `json:"network_strict,omitempty"`
+	Secrets         []string          `json:"secrets,omitempty"` // names
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`

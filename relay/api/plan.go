@@ -26,6 +26,7 @@ type PlannedSession struct {
 	Network         string            `json:"network"`
 	NetworkRules    []string          `json:"network_rules,omitempty"`
 	NetworkStrict   bool              `json:"network_strict,omitempty"`
+	Secrets         []string          `json:"secrets,omitempty"` // names
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
 	Memory          quantity.Size     `json:"memory"`

@@ -29,6 +29,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/secrets"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/skills"
 )
@@ -39,6 +40,7 @@ type Desk struct {
 	store *skills.Store
 	drv   *drives.Store
 	imgs  *images.Store
+	hush  *secrets.Desk
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
@@ -47,9 +49,17 @@ type Desk struct {
 	kept map[string][]string // trees of drives, by the keys of sessions
 }
 
-// New returns a desk for the skills of a store, and the drives and images of others, which stay the caller's.
-func New(boxes *driver.Driver, store *skills.Store, drv *drives.Store, imgs *images.Store, keep func(*session.Session) error, log *slog.Logger) *Desk {
-	return &Desk{boxes: boxes, store: store, drv: drv, imgs: imgs, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
+// Stores are where it all is. They stay the caller's.
+type Stores struct {
+	Skills  *skills.Store
+	Drives  *drives.Store
+	Images  *images.Store // nil: there are none
+	Secrets *secrets.Desk // the same
+}
+
+// New returns a desk for what stores have.
+func New(boxes *driver.Driver, in Stores, keep func(*session.Session) error, log *slog.Logger) *Desk {
+	return &Desk{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, hush: in.Secrets, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
 }
 
 // Root is what a session of an image is made from; nil: of the image "host".
@@ -73,6 +83,9 @@ const patience = time.Minute
 // Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
 // named, and nothing else: a session that could do without them is not to fail for them. It fails without its image.
 func (d *Desk) Begin(s *session.Session) error {
+	if err := d.hush.Begin(s); err != nil {
+		return err
+	}
 	if d.imgs != nil {
 		if err := d.imgs.Take(s.Key, s.Settings.Root); err != nil {
 			return err
@@ -124,8 +137,11 @@ func (d *Desk) set(key, name string, l *skills.Lease) {
 	}
 }
 
-// Mount mounts the skills of Begin in the box of a session, which nobody else has yet.
-func (d *Desk) Mount(ctx context.Context, s *session.Session) error {
+// Mount mounts the skills of Begin in the box of a session, which nobody else has yet, and gives it its secrets.
+func (d *Desk) Mount(ctx context.Context, s *session.Session, box *client.Box) error {
+	if err := d.hush.Give(ctx, s, box); err != nil {
+		return err
+	}
 	found, err := d.mountDrives(ctx, s)
 	if err != nil {
 		return err
@@ -166,6 +182,12 @@ func (d *Desk) Again(key string, image *root.Root, list []policy.ActiveSkill) {
 	}
 }
 
+// Taken gives a session of an earlier boxd its secrets, before its box is taken over.
+func (d *Desk) Taken(s *session.Session) { d.hush.Again(s) }
+
+// Review gives living sessions those secrets that the configuration and the files say now.
+func (d *Desk) Review() { d.hush.Review() }
+
 // Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
 func (d *Desk) Adopted(ctx context.Context, s *session.Session) {
 	d.adoptedDrives(ctx, s)
@@ -181,6 +203,7 @@ func (d *Desk) Adopted(ctx context.Context, s *session.Session) {
 
 // Release gives back all that a session has, whose box has ended or has never been.
 func (d *Desk) Release(key string) {
+	d.hush.Forget(key)
 	if d.imgs != nil {
 		d.imgs.Release(key)
 	}

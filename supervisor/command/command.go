@@ -101,7 +101,7 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 		return nil, err
 	}
 	o := &Order{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
-		Env: withEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
 		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}}
@@ -262,8 +262,8 @@ func Environment(cfg *policy.Config, image *root.Root, env map[string]string) []
 	return list
 }
 
-// withEnv is a session's environment with an execution's on top.
-func withEnv(base []string, env map[string]string) []string {
+// WithEnv is a session's environment with an execution's on top.
+func WithEnv(base []string, env map[string]string) []string {
 	if len(env) == 0 {
 		return base
 	}

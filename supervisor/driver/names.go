@@ -224,8 +224,16 @@ func (d *Driver) resume(spec *isolation.Spec) {
 	}
 }
 
+// SetSecrets gives a box the secrets that are put into its requests, in the place of those that it has.
+func (d *Driver) SetSecrets(m *talk.Secrets) {
+	if d.names != nil {
+		d.names.Secrets(m)
+	}
+}
+
 // forget has the names of a box resolved no more.
 func (d *Driver) forget(key string) {
+	d.SetSecrets(&talk.Secrets{Key: key})
 	if d.names != nil {
 		d.names.Remove(key)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 )
 
 // Bounds are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
@@ -29,7 +30,8 @@ type Bounds struct {
 	Profiles []string `toml:"profiles"` // Any: all
 	Tools    []string `toml:"tools"`
 	Networks []string `toml:"networks"`
-	Mounts   []string `toml:"mounts"` // roots, of what mounts.allow lends; Any: all of that
+	Secrets  []string `toml:"secrets"` // of tables [secrets.NAME]; Any: all
+	Mounts   []string `toml:"mounts"`  // roots, of what mounts.allow lends; Any: all of that
 
 	Sessions   int           `toml:"sessions"`   // at a time
 	Processes  int           `toml:"processes"`  // living, of all sessions together
@@ -100,7 +102,7 @@ const UsualBounds = "default"
 func NoBounds() Bounds {
 	return Bounds{
 		Principals: []string{}, Groups: []string{}, Roles: []string{},
-		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Mounts: []string{Any}, Excess: ExcessClamp,
+		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Mounts: []string{Any}, Excess: ExcessClamp,
 	}
 }
 
@@ -157,6 +159,9 @@ func (h *Held) refuse(layer fault.Layer, field, value, key string, list []string
 	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator's policy says so").
 		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
 }
+
+// MayHave reports whether a secret may be had. Whom no table is about may have all.
+func (h *Held) MayHave(name string) bool { return h.Name == "" || secret.Allowed(h.Secrets, name) }
 
 // Lends reports whether a directory is at or below one of the roots of Mounts, as its path says.
 func (h *Held) Lends(source string) bool {
@@ -215,6 +220,7 @@ func (b *Bounds) validate(c *Config) error {
 	list("profiles", b.Profiles, append(slices.Sorted(maps.Keys(c.Profiles)), Any))
 	list("tools", b.Tools, Tools())
 	list("networks", b.Networks, []string{NetworkOff, NetworkEgress, NetworkHost})
+	list("secrets", b.Secrets, append(slices.Sorted(maps.Keys(c.Secrets)), Any))
 	list("excess", []string{b.Excess}, []string{ExcessClamp, ExcessRefuse})
 	for _, root := range b.Mounts {
 		if root != Any && root != HomeRoot && !isolation.CleanAbsolute(root) {

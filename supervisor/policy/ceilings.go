@@ -22,6 +22,11 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 	if err := h.network(s); err != nil {
 		return err
 	}
+	for i, name := range s.Secrets {
+		if !h.MayHave(name) {
+			return h.refuse(fault.LayerNetwork, fmt.Sprintf("secrets[%d]", i), name, "secrets", h.Secrets)
+		}
+	}
 	for i := range s.Mounts {
 		if !h.Lends(s.Mounts[i].Source) {
 			return h.NotLent(i, s.Mounts[i].Source)

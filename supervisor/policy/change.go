@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/machine"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Change applies a request to a living session: what the request leaves out stays. It takes the fields
@@ -47,7 +48,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 		return s, err
 	}
 	if req.Labels != nil {
-		if err := ValidateLabels(req.Labels); err != nil {
+		if err := variables.CheckLabels(req.Labels); err != nil {
 			return s, err
 		}
 		s.Labels = req.Labels

@@ -15,24 +15,26 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
+	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
-	Enabled   bool                `toml:"enabled"` // new sessions may start
-	Limits    Limits              `toml:"limits"`
-	Host      HostReserve         `toml:"host"`
-	Sessions  SessionLimits       `toml:"sessions"`
-	Queue     QueueLimits         `toml:"queue"`
-	Exec      ExecLimits          `toml:"exec"`
-	Processes ProcessLimits       `toml:"processes"`
-	Files     filelimits.Limits   `toml:"files"`
-	Usage     UsageKeep           `toml:"usage"`
-	Env       map[string]string   `toml:"env"`
-	Languages map[string]Language `toml:"languages"`
-	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
-	Policies  map[string]Bounds   `toml:"-"` // [policy.x], each on top of NoBounds
+	Enabled   bool                     `toml:"enabled"` // new sessions may start
+	Limits    Limits                   `toml:"limits"`
+	Host      HostReserve              `toml:"host"`
+	Sessions  SessionLimits            `toml:"sessions"`
+	Queue     QueueLimits              `toml:"queue"`
+	Exec      ExecLimits               `toml:"exec"`
+	Processes ProcessLimits            `toml:"processes"`
+	Files     filelimits.Limits        `toml:"files"`
+	Usage     UsageKeep                `toml:"usage"`
+	Env       map[string]string        `toml:"env"`
+	Languages map[string]Language      `toml:"languages"`
+	Secrets   map[string]secret.Secret `toml:"secrets"`
+	Profiles  map[string]Profile       `toml:"-"` // [profiles.x], each on top of the built-in default
+	Policies  map[string]Bounds        `toml:"-"` // [policy.x], each on top of NoBounds
 }
 
 // Limits says which limits may be missing on a host that cannot enforce them.
@@ -312,6 +314,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
 		}
 	}
+	errs = append(errs, secret.Validate(c.Secrets)...)
 	for name, l := range c.Languages {
 		if count(l.Inline, codePlaceholder) != 1 || count(l.File, filePlaceholder) != 1 || strings.ContainsAny(l.Suffix, "/\x00") {
 			bad("languages."+name, fmt.Sprintf("%q", l), "inline with one "+codePlaceholder+", file with one "+filePlaceholder+", a suffix without /")

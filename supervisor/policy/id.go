@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/naming"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // maxID is the length of a session id in bytes.
@@ -19,7 +20,7 @@ const maxID = 256
 
 // ValidateID accepts any UTF-8 text without control characters. No id is ever a path: the key is.
 func ValidateID(id string) error {
-	if id == "" || len(id) > maxID || !Printable(id) {
+	if id == "" || len(id) > maxID || !variables.Printable(id) {
 		return fault.Field("id", id, "1 to 256 bytes of UTF-8 without control characters")
 	}
 	return nil

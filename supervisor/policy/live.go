@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Mount asks for a host directory in the box.
@@ -87,7 +88,7 @@ func skillsOf(names []string) ([]string, error) {
 		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", MaxSkills))
 	}
 	for _, name := range list {
-		if name == "" || len(name) > maxSkillName || !Printable(name) {
+		if name == "" || len(name) > maxSkillName || !variables.Printable(name) {
 			return nil, fault.Field("skills", name, "names of skills")
 		}
 	}

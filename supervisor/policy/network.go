@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
+	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 )
 
 // mergeNetwork settles where programs may connect to.
@@ -14,6 +15,14 @@ func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 		return err
 	}
 	s.NamesOnly, s.NetworkRules, err = egress.Settle(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field), s.NetworkStrict)
+	return err
+}
+
+// mergeSecrets settles which secrets go with that.
+func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
+	s.Secrets, s.NetworkStrict, err = secret.Settle(c.Secrets, &secret.Wish{
+		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, egress.FieldStrict), Rules: s.NetworkRules, Env: req.Env,
+	}, s.NetworkStrict)
 	return err
 }
 

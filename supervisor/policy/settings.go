@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -10,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -35,6 +34,7 @@ type Request struct {
 	Network         *string
 	NetworkRules    []string // nil: the profile's; none: nothing
 	NetworkStrict   *bool
+	Secrets         []string // their names
 	ReadOnlyRoot    *bool
 	CPUs            *float64
 	Memory          *quantity.Size
@@ -69,6 +69,7 @@ type Settings struct {
 	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
 	NamesOnly       bool              `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
 	NetworkStrict   bool              `json:"network_strict,omitempty"`
+	Secrets         []string          `json:"secrets,omitempty"`   // their names, see supervisor/policy/secret
 	Unsettled       bool              `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`
@@ -99,16 +100,14 @@ type Settings struct {
 
 // Bounds of a session's fields.
 const (
-	maxLabels    = 32
-	maxLabelSize = 256
-	minMemory    = 32 * quantity.MiB
-	minQuota     = quantity.MiB // xfs makes a file only if dozens of blocks are free
-	minInodes    = 16
-	maxInodes    = 1 << 31
-	minCPUs      = 0.01 // cgroup.MinCPU
-	maxCPUs      = 1024
-	minIO        = 64 * quantity.KiB // per second; with less, programs cannot even be loaded
-	maxPids      = 1 << 22           // PID_MAX_LIMIT
+	minMemory = 32 * quantity.MiB
+	minQuota  = quantity.MiB // xfs makes a file only if dozens of blocks are free
+	minInodes = 16
+	maxInodes = 1 << 31
+	minCPUs   = 0.01 // cgroup.MinCPU
+	maxCPUs   = 1024
+	minIO     = 64 * quantity.KiB // per second; with less, programs cannot even be loaded
+	maxPids   = 1 << 22           // PID_MAX_LIMIT
 )
 
 // Merge applies a request to its profile: defaults, then what was asked for, then what is locked.
@@ -166,16 +165,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := s.mergeNetwork(&p, req.NetworkRules); err != nil {
-		return s, nil, err
-	}
-	if err := ValidateLabels(req.Labels); err != nil {
-		return s, nil, err
-	}
-	if err := variables.Check(req.Env); err != nil {
-		return s, nil, err
-	}
-	if err := s.validate(); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, s.supported()
@@ -322,24 +312,6 @@ func (s *Settings) supported() error {
 // what it changes of a root it can write to.
 func (s *Settings) OwnDisk() bool { return s.ManagedWork() || !s.ReadOnlyRoot }
 
-// Printable reports whether a text is UTF-8 without control characters.
-func Printable(s string) bool {
-	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
-}
-
-// ValidateLabels checks the labels of a request.
-func ValidateLabels(labels map[string]string) error {
-	if len(labels) > maxLabels {
-		return fault.Field("labels", len(labels), fmt.Sprintf("at most %d", maxLabels))
-	}
-	for k, v := range labels {
-		if k == "" || len(k)+len(v) > maxLabelSize || !Printable(k) || !Printable(v) {
-			return fault.Field("labels", k, fmt.Sprintf("a name and a value of at most %d bytes together, without control characters", maxLabelSize))
-		}
-	}
-	return nil
-}
-
 // Differences names the fields that were asked for and that a session has otherwise. It does not know
 // the values of env.
 func (s *Settings) Differences(req *Request, asked *Settings) []string {
@@ -354,6 +326,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("network", req.Network != nil, s.Network == asked.Network)
 	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
 	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
+	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
 	check("memory", req.Memory != nil, s.Memory == asked.Memory)

@@ -183,7 +183,7 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"mode", Request{Mounts: []Mount{{Mode: "rx"}}}, fault.Invalid, "mounts[0].mode"},
 		{"label without a name", Request{Labels: map[string]string{"": "x"}}, fault.Invalid, "labels"},
 		{"label with a newline", Request{Labels: map[string]string{"a": "x\ny"}}, fault.Invalid, "labels"},
-		{"long label", Request{Labels: map[string]string{"a": strings.Repeat("x", maxLabelSize)}}, fault.Invalid, "labels"},
+		{"long label", Request{Labels: map[string]string{"a": strings.Repeat("x", 256)}}, fault.Invalid, "labels"},
 		{"many variables", Request{Env: tooMany}, fault.Invalid, "env"},
 		{"long variables", Request{Env: map[string]string{"A": strings.Repeat("x", int(variables.MaxSize))}}, fault.Invalid, "env"},
 		{"variable without a name", Request{Env: map[string]string{"": "x"}}, fault.Invalid, "env"},

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Size is that of a terminal, in characters.
@@ -159,7 +160,7 @@ func (s *Spec) validate() error {
 			return fault.Field(t.field, quantity.Duration(*t.value), fmt.Sprintf("%v to %v", quantity.Duration(t.least), quantity.Duration(t.max)))
 		}
 	}
-	return policy.ValidateLabels(s.Labels)
+	return variables.CheckLabels(s.Labels)
 }
 
 func (r *Ready) validate() error {

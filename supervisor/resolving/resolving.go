@@ -65,6 +65,7 @@ type Desk struct {
 	conn  *fdpass.Conn
 	ready chan struct{} // closed when there is a connection
 	boxes map[string]*entry
+	puts  map[string]*talk.Secrets // by keys of boxes
 }
 
 type entry struct {
@@ -96,7 +97,7 @@ func Open(cfg Config) *Desk {
 	first := make(chan struct{})
 	d := &Desk{
 		cfg: cfg, life: func() context.Context { return life }, stop: stop, begin: sync.OnceFunc(func() { close(first) }),
-		pins: make(chan struct{}, maxAtOnce), ready: make(chan struct{}), boxes: map[string]*entry{},
+		pins: make(chan struct{}, maxAtOnce), ready: make(chan struct{}), boxes: map[string]*entry{}, puts: map[string]*talk.Secrets{},
 	}
 	d.all.Go(func() {
 		select {
@@ -269,7 +270,7 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 		d.mu.Unlock()
 		return errRemoved
 	}
-	m := e.message(key)
+	m, put := e.message(key), d.puts[key]
 	e.at, e.since = conn, time.Now() // what changes from here on is sent behind it
 	d.mu.Unlock()
 	m.V6 = six
@@ -277,7 +278,11 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if err := conn.Send(body, files...); err != nil {
+	err = sendSecrets(conn, put) // first: no connection of the box goes on without
+	if err == nil {
+		err = conn.Send(body, files...)
+	}
+	if err != nil {
 		d.mu.Lock()
 		e.at = nil
 		d.mu.Unlock()
@@ -291,21 +296,6 @@ func (d *Desk) hand(ctx context.Context, key string) error {
 		return errRemoved
 	}
 	return nil
-}
-
-// sendRemove takes a box from a program. One that does not hear it is gone.
-func sendRemove(conn *fdpass.Conn, key string) {
-	if body, err := talk.Encode(&talk.Request{Remove: key}); err == nil {
-		_ = conn.Send(body)
-	}
-}
-
-func (b *Box) message(key string) *talk.Box {
-	m := &talk.Box{Key: key, Strict: b.Strict, Reach: b.Reach, Rules: []names.Spec{}}
-	for _, r := range b.Rules.All() {
-		m.Rules = append(m.Rules, r.Spec())
-	}
-	return m
 }
 
 // Add has the names of a box resolved from now on, also by the next programs. It waits until the program has it.

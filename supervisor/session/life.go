@@ -114,6 +114,20 @@ func (s *Session) Enforced() map[string]policy.Mechanism { return s.enforced }
 // Environment is NAME=value of every program that adds nothing.
 func (s *Session) Environment() []string { return s.env }
 
+// SetGiven gives all programs from now on variables that take the place of those of Environment. What a program has of
+// its own goes before.
+func (s *Session) SetGiven(env map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given = env
+}
+
+func (s *Session) givenEnv() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given
+}
+
 // Made is the configuration the session was made, or taken over, under.
 func (s *Session) Made() *policy.Config { return s.made }
 

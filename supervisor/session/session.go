@@ -106,6 +106,7 @@ type Session struct {
 	mounting *policy.MountChange // the change of them that is under way
 	skills   []policy.ActiveSkill
 	drives   []drive.Active
+	given    map[string]string // variables that boxd adds to env: placeholders of secrets
 
 	processes map[string]*slot
 	err       error // why the start failed

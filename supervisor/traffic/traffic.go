@@ -92,13 +92,14 @@ func readRefused(word string) (r Refused, ok bool) {
 
 // Setting is what would allow a destination to a box that has these rules: "" where nothing would. name is what has
 // led there, "" if that is not known.
-func (r *Refused) Setting(rules []string, name names.Name) string {
+func (r *Refused) Setting(rules []string, name names.Name, strict bool) string {
 	port := strconv.Itoa(int(r.To.Port()))
 	byName := slices.ContainsFunc(rules, names.Written)
 	if byName && (r.To.Port() == 53 || r.To.Port() == 853) {
 		return "" // such a box has one resolver
 	}
-	if name != "" {
+	unseen := strict && r.Protocol == rule.UDP && (r.To.Port() == 80 || r.To.Port() == 443) // QUIC, which no rule by name lets through
+	if name != "" && !unseen {
 		return "network_rules with " + strconv.Quote(string(name)+" "+r.Protocol+" "+port)
 	}
 	one, err := rule.New(netip.PrefixFrom(r.To.Addr(), r.To.Addr().BitLen()).String(), r.Protocol, []string{port})
@@ -112,12 +113,12 @@ func (r *Refused) Setting(rules []string, name names.Name) string {
 }
 
 // Text says of a refusal what it was. name is what has led there, "" if that is not known.
-func (r *Refused) Text(rules []string, name names.Name) string {
+func (r *Refused) Text(rules []string, name names.Name, strict bool) string {
 	text := fmt.Sprintf("a connection to %s port %d by %s", r.To.Addr(), r.To.Port(), r.Protocol)
 	if name != "" {
 		text = fmt.Sprintf("a connection to %s, of %s, port %d by %s", r.To.Addr(), name, r.To.Port(), r.Protocol)
 	}
-	if setting := r.Setting(rules, name); setting != "" {
+	if setting := r.Setting(rules, name, strict); setting != "" {
 		return text + " is allowed by no rule; " + setting + " would allow it"
 	}
 	return text + " is allowed by no rule, and none would allow it"

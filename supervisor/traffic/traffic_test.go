@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func FuzzReadRefused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		_, list, err := ReadRefused(strings.Split(text, "\n"))
 		for _, r := range list {
-			if err != nil || !r.To.Addr().IsValid() || r.Text(nil, "") == "" {
+			if err != nil || !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
 				t.Errorf("%+v, %v", r, err)
 			}
 		}
@@ -56,6 +57,9 @@ func TestWhatWouldAllowIt(t *testing.T) {
 		name         names.Name
 		want         string
 	}{
+		{"11.22.33.44:443", "udp", []string{"www.example"}, "www.example", `network_rules with "www.example udp 443" would`},
+		{"11.22.33.44:443", "udp", []string{"www.example", "strict"}, "www.example", `network_rules with "11.22.33.44/32 udp 443" would`},
+		{"11.22.33.44:443", "tcp", []string{"www.example", "strict"}, "www.example", `network_rules with "www.example tcp 443" would`},
 		{"11.22.33.44:22", "tcp", nil, "", `network_rules with "11.22.33.44/32 tcp 22" would`},
 		{"11.22.33.44:22", "tcp", []string{"www.example"}, "www.example", `network_rules with "www.example tcp 22" would`},
 		{"10.0.0.1:80", "udp", nil, "", `a profile whose network_rules have "10.0.0.1/32 udp 80" would`},
@@ -66,7 +70,7 @@ func TestWhatWouldAllowIt(t *testing.T) {
 		{"11.22.33.44:0", "tcp", nil, "", "none would"},
 	} {
 		r := Refused{netip.MustParseAddrPort(c.to), c.protocol, 1}
-		if got := r.Text(c.rules, c.name); !strings.Contains(got, c.want) || !strings.Contains(got, string(c.name)) {
+		if got := r.Text(c.rules, c.name, slices.Contains(c.rules, "strict")); !strings.Contains(got, c.want) || !strings.Contains(got, string(c.name)) {
 			t.Errorf("%s: %q", c.to, got)
 		}
 	}

@@ -21,9 +21,8 @@ import (
 // largeAnswer is how much /large has, in bytes.
 const largeAnswer = 16 << 20
 
-// webs serve connections to web4, web6 and webOther4, by the port.
-var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknoglobals // of all worlds
-	queues := map[string]chan net.Conn{"80": make(chan net.Conn), "443": make(chan net.Conn)}
+// webCertificate is that of webs, for names below example.
+var webCertificate = sync.OnceValue(func() tls.Certificate { //nolint:gochecknoglobals // of all worlds
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -33,7 +32,13 @@ var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknogl
 	if err != nil {
 		panic(err)
 	}
-	cfg := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}
+})
+
+// webs serve connections to web4, web6 and webOther4, by the port.
+var webs = sync.OnceValue(func() map[string]chan net.Conn { //nolint:gochecknoglobals // of all worlds
+	queues := map[string]chan net.Conn{"80": make(chan net.Conn), "443": make(chan net.Conn)}
+	cfg := &tls.Config{Certificates: []tls.Certificate{webCertificate()}}
 	for port, queue := range queues {
 		var l net.Listener = &queued{queue}
 		if port == "443" {
@@ -56,6 +61,8 @@ func answerWeb(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/large":
 		_, _ = io.CopyN(w, zeros{}, largeAnswer)
+	case "/s", "/swap":
+		answerSecret(w, r)
 	case "/count":
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(w, "got %d\n", n)
@@ -81,4 +88,35 @@ func isWeb(c net.Conn, port string) bool {
 		queue <- c
 	}
 	return ok
+}
+
+// answerSecret says what the header of a request was that is not everybody's, by its digest, and sends it back in one; and
+// whether there is a placeholder where none is replaced.
+func answerSecret(w http.ResponseWriter, r *http.Request) {
+	said := ""
+	for name, values := range r.Header {
+		if name == "Authorization" || strings.HasPrefix(name, "X-") {
+			said = values[0]
+		}
+	}
+	if r.URL.Path == "/swap" {
+		c, b, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			defer c.Close()
+			fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n%s\n", sum(said))
+			line, _ := b.ReadString('\n')
+			_, _ = io.WriteString(c, line)
+		}
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	where := "-"
+	if strings.Contains(r.URL.String(), "boxd-secret-") {
+		where = "url"
+	}
+	if strings.Contains(string(body), "boxd-secret-") {
+		where = "body"
+	}
+	w.Header().Set("X-Echo", said)
+	fmt.Fprintf(w, "%s %s\n", sum(said), where)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/swap"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
@@ -42,6 +43,7 @@ type Counter struct {
 
 	mu    sync.Mutex
 	boxes map[string]*box
+	sets  map[string]*swap.Set // by keys of boxes; those may come later
 	pins  map[uint64]chan<- error
 	dials map[uint64]chan<- dialed
 	last  uint64 // number of a pin or a dial
@@ -59,7 +61,7 @@ type box struct {
 // asked where boxd names no resolvers.
 func Serve(ctx context.Context, conn *fdpass.Conn, cfg resolve.Config, l *log.Logger) {
 	conn.Patience = patience
-	c := &Counter{conn: conn, log: l, boxes: map[string]*box{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: proxy.New(proxy.Config{})}
+	c := &Counter{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*swap.Set{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: proxy.New(proxy.Config{})}
 	others := cfg.Upstreams
 	cfg.Upstreams = func() []netip.AddrPort {
 		if list := c.named.Load(); list != nil {
@@ -110,8 +112,11 @@ func (c *Counter) handle(ctx context.Context, body []byte, files []int) error {
 		c.named.Store(&list)
 	case m.Change != nil:
 		return c.change(m.Change)
+	case m.Secrets != nil:
+		return c.secrets(m.Secrets)
 	case m.Remove != "":
 		c.remove(m.Remove)
+		c.forget(m.Remove)
 	case m.Pinned != nil:
 		c.pinned(m.Pinned)
 	case m.Dialed != nil:

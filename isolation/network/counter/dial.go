@@ -16,14 +16,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/swap"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 // looker is what looks at the connections of a box.
 func (c *Counter) looker(b *talk.Box, own *box, asks *resolve.Box) *proxy.Server {
 	return c.proxy.Open(&proxy.Box{
-		Rules: own.rules.Load,
-		Dial:  func(ctx context.Context, t proxy.Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
+		Rules: own.rules.Load, Secrets: func() *swap.Set { return c.set(b.Key) },
+		Dial: func(ctx context.Context, t proxy.Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
 		Find: func(ctx context.Context, name names.Name, six bool) bool {
 			return c.resolver.Find(ctx, asks, name, six)
 		},

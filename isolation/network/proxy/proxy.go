@@ -4,7 +4,8 @@
 // HTTP/1. The kernel leads connections of the box to sockets that somebody else has opened, and where they go on
 // somebody else connects, for a name that the rules allow at that port and that has led the box to that address.
 //
-// What is within TLS nobody sees here: it is passed on as it is. HTTP is read and written anew, request by request.
+// What is within TLS nobody sees here: it is passed on as it is. But for hosts that secrets of the box are for: there
+// the box speaks with this, which puts them into its requests. HTTP is read and written anew, request by request.
 package proxy
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/swap"
 )
 
 // Config is what holds for all boxes. Zero values are replaced by defaults.
@@ -45,6 +47,8 @@ var ErrNotLed = errors.New("the name has not led to this address")
 type Box struct {
 	// Rules are those that hold when a connection comes.
 	Rules func() *names.Rules
+	// Secrets are those that the box has when a connection comes; nil: it never has any.
+	Secrets func() *swap.Set
 	// Dial connects from the box's network. ErrNotLed: not for this name.
 	Dial func(context.Context, Target) (net.Conn, error)
 	// Find has a name resolved for the box once more, to addresses of IPv6 or to those of IPv4. false: nobody has
@@ -83,6 +87,7 @@ type Server struct {
 	box   *Box
 	own   chan struct{} // its connections
 	web   *web
+	bound *web // for hosts that have secrets, within TLS
 	wg    sync.WaitGroup
 
 	told    resolve.Tally
@@ -96,7 +101,7 @@ type Server struct {
 // Open returns a Server that does nothing until Serve is called.
 func (p *Proxy) Open(box *Box) *Server {
 	s := &Server{proxy: p, box: box, own: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
-	s.web = newWeb(s)
+	s.web, s.bound = newWeb(s), newBound(s)
 	return s
 }
 
@@ -106,6 +111,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.wg.Go(func() { s.web.serve(ctx) })
+	s.wg.Go(func() { s.bound.serve(ctx) })
 	for _, l := range listeners {
 		s.wg.Go(func() { cancel(s.accept(ctx, l)) })
 	}
@@ -172,7 +178,9 @@ func (s *Server) handle(ctx context.Context, c *client) {
 	case err != nil:
 	case to.Port() == portTLS:
 		c.to = to
-		s.tls(ctx, c)
+		if s.tls(ctx, c) {
+			return // as below
+		}
 	case to.Port() == portWeb:
 		c.to = to
 		s.web.take(ctx, c)

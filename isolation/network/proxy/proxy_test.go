@@ -29,9 +29,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/swap"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// net/http lingers half a second over a connection that it ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 const allowed = "www.allowed.example"
 
@@ -53,6 +57,11 @@ type bench struct {
 
 func open(t *testing.T, port uint16, cfg proxy.Config, up string) *bench {
 	t.Helper()
+	return openWith(t, port, cfg, up, nil)
+}
+
+func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets func() *swap.Set) *bench {
+	t.Helper()
 	b := &bench{t: t, up: up, port: port, led: true, heard: make(chan struct{}, 100)}
 	cfg.Original = func(net.Conn) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(netip.MustParseAddr("11.22.33.44"), port), nil
@@ -62,7 +71,7 @@ func open(t *testing.T, port uint16, cfg proxy.Config, up string) *bench {
 		t.Fatal(err)
 	}
 	b.server = proxy.New(cfg).Open(&proxy.Box{
-		Rules: func() *names.Rules { return rules },
+		Rules: func() *names.Rules { return rules }, Secrets: secrets,
 		Dial: func(ctx context.Context, to proxy.Target) (net.Conn, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -20,15 +20,16 @@ const afterwards = time.Hour
 // denial is a fatal alert, access_denied.
 const denial = "\x15\x03\x03\x00\x02\x02\x31"
 
-// tls passes on a connection whose hello names a server that is allowed.
-func (s *Server) tls(ctx context.Context, c *client) {
+// tls passes on a connection whose hello names a server that is allowed. One to a host that has secrets is taken: who
+// serves it closes it.
+func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 	if c.SetReadDeadline(time.Now().Add(s.proxy.cfg.Hello)) != nil {
-		return
+		return false
 	}
 	r := bufio.NewReaderSize(c.Conn, recordHead+1<<12)
 	records, server, err := readHello(r)
 	if err != nil && (len(records) == 0 && r.Buffered() == 0) { // nothing was said
-		return
+		return false
 	}
 	t, ok := Target{}, false
 	if err != nil {
@@ -40,6 +41,9 @@ func (s *Server) tls(ctx context.Context, c *client) {
 	} else {
 		t, ok = s.permit(server, c.to)
 	}
+	if ok && s.opened(ctx, c, r, records, t) {
+		return true
+	}
 	var up net.Conn
 	if ok {
 		up, err = s.dial(ctx, t)
@@ -48,15 +52,16 @@ func (s *Server) tls(ctx context.Context, c *client) {
 		_, _ = c.Write([]byte(denial))
 	}
 	if up == nil {
-		return
+		return false
 	}
 	defer up.Close()
 	if c.SetReadDeadline(time.Time{}) != nil {
-		return
+		return false
 	}
 	if _, err := up.Write(records); err == nil {
 		s.pass(c, r, up, server)
 	}
+	return false
 }
 
 // pass passes bytes on in both directions, and the end of each, until both have ended or one has failed.

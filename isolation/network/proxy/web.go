@@ -40,33 +40,44 @@ func (c *client) Read(b []byte) (int, error) {
 // web reads requests of HTTP/1 and writes them anew, each by a connection of its own: what one was allowed says nothing
 // about the next.
 type web struct {
-	server *Server
-	queue  queue
-	pass   *httputil.ReverseProxy
+	// ServeHTTP answers a request.
+	ServeHTTP http.HandlerFunc
+	server    *Server
+	queue     queue
+	pass      *httputil.ReverseProxy
+	silent    *log.Logger // boxes could fill the log
 }
 
 type key int
 
 const (
-	keyClient key = iota // the connection that a request came by
-	keyTarget            // where it goes
+	keyClient  key = iota // the connection that a request came by
+	keyTarget             // where it goes
+	keyInnards            // by which connection within TLS
 )
 
+func emptyWeb(s *Server) *web {
+	return &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}, silent: log.New(io.Discard, "", 0)}
+}
+
+// transport is what requests go on by, without where to.
+func (w *web) transport() *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxResponseHead}
+}
+
 func newWeb(s *Server) *web {
-	w := &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}}
-	silent := log.New(io.Discard, "", 0) // boxes could fill the log
+	w := emptyWeb(s)
+	w.ServeHTTP = w.servePlain
+	transport := w.transport()
+	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		t, ok := ctx.Value(keyTarget).(Target)
+		if !ok {
+			return nil, errors.New("no target")
+		}
+		return s.dial(ctx, t)
+	}
 	w.pass = &httputil.ReverseProxy{
-		Rewrite: rewrite, FlushInterval: -1, ErrorLog: silent, ErrorHandler: failed,
-		Transport: &http.Transport{
-			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxResponseHead,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				t, ok := ctx.Value(keyTarget).(Target)
-				if !ok {
-					return nil, errors.New("no target")
-				}
-				return s.dial(ctx, t)
-			},
-		},
+		Rewrite: rewrite, FlushInterval: -1, ErrorLog: w.silent, ErrorHandler: failed, Transport: transport,
 	}
 	return w
 }
@@ -76,8 +87,8 @@ func (w *web) serve(ctx context.Context) {
 	var http1 http.Protocols
 	http1.SetHTTP1(true)
 	server := &http.Server{
-		Handler: w, Protocols: &http1, ReadHeaderTimeout: w.server.proxy.cfg.Hello, IdleTimeout: idle, MaxHeaderBytes: maxRequestHead,
-		ErrorLog: w.pass.ErrorLog, DisableGeneralOptionsHandler: true,
+		Handler: w.ServeHTTP, Protocols: &http1, ReadHeaderTimeout: w.server.proxy.cfg.Hello, IdleTimeout: idle, MaxHeaderBytes: maxRequestHead,
+		ErrorLog: w.silent, DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, keyClient, c) },
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if c, ok := c.(*client); ok && state == http.StateClosed && c.state.heard.Load() && !c.state.asked.Load() {
@@ -91,7 +102,7 @@ func (w *web) serve(ctx context.Context) {
 }
 
 // take hands a connection to the server, which closes it.
-func (w *web) take(ctx context.Context, c *client) {
+func (w *web) take(ctx context.Context, c net.Conn) {
 	select {
 	case w.queue.conns <- c:
 	case <-ctx.Done():
@@ -99,14 +110,14 @@ func (w *web) take(ctx context.Context, c *client) {
 	}
 }
 
-// ServeHTTP is http.Handler.
-func (w *web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+// servePlain answers a request that is not within TLS.
+func (w *web) servePlain(out http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(keyClient).(*client)
 	if !ok {
 		return
 	}
 	c.state.asked.Store(true)
-	host, ok := hostOf(r)
+	host, ok := hostOf(r, portWeb)
 	t := Target{}
 	if ok {
 		t, ok = w.server.permit(host, c.to)
@@ -120,19 +131,23 @@ func (w *web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w.pass.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), keyTarget, t)))
 }
 
-// hostOf is the host that a request is for, if it is for one at the port of HTTP.
-func hostOf(r *http.Request) (string, bool) {
+// hostOf is the host that a request is for, if it is for one at this port.
+func hostOf(r *http.Request, usual int) (string, bool) {
 	if r.Method == http.MethodConnect {
 		return "", false
 	}
 	host, port, found := strings.Cut(r.Host, ":")
-	return host, host != "" && (!found || port == "" || port == strconv.Itoa(portWeb))
+	return host, host != "" && (!found || port == "" || port == strconv.Itoa(usual))
 }
 
 // rewrite leaves a request as it was, as far as it is for the server and not for who passes it on.
 func rewrite(p *httputil.ProxyRequest) {
 	t, _ := p.In.Context().Value(keyTarget).(Target)
-	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", t.To.String(), p.In.Host
+	rewriteTo(p, "http", t.To.String())
+}
+
+func rewriteTo(p *httputil.ProxyRequest, scheme, to string) {
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = scheme, to, p.In.Host
 	p.Out.URL.RawQuery, p.Out.URL.ForceQuery = p.In.URL.RawQuery, p.In.URL.ForceQuery
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if values, ok := p.In.Header[name]; ok {

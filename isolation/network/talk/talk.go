@@ -22,7 +22,9 @@ import (
 //	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on; of a strict one there are one
 //	                                    or two more, whose connections are looked at
 //	Change{box} ─────────────────────►  by these rules from now on
-//	Remove{key} ─────────────────────►  closes its sockets
+//	Secrets{key, …} ─────────────────►  puts these into requests of that box from now on; before its Add, and
+//	                                    whenever they have changed
+//	Remove{key} ─────────────────────►  closes its sockets, and forgets its secrets
 //	         ◄──────────────────────── Pin{id, key, name, addresses}
 //	Pinned{id, error} ───────────────►  the box is told the addresses, or that it failed
 //	         ◄──────────────────────── Dial{id, key, name, address, port}
@@ -37,11 +39,13 @@ type Request struct {
 	// Resolvers are those that are asked for all boxes from now on; none are those of the host.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 
-	Add    *Box    `json:"add,omitempty"`
-	Change *Box    `json:"change,omitempty"`
-	Remove string  `json:"remove,omitempty"`
-	Pinned *Pinned `json:"pinned,omitempty"`
-	Dialed *Dialed `json:"dialed,omitempty"`
+	Add    *Box   `json:"add,omitempty"`
+	Change *Box   `json:"change,omitempty"`
+	Remove string `json:"remove,omitempty"`
+	// Secrets take the place of those that the box has; without any it has none.
+	Secrets *Secrets `json:"secrets,omitempty"`
+	Pinned  *Pinned  `json:"pinned,omitempty"`
+	Dialed  *Dialed  `json:"dialed,omitempty"`
 }
 
 // Box is one whose questions are answered.
@@ -62,6 +66,23 @@ func (b *Box) Compile() (*names.Rules, error) {
 		return nil, err
 	}
 	return r.Reaching(b.Reach), nil
+}
+
+// Secrets are what is put into requests of a strict box, to hosts that they are for. Nobody keeps them on a disk.
+type Secrets struct {
+	Key string `json:"key"`
+	// Certificate is for all hosts of the list, in DER, and PrivateKey its key in PKCS 8. The box trusts who has made it.
+	Certificate []byte   `json:"certificate,omitempty"`
+	PrivateKey  []byte   `json:"private_key,omitempty"`
+	List        []Secret `json:"list,omitempty"`
+}
+
+// Secret is one of them.
+type Secret struct {
+	Placeholder string       `json:"placeholder"` // what the box has in its place
+	Value       string       `json:"value"`
+	Hosts       []names.Name `json:"hosts"`
+	Authorities string       `json:"authorities,omitempty"` // who may have made the hosts' certificates, in PEM; "": as the system says
 }
 
 // Pinned is the answer to a Pin.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package variables checks the environment that callers give programs.
+// Package variables checks the environment that callers give programs, and the labels they give sessions.
 package variables
 
 import (

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package secrets
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// patience bounds the writing of one file.
+const patience = 30 * time.Second
+
+// write writes the certificates that programs are to trust into a box. Its user may change them, and harm nobody else.
+func write(ctx context.Context, box *client.Box, own []byte) error {
+	text, err := bundle(own)
+	if err != nil {
+		return fmt.Errorf("certificates that the host trusts: %w", err)
+	}
+	req := files.Request{Write: &files.Write{Path: []byte(Bundle), How: files.Overwrite, Parents: true, Most: int64(len(text))}}
+	head, err := req.Encode()
+	if err != nil {
+		return err
+	}
+	in := bytes.NewBuffer(head)
+	w := files.NewWriter(in)
+	_, err = w.Write(text)
+	if err = cmp.Or(err, w.End()); err != nil {
+		return err
+	}
+	stdin, err := process.MemoryFile("stdin", in.Bytes())
+	if err != nil {
+		return err
+	}
+	defer stdin.Close()
+	p, err := box.Start(&isolation.Command{
+		Argv: []string{isolation.FilesProgram}, Env: []string{"GOMAXPROCS=1"}, Dir: isolation.Workspace, ScriptArg: -1, Stdin: isolation.StdinFile,
+		Timeout: patience, Output: isolation.Output{Head: files.MaxData},
+	}, client.Files{Stdin: stdin})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	exit, err := p.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	said, _, err := p.Kept(0)
+	if err != nil {
+		return err
+	}
+	a, err := files.Receive(bytes.NewReader(said), io.Discard, 0)
+	if err != nil {
+		return fmt.Errorf("write %s: the program in the box has ended with %v %d: %w", Bundle, exit.Reason, exit.Code, err)
+	}
+	if a.Failure != nil {
+		return fault.Errorf(fault.Exhausted, "write %s: %s", Bundle, a.Failure.Kind).WithHint("a session with secrets needs a megabyte of tmp")
+	}
+	return nil
+}

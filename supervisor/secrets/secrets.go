@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package secrets gives sessions secrets that they never see: their programs have placeholders, and boxnames puts the
+// values into requests to the hosts that they are for. No value is on a disk, in a record or in an error.
+package secrets
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Config is what a Desk works with.
+type Config struct {
+	Dir         *os.Root // boxd's state, where the authority is kept
+	Credentials string   // the directory of systemd's; "": none
+	Boxes       *driver.Driver
+	Log         *slog.Logger
+}
+
+// Desk is where sessions get secrets. It is safe for concurrent use. The nil Desk has none.
+type Desk struct {
+	cfg Config
+
+	mu   sync.Mutex // guards the fields below
+	auth *authority // nil: none was needed yet
+	held map[string]*holder
+}
+
+// holder is a session that has secrets.
+type holder struct {
+	session *session.Session
+	giving  sync.Mutex        // guards the field below
+	given   [sha256.Size]byte // of what its box was given
+}
+
+// Bundle is the file of certificates that programs of a box with secrets are told to trust.
+const Bundle = isolation.Home + "/.boxd/ca-certificates.crt"
+
+// Open returns a Desk.
+func Open(cfg Config) *Desk { return &Desk{cfg: cfg, held: map[string]*holder{}} }
+
+// Begin refuses a session with secrets that cannot be read, before anything is made for it.
+func (d *Desk) Begin(s *session.Session) error {
+	list := s.Current().Secrets
+	if len(list) == 0 || d == nil {
+		return nil
+	}
+	all := s.Config().Secrets
+	for _, name := range list {
+		conf, ok := all[name]
+		if !ok {
+			continue // removed meanwhile
+		}
+		_, err := d.value(&conf)
+		if err == nil {
+			_, err = authorities(&conf)
+		}
+		if err != nil {
+			d.cfg.Log.Error("a secret cannot be read", "secret", name, "error", err)
+			f := fault.Errorf(fault.Unavailable, "the secret %s cannot be read", fault.Show(name)).WithHint("the log of boxd says why")
+			f.Field, f.Value = secret.Field, name
+			return f
+		}
+	}
+	_, err := d.authority()
+	return err
+}
+
+// Give gives a session its secrets. Nothing has run yet in its box.
+func (d *Desk) Give(ctx context.Context, s *session.Session, box *client.Box) error {
+	if len(s.Current().Secrets) == 0 || d == nil {
+		return nil
+	}
+	d.Again(s)
+	auth, err := d.authority()
+	if err != nil {
+		return err
+	}
+	return write(ctx, box, auth.pem())
+}
+
+// Again gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
+func (d *Desk) Again(s *session.Session) {
+	if len(s.Current().Secrets) == 0 || d == nil {
+		return
+	}
+	d.mu.Lock()
+	h := &holder{session: s}
+	d.held[s.Key] = h
+	d.mu.Unlock()
+	d.give(h)
+}
+
+// Forget is about a session that has ended.
+func (d *Desk) Forget(key string) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.held, key)
+}
+
+// Review gives living sessions what the configuration and the files say now. What has changed is cut.
+func (d *Desk) Review() {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	list := make([]*holder, 0, len(d.held))
+	for _, h := range d.held {
+		list = append(list, h)
+	}
+	d.mu.Unlock()
+	for _, h := range list {
+		d.give(h)
+	}
+}
+
+func (d *Desk) authority() (*authority, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.auth != nil {
+		return d.auth, nil
+	}
+	var err error
+	d.auth, err = openAuthority(d.cfg.Dir, time.Now())
+	return d.auth, err
+}
+
+// give gives the box of a session what it may have now. What it may not have any more, or cannot be read, it loses:
+// its placeholder goes on as it is.
+func (d *Desk) give(h *holder) {
+	h.giving.Lock()
+	defer h.giving.Unlock()
+	s := h.session
+	m := &talk.Secrets{Key: s.BoxKey()}
+	auth, err := d.authority()
+	var env map[string]string
+	if err == nil {
+		m.List, env = d.list(s, auth)
+	}
+	var hosts []names.Name
+	for i := range m.List {
+		hosts = append(hosts, m.List[i].Hosts...)
+	}
+	if len(hosts) > 0 {
+		slices.Sort(hosts)
+		m.Certificate, m.PrivateKey, err = auth.leaf(slices.Compact(hosts), time.Now())
+	}
+	if err != nil {
+		d.cfg.Log.Error("a session has lost its secrets", "session", s.ID, "error", err)
+		m.List = nil
+	}
+	s.SetGiven(env)
+	body, err := json.Marshal(m.List)
+	if err != nil {
+		m.List = nil
+	}
+	sum := sha256.Sum256(body)
+	if h.given == sum {
+		return
+	}
+	h.given = sum
+	d.cfg.Boxes.SetSecrets(m)
+	if !d.holds(h) { // it has ended meanwhile
+		d.cfg.Boxes.SetSecrets(&talk.Secrets{Key: m.Key})
+	}
+}
+
+func (d *Desk) holds(h *holder) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.held[h.session.Key] == h
+}
+
+// list is what a session may have now, and the variables of its programs.
+func (d *Desk) list(s *session.Session, auth *authority) (list []talk.Secret, env map[string]string) {
+	cfg, now := s.Config(), s.Current()
+	held := cfg.BoundsOf(s.Owner)
+	env = map[string]string{}
+	for _, name := range secret.Trusting() {
+		if !slices.Contains(now.EnvNames, name) {
+			env[name] = Bundle
+		}
+	}
+	for _, name := range now.Secrets {
+		conf, ok := cfg.Secrets[name]
+		if !ok || !held.MayHave(name) {
+			d.cfg.Log.Warn("a session has a secret no more", "session", s.ID, "secret", name)
+			continue
+		}
+		mark := auth.placeholder(s.Key, s.Created, name)
+		env[conf.Env] = mark
+		value, err := d.value(&conf)
+		var roots string
+		if err == nil {
+			roots, err = authorities(&conf)
+		}
+		if err != nil {
+			d.cfg.Log.Error("a session has a secret no more: it cannot be read", "session", s.ID, "secret", name, "error", err)
+			continue
+		}
+		list = append(list, talk.Secret{Placeholder: mark, Value: value, Hosts: conf.Names(), Authorities: roots})
+	}
+	return list, env
+}

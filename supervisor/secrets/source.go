@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package secrets
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/closed"
+	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+)
+
+// Bounds of what is read, in bytes. A short secret would be found in answers where it is none.
+const (
+	leastValue     = 8
+	mostValue      = 4 << 10
+	mostAuthority  = 64 << 10
+	mostCertifying = 4 << 20
+)
+
+// value reads a secret. An end of line behind it is none of it. No error has anything of it.
+func (d *Desk) value(s *secret.Secret) (string, error) {
+	path := s.File
+	if s.Credential != "" {
+		if d.cfg.Credentials == "" {
+			return "", fmt.Errorf("credential %q: systemd has lent boxd none (LoadCredential=, systemd.exec(5))", s.Credential)
+		}
+		path = filepath.Join(d.cfg.Credentials, s.Credential)
+	}
+	data, err := closed.Read(path, s.Credential != "", mostValue+2)
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	switch {
+	case len(text) < leastValue || len(text) > mostValue:
+		return "", fmt.Errorf("%s: it has %d bytes: allowed are %d to %d", path, len(text), leastValue, mostValue)
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.Trim(text, " ") != text:
+		return "", fmt.Errorf("%s: it has what no header can: allowed is one line of ASCII without spaces around it", path)
+	case strings.Contains(text, Prefix):
+		return "", fmt.Errorf("%s: it looks like a placeholder", path)
+	}
+	return text, nil
+}
+
+// authorities reads the certificates of a secret's own authorities; "": it has none.
+func authorities(s *secret.Secret) (string, error) {
+	if s.Authorities == "" {
+		return "", nil
+	}
+	data, err := readMost(s.Authorities, mostAuthority)
+	if err != nil {
+		return "", err
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(data) {
+		return "", fmt.Errorf("%s: there is no certificate in it", s.Authorities)
+	}
+	return string(data), nil
+}
+
+func readMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s: it is longer than %d bytes", path, most)
+	}
+	return data, err
+}
+
+// bundles are where systems have the certificates that they trust, in one file.
+func bundles() []string {
+	return []string{
+		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+		"/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+	}
+}
+
+// bundle is what programs of a box are to trust: whom the host trusts, and own.
+func bundle(own []byte) ([]byte, error) {
+	for _, path := range bundles() {
+		data, err := readMost(path, mostCertifying)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(data) > 0 && data[len(data)-1] != '\n' {
+			data = append(data, '\n')
+		}
+		return append(data, own...), nil
+	}
+	return own, nil
+}

@@ -134,6 +134,7 @@ func sessionRoutes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/list", access.User, "owner", files.List),
 		line("POST /v1/sessions/{id}/fs/stat", access.User, "owner", files.Stat),
 		line("POST /v1/sessions/{id}/fs/diff", access.User, "owner", files.Diff),
+		line("POST /v1/sessions/{id}/fs/discard", access.User, "owner", files.Discard),
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
 		line("POST /v1/sessions/{id}/commit", access.Operator, "owner", images.Commit),

@@ -42,6 +42,20 @@ type Commit struct {
 	Bounds         Bounds // of the image that it becomes; File is not looked at
 }
 
+// Discard asks for a root to become again what its image is.
+type Discard struct {
+	Image, Changed []byte   // as of Diff
+	Root           []byte   // where the root is
+	Paths          [][]byte // only what is there; none: everything
+	Walk           int      // of changes looked at; more are a Failure
+}
+
+// Discarded counts what was done, by what was other: a directory with what is in it is one.
+type Discarded struct {
+	Removed  int // the image does not have them
+	Restored int
+}
+
 // ChangesAnswer is what is other, in the order of the paths.
 type ChangesAnswer struct {
 	Changes []Change

@@ -44,6 +44,7 @@ type Request struct {
 	Diff     *Diff     `json:",omitempty"`
 	Sweep    *Sweep    `json:",omitempty"`
 	Commit   *Commit   `json:",omitempty"`
+	Discard  *Discard  `json:",omitempty"`
 }
 
 // Answer is what has come of a request: the pointer of its kind, or Failure.
@@ -59,6 +60,8 @@ type Answer struct {
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
 	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
+
+	Discarded *Discarded `json:",omitempty"`
 
 	Failure *Failure `json:",omitempty"`
 }

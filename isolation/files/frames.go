@@ -201,7 +201,7 @@ func lastFrame(r io.Reader, length int) (*Answer, error) {
 // check holds an answer against what one can say.
 func (a *Answer) check() error {
 	given := 0
-	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Snapshot != nil, a.Changes != nil, a.Done, a.Failure != nil} {
+	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Snapshot != nil, a.Changes != nil, a.Discarded != nil, a.Done, a.Failure != nil} {
 		if is {
 			given++
 		}
@@ -233,6 +233,9 @@ func (a *Answer) check() error {
 	}
 	if a.Changes != nil {
 		ok = a.Changes.ok()
+	}
+	if a.Discarded != nil {
+		ok = a.Discarded.Removed >= 0 && a.Discarded.Restored >= 0
 	}
 	if !ok {
 		return errors.New("an impossible value")

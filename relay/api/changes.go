@@ -33,9 +33,20 @@ type Changes struct {
 }
 
 // RootDiff asks what the programs of a session have changed of its image. The answer is Changes, with absolute paths; a file
-// that was opened for writing counts as changed.
+// that was opened for writing and is as it was does not count, if it has at most 64 MiB.
 type RootDiff struct {
 	Limit int `json:"limit,omitempty"` // of changes that are listed; default 1000, at most 20000
+}
+
+// RootDiscard undoes what the programs of a session have changed of its image. What it has done before a problem stays done.
+type RootDiscard struct {
+	Paths []string `json:"paths,omitempty" max:"1000"` // only what is there, absolute; none: everything
+}
+
+// RootDiscarded counts what was undone; a directory with what is in it is one.
+type RootDiscarded struct {
+	Removed  int `json:"removed"`  // the image does not have them
+	Restored int `json:"restored"` // from the image
 }
 
 // ArchiveRequest asks for an archive of some of what is in a directory, such as what an execution has made: of all of it, or

@@ -31,6 +31,27 @@ func Diff(c *route.Call) (any, error) {
 	return wire.Changed(&changes.Report{ChangesAnswer: *a.Changes, Exact: true}), nil
 }
 
+// Discard undoes what the programs of a session have changed of its image.
+func Discard(c *route.Call) (any, error) {
+	a, _, err := ask(c, func(in *api.RootDiscard, s *supervisor.Session) (*files.Request, []byte, error) {
+		if err := Writable(s); err != nil {
+			return nil, nil, err
+		}
+		req := &files.Discard{Image: []byte(trees.RootImage), Changed: []byte(trees.RootChanged), Root: []byte("/"), Walk: s.Config().Files.MaxEntries}
+		for _, p := range in.Paths {
+			req.Paths = append(req.Paths, []byte(p))
+		}
+		return &files.Request{Discard: req}, nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Discarded == nil {
+		return nil, files.ErrMalformed
+	}
+	return &api.RootDiscarded{Removed: a.Discarded.Removed, Restored: a.Discarded.Restored}, nil
+}
+
 // Writable refuses what is about changes of a root where there can be none.
 func Writable(s *supervisor.Session) error {
 	if !s.Settings.ReadOnlyRoot {

@@ -70,6 +70,17 @@ func (c *contract) images() {
 	if diff.Counts != (api.ChangeCounts{Created: 1, Removed: 1}) || diff.Created[0].Path != "/etc/motd" || diff.Removed[0].Path != "/etc/issue" {
 		c.t.Errorf("%+v", diff)
 	}
+	discard := fs + "discard"
+	var done api.RootDiscarded
+	c.reads(c.gets(200, ask{route: discard, s: "of-mine", body: `{"paths":["/etc/motd"]}`}), &done)
+	c.refused(400, "", ask{route: discard, s: "of-mine", body: `{"paths":["etc"]}`})
+	c.refused(404, "", ask{route: discard, s: "none", body: `{}`})
+	c.refused(409, "", ask{route: discard, s: "s", body: `{}`})
+	c.reads(c.gets(200, ask{route: fs + "diff", s: "of-mine", body: `{}`}), &diff)
+	if done.Removed != 1 || diff.Counts != (api.ChangeCounts{Removed: 1}) {
+		c.t.Errorf("%+v, %+v", done, diff)
+	}
+	c.gets(200, ask{route: fs + "write", s: "of-mine", body: `{"path":"/etc/motd","content":"hello"}`})
 	const commit = "POST /v1/sessions/{id}/commit"
 	c.reads(c.gets(201, ask{route: commit, s: "of-mine", body: `{"name":"mine:2","env":{"A":"b"},"cmd":["sh"],"working_dir":"/srv"}`}), &img)
 	if img.Name != "mine:2" || img.Form != "commit" || img.Entries != 4 || img.Config.WorkingDir != "/srv" || !slices.Equal(img.Config.Env, []string{"A=b"}) || !slices.Equal(img.Config.Cmd, []string{"sh"}) {

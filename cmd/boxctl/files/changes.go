@@ -89,9 +89,8 @@ func (f *commands) diff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff SESSION",
 		Short: "Say what programs have changed of the image",
-		Long: `diff lists what is other in a box than in its image, if that was made with --writable-root. A file that was opened for
-writing counts as changed. /workspace, /tmp and the home directory are of no image.`,
-		Args: ctl.Usage(cobra.ExactArgs(1)),
+		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
+		Args:  ctl.Usage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			got, err := images.Client{Client: f.Client()}.Diff(cmd.Context(), args[0], &req)
 			switch {
@@ -106,6 +105,31 @@ writing counts as changed. /workspace, /tmp and the home directory are of no ima
 	}
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "list so many changes at most; 0 is 1000")
 	return cmd
+}
+
+// discard undoes what programs have changed of the image of a box.
+func (f *commands) discard() *cobra.Command {
+	return &cobra.Command{
+		Use:   "discard SESSION [PATH...]",
+		Short: "Undo what programs have changed of the image",
+		Long: `discard makes the root of a box that was made with --writable-root again what its image is, or what is at some absolute
+paths of it. Programs run on meanwhile; a file that one of them has open is its own until it closes that. What was changed or removed is copied from the image, and takes room as
+it did before; what the image does not have is removed. /workspace, /tmp, the home directory and mounts stay as they are.`,
+		Example: `  boxctl fs discard work
+  boxctl fs discard work /usr/local /etc/profile`,
+		Args: ctl.Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got, err := images.Client{Client: f.Client()}.Discard(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			_, err = fmt.Fprintf(f.Stdout, "%d removed, %d restored\n", got.Removed, got.Restored)
+			return err
+		},
+	}
 }
 
 // fetch copies several files out of a box in one stream.

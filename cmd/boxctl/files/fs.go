@@ -37,7 +37,7 @@ with / begin at /workspace.`,
 		}),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.move(), f.remove(), f.fetch())
+	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.fetch())
 	return []*cobra.Command{f.copy(), f.cat(), fs}
 }
 

@@ -213,7 +213,11 @@ func (l layers) below(name string, o of) (next layers, err error) {
 	return next, err
 }
 
+// fail says of what an error is; of none it makes none.
 func fail(path string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if f, ok := errors.AsType[*files.Failure](err); ok {
 		if f.Kind == files.Changed && len(f.Path) == 0 {
 			f.Path = []byte("/" + path)

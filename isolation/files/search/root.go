@@ -3,7 +3,9 @@
 package search
 
 import (
+	"errors"
 	"path"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +21,8 @@ type difference struct {
 	shared map[string]bool // directories that the image has too: no link is followed to what is in them
 }
 
-// Diff says what is other in a root than in the image below it, with absolute paths. A file that was opened for writing
-// is changed.
+// Diff says what is other in a root than in the image below it, with absolute paths. A file that was opened for
+// writing, and is as it was, is not.
 func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 	image, err := openDir(req.Image)
 	if err != nil {
@@ -33,15 +35,71 @@ func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 		return nil, err
 	}
 	d.a.Unread = s.unread
+	slices.SortStableFunc(d.a.Changes, func(a, b files.Change) int {
+		switch x, y := string(a.Entry.Path), string(b.Entry.Path); {
+		case before(x, y):
+			return -1
+		case before(y, x):
+			return 1
+		}
+		return 0
+	})
 	return &d.a, nil
+}
+
+// same reports whether a file is as in the image: it was opened for writing and nothing was written, or it was put back.
+func (d *difference) same(dir int, name string, is *state, st *unix.Statx_t, was *unix.Stat_t) bool {
+	above, err := openat(d.image, path.Dir(is.path))
+	if err != nil {
+		return false
+	}
+	defer unix.Close(above)
+	return verbs.SameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
+}
+
+// hidden tells of what the image has in a directory that was removed and made again, if it is not there any more.
+func (d *difference) hidden(dir int, name, at string) {
+	now, err := openat(dir, name)
+	if err != nil {
+		return
+	}
+	defer unix.Close(now)
+	old, err := openat(d.image, at)
+	if err != nil {
+		return
+	}
+	defer unix.Close(old)
+	w := walk{left: maxHidden, buf: make([]byte, 32<<10)}
+	entries, _, err := w.read(old)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		var was, is unix.Stat_t
+		if unix.Fstatat(old, e.name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || !errors.Is(unix.Fstatat(now, e.name, &is, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
+			continue
+		}
+		d.a.Removed++
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: verbs.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+	}
+}
+
+// maxHidden bounds what is looked at of such a directory.
+const maxHidden = 100_000
+
+func openat(dir int, name string) (int, error) {
+	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
 func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) error {
 	var was unix.Stat_t
 	there := d.shared[path.Dir(is.path)] && unix.Fstatat(d.image, is.path, &was, unix.AT_SYMLINK_NOFOLLOW) == nil
 	both := there && is.mode&unix.S_IFMT == unix.S_IFDIR && was.Mode&unix.S_IFMT == unix.S_IFDIR
-	if both && !opaque(dir, name) {
+	if both {
 		d.shared[is.path] = true
+		if opaque(dir, name) {
+			d.hidden(dir, name, is.path)
+		}
 		both = is.mode != was.Mode // permissions
 	}
 	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
@@ -50,7 +108,7 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	case removed && there:
 		d.a.Removed++
 		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: verbs.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
-	case removed, d.shared[is.path] && !both:
+	case removed, d.shared[is.path] && !both, there && d.same(dir, name, is, st, &was):
 	default:
 		e := verbs.EntryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 		if e.Type == files.TypeLink {

@@ -74,6 +74,8 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 		a.Done = err == nil
 	case req.Commit != nil:
 		a.Archive, err = merged.Pack(req.Commit, w)
+	case req.Discard != nil:
+		a.Discarded, err = merged.Discard(req.Discard)
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}
@@ -115,6 +117,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Sweep.Path)
 	case req.Commit != nil:
 		return string(req.Commit.Changed)
+	case req.Discard != nil:
+		return string(req.Discard.Root)
 	}
 	return ""
 }

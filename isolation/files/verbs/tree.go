@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strings"
@@ -122,4 +123,27 @@ func remove(dir, name string, mustBeDirectory, recursive bool) error {
 		return &files.Failure{Kind: files.NotEmpty, Text: "a directory with something in it", Hint: "recursive = true removes that too"}
 	}
 	return err
+}
+
+// maxCompared bounds the files that are looked at for whether they are the same.
+const maxCompared = 64 << 20
+
+// SameFile reports whether a name stands for files of the same content, permissions and time in two directories, or for the
+// same link. Of files that are too large it is taken that they are not.
+func SameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
+	if was.Mode != is.Mode || was.Size != is.Size {
+		return false
+	}
+	switch is.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		target := Target(oldDir, name)
+		return target != nil && bytes.Equal(target, Target(newDir, name))
+	case unix.S_IFREG:
+		if was.Mtim != is.Mtim || is.Size > maxCompared {
+			return false
+		}
+		old := Digest(oldDir, name, max(is.Size, 1))
+		return old != "" && old == Digest(newDir, name, max(is.Size, 1))
+	}
+	return false
 }

@@ -61,6 +61,12 @@ func (c Client) Diff(ctx context.Context, session string, req *api.RootDiff) (di
 	return diff, err
 }
 
+// Discard undoes what the programs of a session have changed of its image.
+func (c Client) Discard(ctx context.Context, session string, req *api.RootDiscard) (done api.RootDiscarded, err error) {
+	_, err = c.About(ctx, http.MethodPost, session, "/fs/discard", req, &done)
+	return done, err
+}
+
 // Commit makes an image of what programs of a session have made of its own.
 func (c Client) Commit(ctx context.Context, session string, req *api.ImageCommit) (img api.Image, err error) {
 	_, err = c.About(ctx, http.MethodPost, session, "/commit", req, &img)

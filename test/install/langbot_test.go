@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -27,22 +26,10 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	installed(t, this)
 	a := live(t)
 	const secret = "0123456789abcdef0123456789abcdef"
-	for name, text := range map[string]string{
+	put(t, map[string]string{
 		"/etc/boxd/langbot.token":              secret + "\n",
 		"/etc/boxd/box.toml.d/50-langbot.toml": "langbot.token_file = \"/etc/boxd/langbot.token\"\n[principals.langbot]\nrole = \"user\"\nuser = \"" + stranger + "\"\n",
-	} {
-		if err := os.MkdirAll("/etc/boxd/box.toml.d", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := os.Remove(name); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	})
 	run(t, "systemctl", "stop", service)
 	run(t, "systemctl", "enable", "--now", langbotSocket)
 	t.Cleanup(func() {

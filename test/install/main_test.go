@@ -135,6 +135,24 @@ func installed(t *testing.T, name string) {
 	})
 }
 
+// put writes files that are there, with their directories, until the test has ended.
+func put(t *testing.T, texts map[string]string) {
+	t.Helper()
+	for name, text := range texts {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // reset ends all boxes, and starts the socket as after a boot.
 func reset(t *testing.T) {
 	t.Helper()

@@ -17,6 +17,7 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 		boxtest.Missing(t, "a kernel with AppArmor")
 	}
 	installed(t, this)
+	lend(t)
 	run(t, "dmesg", "--clear")
 	a := live(t)
 	confined := func(unit string) string {
@@ -50,6 +51,10 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	run(t, "systemctl", "restart", service)
 	boxctl(t, "ps", "other")
 	a.unharmed(t, "a restart of a confined boxd")
+	// A secret comes from a credential of the unit and goes to boxnames; certificates of the host go into the box.
+	if got := boxctl(t, "run", "--network-rule", "api.example.com", "--secret", "key", "--", "sh", "-c", `echo "$API_KEY"; grep -c BEGIN "$SSL_CERT_FILE"`); !strings.HasPrefix(got, "boxd-secret-") || len(strings.Fields(got)) != 2 || strings.HasSuffix(got, "\n1") {
+		t.Errorf("a box with a secret has %q", got)
+	}
 	// The kernel says what it has refused.
 	if log := run(t, "sh", "-c", `dmesg | grep 'apparmor="DENIED"' | grep 'profile="boxd"' || true`); log != "" {
 		t.Errorf("the profile refuses what boxd needs:\n%s", log)
@@ -64,4 +69,21 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	if r := try(t, "aa-exec", "-p", "boxd", "--", "/bin/sh", "-c", "/bin/cat /etc/passwd"); r.code == 0 || !strings.Contains(r.stderr, "Permission denied") {
 		t.Errorf("another program is executed: %+v", r)
 	}
+}
+
+// lend has boxd lend the secret "key", and boxes reach others.
+func lend(t *testing.T) {
+	t.Helper()
+	again := func() {
+		run(t, "systemctl", "daemon-reload")
+		reset(t)
+	}
+	t.Cleanup(again) // when the files are gone
+	put(t, map[string]string{
+		"/etc/boxd/box.toml.d/50-key.toml":                  "network.resolvers = [\"192.0.2.1\"]\n[policy.default]\nsecrets = [\"key\"]\n[secrets.key]\ncredential = \"key\"\nhosts = [\"api.example.com\"]\nenv = \"API_KEY\"\n",
+		"/etc/boxd-key":                                     "precious-value\n",
+		"/etc/systemd/system/" + service + ".d/50-key.conf": "[Service]\nLoadCredential=key:/etc/boxd-key\n",
+	})
+	run(t, "sysctl", "-w", "net.ipv4.ip_forward=1")
+	again()
 }

@@ -57,21 +57,9 @@ func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 	if err := os.MkdirAll("/etc/credstore", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{
+	put(t, map[string]string{
 		"/etc/credstore/boxd.tokens": made[1] + "\n", "/etc/boxd/box.toml.d/50-ci.toml": "[principals.ci]\nrole = \"user\"\n",
-	} {
-		if err := os.MkdirAll("/etc/boxd/box.toml.d", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := os.Remove(name); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	})
 	run(t, "systemctl", "stop", service)
 	run(t, "systemctl", "start", http)
 	t.Cleanup(func() {

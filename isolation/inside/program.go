@@ -110,6 +110,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	} else if p.before != nil {
 		p.private, p.before.private = p.before.private, -1
 	}
+	_ = unix.Fchdir(s.root) // before anybody hears of it, who may want to take the mount away
 	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
 	fdpass.CloseAll(p.far)
 	p.far = nil

@@ -58,10 +58,7 @@ func (v *Supervisor) hostRoom() error {
 	if last := v.pressed.Load(); last != nil && time.Since(last.at) < fresh {
 		return last.err
 	}
-	v.mu.Lock()
-	dir := v.host.Workspaces
-	v.mu.Unlock()
-	err := v.room(dir)
+	err := v.room(v.Workspaces())
 	if _, full := errors.AsType[*admission.Full](err); err == nil || full { // to fail to look is no verdict
 		v.pressed.Store(&verdict{time.Now(), err})
 	}

@@ -111,9 +111,7 @@ func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Proc
 func (v *Supervisor) Freeze(ctx context.Context, s *Session, on bool) error { return s.Freeze(ctx, on) }
 
 // Work is how full a session's workspace is, nil if it has no quota.
-func (v *Supervisor) Work(s *Session) *isolation.Disk {
-	v.mu.Lock()
-	dir := v.host.Workspaces
-	v.mu.Unlock()
-	return s.Work(dir)
-}
+func (v *Supervisor) Work(s *Session) *isolation.Disk { return s.Work(v.Workspaces()) }
+
+// CanBound says why the kernel cannot keep a quota of a directory of the host, in bytes and files, nil if it can.
+func (v *Supervisor) CanBound(path string) error { return v.cfg.Load().Roots.Can(path) }

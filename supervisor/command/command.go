@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/language"
 	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -223,8 +224,8 @@ func validateArgv(cfg *policy.Config, argv []string) error {
 		if strings.Contains(arg, "\x00") {
 			return fault.Field(field, arg, "text without NUL")
 		}
-		if len(arg) > policy.MaxArg {
-			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", policy.MaxArg)).
+		if len(arg) > language.MaxArg {
+			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", language.MaxArg)).
 				WithHint("a command, code or stdin may be longer")
 		}
 		size += quantity.Size(len(arg) + 1)

@@ -15,26 +15,29 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
+	"github.com/boxd-dev/boxd/supervisor/policy/language"
+	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
-	Enabled   bool                     `toml:"enabled"` // new sessions may start
-	Limits    Limits                   `toml:"limits"`
-	Host      HostReserve              `toml:"host"`
-	Sessions  SessionLimits            `toml:"sessions"`
-	Queue     QueueLimits              `toml:"queue"`
-	Exec      ExecLimits               `toml:"exec"`
-	Processes ProcessLimits            `toml:"processes"`
-	Files     filelimits.Limits        `toml:"files"`
-	Usage     UsageKeep                `toml:"usage"`
-	Env       map[string]string        `toml:"env"`
-	Languages map[string]Language      `toml:"languages"`
-	Secrets   map[string]secret.Secret `toml:"secrets"`
-	Profiles  map[string]Profile       `toml:"-"` // [profiles.x], each on top of the built-in default
-	Policies  map[string]Bounds        `toml:"-"` // [policy.x], each on top of NoBounds
+	Enabled   bool                         `toml:"enabled"` // new sessions may start
+	Limits    Limits                       `toml:"limits"`
+	Host      HostReserve                  `toml:"host"`
+	Sessions  SessionLimits                `toml:"sessions"`
+	Queue     QueueLimits                  `toml:"queue"`
+	Exec      ExecLimits                   `toml:"exec"`
+	Processes ProcessLimits                `toml:"processes"`
+	Files     filelimits.Limits            `toml:"files"`
+	Usage     UsageKeep                    `toml:"usage"`
+	Env       map[string]string            `toml:"env"`
+	Languages map[string]language.Language `toml:"languages"`
+	Secrets   map[string]secret.Secret     `toml:"secrets"`
+	Profiles  map[string]Profile           `toml:"-"` // [profiles.x], each on top of the built-in default
+	Policies  map[string]Bounds            `toml:"-"` // [policy.x], each on top of NoBounds
+	Roots     roots.List                   `toml:"-"` // mounts.quota_roots
 }
 
 // Limits says which limits may be missing on a host that cannot enforce them.
@@ -91,35 +94,6 @@ type ProcessLimits struct {
 // UsageKeep is about what is known of what everybody has used.
 type UsageKeep struct {
 	KeepDays int `toml:"keep_days"`
-}
-
-// Language is how code of a language is run. In both forms exactly one argument is the placeholder:
-// {code} for the code itself, {file} for a file holding it, used when the code is longer than one
-// argument may be.
-type Language struct {
-	Inline []string `toml:"inline"`
-	File   []string `toml:"file"`
-	Suffix string   `toml:"suffix"`
-}
-
-// Placeholders of a Language.
-const (
-	codePlaceholder = "{code}"
-	filePlaceholder = "{file}"
-)
-
-// MaxArg is the longest argument the kernel takes, without its NUL (MAX_ARG_STRLEN, execve(2)).
-const MaxArg = 128<<10 - 1
-
-// Command returns the arguments that run code. Code that is too long to be one of them has to be in a
-// file: then script is the index of the argument that becomes its path, otherwise -1.
-func (l Language) Command(code string) (argv []string, script int) {
-	if len(code) <= MaxArg {
-		argv = slices.Clone(l.Inline)
-		argv[slices.Index(argv, codePlaceholder)] = code
-		return argv, -1
-	}
-	return slices.Clone(l.File), slices.Index(l.File, filePlaceholder)
 }
 
 // Profile is a set of defaults, and of fields that requests cannot change.
@@ -211,7 +185,7 @@ func DefaultConfig() Config {
 		Files:     filelimits.Default(),
 		Usage:     UsageKeep{KeepDays: 400},
 		Env:       defaultEnv(),
-		Languages: defaultLanguages(),
+		Languages: language.Default(),
 		Profiles:  defaultProfiles(),
 		Policies:  map[string]Bounds{UsualBounds: NoBounds()},
 	}
@@ -223,17 +197,6 @@ func defaultEnv() map[string]string {
 		"PATH":                      "/home/box/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"PIP_BREAK_SYSTEM_PACKAGES": "1",
 		"npm_config_prefix":         "/home/box/.local",
-	}
-}
-
-func defaultLanguages() map[string]Language {
-	return map[string]Language{
-		"sh":     {Inline: []string{"/bin/sh", "-c", "{code}"}, File: []string{"/bin/sh", "{file}"}, Suffix: ".sh"},
-		"bash":   {Inline: []string{"bash", "-c", "{code}"}, File: []string{"bash", "{file}"}, Suffix: ".sh"},
-		"python": {Inline: []string{"python3", "-c", "{code}"}, File: []string{"python3", "{file}"}, Suffix: ".py"},
-		"node":   {Inline: []string{"node", "-e", "{code}"}, File: []string{"node", "{file}"}, Suffix: ".js"},
-		"perl":   {Inline: []string{"perl", "-e", "{code}"}, File: []string{"perl", "{file}"}, Suffix: ".pl"},
-		"ruby":   {Inline: []string{"ruby", "-e", "{code}"}, File: []string{"ruby", "{file}"}, Suffix: ".rb"},
 	}
 }
 
@@ -316,8 +279,8 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, secret.Validate(c.Secrets)...)
 	for name, l := range c.Languages {
-		if count(l.Inline, codePlaceholder) != 1 || count(l.File, filePlaceholder) != 1 || strings.ContainsAny(l.Suffix, "/\x00") {
-			bad("languages."+name, fmt.Sprintf("%q", l), "inline with one "+codePlaceholder+", file with one "+filePlaceholder+", a suffix without /")
+		if allowed := l.Lacks(); allowed != "" {
+			bad("languages."+name, fmt.Sprintf("%q", l), allowed)
 		}
 	}
 	for name, p := range c.Profiles {
@@ -388,12 +351,3 @@ func (p *Profile) validate() (errs []error) {
 
 // longestTimeout leaves room for the times that are added to one.
 const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
-
-func count(list []string, s string) (n int) {
-	for _, e := range list {
-		if e == s {
-			n++
-		}
-	}
-	return n
-}

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy/language"
 )
 
 func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
@@ -107,7 +108,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"exec.max_command":          func(c *Config) { c.Exec.MaxCommand = 5 * quantity.MiB },
 		"exec.max_stdin":            func(c *Config) { c.Exec.MaxStdin = quantity.GiB },
 		"env.A":                     func(c *Config) { c.Env["A"] = "\x00" },
-		"languages.sh":              func(c *Config) { c.Languages["sh"] = Language{} },
+		"languages.sh":              func(c *Config) { c.Languages["sh"] = language.Language{} },
 		"profiles.default.timeout":  func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = 1 }) },
 		"profiles.default.max_time": func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = longestTimeout + 1 }) },
 		"profiles.default.skills":   func(c *Config) { profile(c, func(p *Profile) { p.Skills = []string{"a\n"} }) },

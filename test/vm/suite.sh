@@ -3,7 +3,7 @@
 #
 # Puts the packages and the tests together for a virtual machine, which has neither Go nor the source: those of
 # the packages, and those of real boxes and of the host, which run the installed programs.
-# Usage: suite.sh DIRECTORY; ARCH=arm64 is for a machine of that kind.
+# Usage: suite.sh DIRECTORY; ARCH=arm64 and SELINUX=1 are for machines of that kind, as in vm.sh.
 set -euo pipefail
 dir=${1:?usage: suite.sh DIRECTORY} arch=${ARCH:-amd64}
 cd "$(dirname "$0")/../.."
@@ -24,7 +24,7 @@ for pkg in test/install test/host test/limits test/boxes test/sessions test/imag
 	if [ -d "$pkg/testdata" ]; then cp -r "$pkg/testdata" "$dir/$pkg/"; fi
 done
 cp box.toml test/again.sh test/vm/everyday "$dir/"
-mkdir "$dir/packaging" && cp -r packaging/man packaging/completion "$dir/packaging/"
+mkdir "$dir/packaging" && cp -r packaging/man packaging/completion packaging/selinux "$dir/packaging/"
 mkdir "$dir/systemd" && cp -r systemd/units "$dir/systemd/"
 cat >"$dir/run" <<'RUN'
 #!/usr/bin/env bash
@@ -35,6 +35,11 @@ export BOXD_TEST_STRICT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 export SURVIVAL_KILLS=20 ABUSE_FLOOD_SHARE=50 # an emulated machine takes seconds for a kill, minutes for a flood
 [ -e whole ] || export SURVIVAL_KILLS=8
 status=0
+if [ -e selinux ]; then # the module as boxd.te says; dpkg gives files of packages their labels
+	[ "$(getenforce)" = Enforcing ] || { echo 'SELinux does not enforce'; exit 1; }
+	checkmodule -M -m -o boxd.mod packaging/selinux/boxd.te && semodule_package -o boxd.pp -m boxd.mod -f packaging/selinux/boxd.fc &&
+		semodule -i boxd.pp && restorecon -R /var/lib/boxd || exit 1
+fi
 some() { [ -e whole ] || sed -n "s,^$1/,^,p" everyday | paste -sd'|'; }
 echo '== test/install'
 only=$(some test/install)
@@ -55,11 +60,32 @@ for pkg in test/limits test/boxes test/sessions test/images test/abuse test/surv
 	# Only the second disk keeps project quotas.
 	if [ $pkg = test/limits ]; then export TMPDIR=/var/lib/boxd; else unset TMPDIR; fi
 	only=$(some "$pkg")
+	[ -n "$only" ] || [ ! -e selinux ] || continue
 	(cd "$pkg" && ../../again.sh ./test -test.run "$only" -test.skip 'TestPipInstalls|TestNpmInstalls|TestDependenciesCome|TestTheGuideIsTrue|TestCommandsOfTheGuide|TestAClientInPython|TestTheInspectorDoesATask|TestReferenceServersRunInBoxes|TestADistributionIsPulledAndRuns' -test.timeout 60m -test.run) || status=1
 done
+if [ -e selinux ]; then
+	denied=$(journalctl -b --no-pager -o cat | grep -E 'avc: +denied' | grep -E 'comm="(box|probe)|boxd')
+	[ -z "$denied" ] || { printf '== denied by SELinux\n%s\n' "$denied"; status=1; }
+fi
 echo "== all, after $SECONDS s"
 exit $status
 RUN
 chmod +x "$dir/run"
 if [ -n "${SOAK:-}" ]; then touch "$dir/soak"; fi
 if [ -n "${WHOLE:-}" ]; then touch "$dir/whole"; fi
+if [ -n "${SELINUX:-}" ]; then
+	touch "$dir/selinux"
+	cat >"$dir/everyday" <<'EVERYDAY'
+test/install/TestAFreshInstallation
+test/install/TestAnInstalledBoxdDoesAllItCan
+test/install/TestRemovalAndPurge
+test/boxes/TestT[0-9]
+test/sessions/TestAnAgentWorksOnFiles
+test/sessions/TestALivingSessionIsGivenMounts
+test/sessions/TestASessionInABoxAheadOfNeedOutlivesBoxd
+test/images/TestARootThatCanBeWrittenTo
+test/survival/TestNothingIsLostWhenTheKeeperIsKilled
+test/network/TestABoxReachesNamesAndNothingElse
+cmd/boxctl/TestAShellInABoxHasTheTerminal
+EVERYDAY
+fi

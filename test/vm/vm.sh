@@ -5,7 +5,8 @@
 # emulation, so it needs no right but that to run mmdebstrap. Usage: vm.sh FLAVOUR DIRECTORY
 #
 # FLAVOUR is bookworm (systemd 252, Linux 6.1) or trixie (systemd 257, Linux 6.12); ARCH=arm64 makes it a
-# machine of that kind, for which mmdebstrap needs qemu-user-static and its entry in binfmt_misc. DIRECTORY becomes
+# machine of that kind, for which mmdebstrap needs qemu-user-static and its entry in binfmt_misc; SELINUX=1 has it enforce
+# the policy of Debian for SELinux. DIRECTORY becomes
 # /suite in the machine; its program "run" is started by systemd once the machine is up, what it
 # prints is printed here, and its exit status is that of vm.sh. Anything else that goes wrong is 125:
 # a machine that does not boot, or says nothing, has not passed anything.
@@ -15,7 +16,7 @@
 # got a quota of the processor). So the machine boots with one processor, takes a quota that stays, and only then gets
 # the other one. It also beats like a heart; one that has stopped is started once more, from the beginning.
 set -euo pipefail
-flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} arch=${ARCH:-amd64} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
+flavour=${1:?usage: vm.sh FLAVOUR DIRECTORY} arch=${ARCH:-amd64} selinux=${SELINUX:-} suite=$(cd "${2:?usage: vm.sh FLAVOUR DIRECTORY}" && pwd)
 
 # Seconds until a machine is given up. Emulation is slow, so this bounds the broken, not the slow.
 patience=${BOXD_VM_PATIENCE:-7200}
@@ -40,6 +41,11 @@ esac
 # What the machine is made of. quota and e2fsprogs are for project quotas, gcc for the programs that
 # tests compile in boxes, rpm for the other package. The firewalls are for those that start them: nothing else does.
 packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,firewalld,ufw,iptables,nftables,linux-image-cloud-$arch
+options=
+if [ -n "$selinux" ]; then
+	name+=-selinux packages+=,selinux-policy-default,policycoreutils,checkpolicy,semodule-utils
+	options='security=selinux selinux=1 enforcing=1'
+fi
 
 for tool in qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap mke2fs:e2fsprogs; do
 	[[ $tool != qemu-* || $tool == "$qemu":* ]] || continue
@@ -94,6 +100,13 @@ mkdir -p "$dir/root/etc/systemd/system/default.target.wants"
 ln -s ../suite.service "$dir/root/etc/systemd/system/default.target.wants/suite.service"
 for firewall in firewalld ufw; do ln -sf /dev/null "$dir/root/etc/systemd/system/$firewall.service"; done # a test unmasks them
 rm -f "$dir/root/etc/resolv.conf"
+if [ -n "$selinux" ]; then
+	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$dir/root/etc/selinux/config"
+	# The suite is what an administrator does who has logged in.
+	sed -i 's/^Type=oneshot/&\nSELinuxContext=unconfined_u:unconfined_r:unconfined_t:s0/' "$dir/root/etc/systemd/system/suite.service"
+	# Without /proc, which would say that this host keeps no labels; mke2fs takes them over.
+	chroot "$dir/root" setfiles -F /etc/selinux/default/contexts/files/file_contexts / || fail 'setfiles'
+fi
 kernel=("$dir"/root/boot/vmlinuz-*) initrd=("$dir"/root/boot/initrd.img-*)
 mv "${kernel[0]}" "$dir/vmlinuz" && mv "${initrd[0]}" "$dir/initrd"
 mke2fs -qF -t ext4 -d "$dir/root" -L root "$dir/root.img" 4G >/dev/null
@@ -105,7 +118,7 @@ machine() {
 	: >"$dir/verdict" >"$dir/journal" >"$dir/heart"
 	timeout --foreground "$patience" "${qemu[@]}" -accel tcg,thread=multi -smp 2 -m 2048 \
 		-nodefaults -display none -monitor none -no-reboot -serial file:"$dir/console" -pidfile "$dir/pid" \
-		-kernel "$dir/vmlinuz" -initrd "$dir/initrd" -append "console=$console root=/dev/vda rw panic=-1 maxcpus=1" \
+		-kernel "$dir/vmlinuz" -initrd "$dir/initrd" -append "console=$console root=/dev/vda rw panic=-1 maxcpus=1 $options" \
 		-drive file="$dir/root.img",if=virtio,format=raw,snapshot=on \
 		-drive file="$dir/data.img",if=virtio,format=raw,snapshot=on \
 		-device virtio-serial -device virtio-rng-pci \

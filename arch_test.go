@@ -70,7 +70,8 @@ func mayImport() map[string]string {
 		"isolation/network/strangers": "",
 		"isolation/network":           "isolation isolation/network/reach isolation/network/rule isolation/network/sockets isolation/network/strangers",
 		"isolation/live":              "isolation/trees isolation isolation/sources internal/mountfd",
-		"isolation/zygote":            "isolation isolation/ids isolation/rootfs internal/fdpass",
+		"isolation/inherited":         "",
+		"isolation/zygote":            "isolation isolation/inherited isolation/ids isolation/rootfs internal/fdpass",
 		"isolation/keeper":            "isolation/shared isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
 		// the program that serves files inside a box, and what it is asked
 		"isolation/files":        "",
@@ -86,7 +87,7 @@ func mayImport() map[string]string {
 		"isolation/network/swap":    "isolation/network/names isolation/network/talk",
 		"isolation/network/proxy":   "isolation/network/names isolation/network/resolve isolation/network/swap",
 		"isolation/network/counter": "isolation/network/swap isolation/network/names isolation/network/proxy isolation/network/resolve isolation/network/talk internal/fdpass",
-		"isolation/inside":          "isolation/shared isolation/overlay isolation isolation/hunt isolation/names isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
+		"isolation/inside":          "isolation/inherited isolation/shared isolation/overlay isolation isolation/hunt isolation/names isolation/life isolation/lookup isolation/output cgroup internal/fdpass internal/mountfd",
 		"isolation/client":          "isolation isolation/names isolation/output cgroup internal/fdpass",
 		// the service manager
 		"systemd":         "",

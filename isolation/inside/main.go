@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/inherited"
 )
 
 // Descriptors PID 1 is started with, after 0, 1 and 2 on /dev/null.
@@ -30,6 +31,7 @@ func Main() int {
 	unix.CloseOnExec(controlFD)
 	unix.CloseOnExec(idLockFD)
 	setName("boxinit")
+	_ = inherited.Usual() // cannot fail
 
 	s, err := setUp(fdpass.NewBuffer(fdpass.MaxInline))
 	reply := isolation.BoxReply{Ready: err == nil}

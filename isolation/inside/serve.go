@@ -6,7 +6,6 @@ import (
 	"errors"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/hunt"
+	"github.com/boxd-dev/boxd/isolation/inherited"
 	"github.com/boxd-dev/boxd/isolation/life"
 )
 
@@ -63,8 +63,8 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: hunt.Ground{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
-	for _, sig := range inheritedSignals() {
-		if err := defaultSignal(sig); err != nil {
+	for _, sig := range inherited.Signals() {
+		if err := inherited.Default(sig); err != nil {
 			return nil, stepError(isolation.StepPrivileges, unix.SignalName(sig), err)
 		}
 	}
@@ -302,24 +302,4 @@ func monotonic() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
 	return time.Duration(ts.Nano())
-}
-
-// inheritedSignals are those that may have come in ignored, since the runtime has no handler of its
-// own for them: programs would inherit that (execve(2)) and be deaf to them. SIGHUP and SIGINT do come
-// in so, as the zygote must outlive a terminal; 32 and 33 are the C library's (nptl(7)).
-func inheritedSignals() []syscall.Signal {
-	return []syscall.Signal{
-		unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGCONT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, 32, 33,
-	}
-}
-
-// defaultSignal takes the runtime's handler off a signal. What the signal does by default happens
-// without it, and without the detour through a handler.
-func defaultSignal(sig syscall.Signal) error {
-	var action [4]uint64 // struct kernel_sigaction, all zero: SIG_DFL (sigaction(2))
-	_, _, errno := syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/inherited"
 	"github.com/boxd-dev/boxd/isolation/rootfs"
 )
 
@@ -266,6 +267,9 @@ func live(enter func() error) error {
 	// SIGCHLD: what has ended is gone without being waited for (wait(2)); the keeper holds pidfds.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
 	unix.CloseOnExec(zygoteSocket)
+	if err := inherited.SetSlack(inherited.Slack); err != nil {
+		return fmt.Errorf("timer slack: %w", err)
+	}
 	// Away from the numbers the clones get their own descriptors at.
 	boxInit, err := unix.FcntlInt(zygoteBoxInit, unix.F_DUPFD_CLOEXEC, 16)
 	if err != nil {

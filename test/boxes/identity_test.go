@@ -96,6 +96,14 @@ func TestProgramsHearEverySignal(t *testing.T) {
 	}
 }
 
+// A program is woken as punctually as one outside, though PID 1 has a thread that is not (isolation/inherited).
+func TestProgramsAreWokenOnTime(t *testing.T) {
+	b := newBox(t, start(t))
+	if got := b.run("cat", "/proc/self/timerslack_ns"); got != "50000\n" {
+		t.Errorf("timers of a program may be %q nanoseconds late", got)
+	}
+}
+
 // sandboxed is what confines every program, by the names in /proc/<pid>/status.
 func sandboxed() map[string]string {
 	none := "0000000000000000"

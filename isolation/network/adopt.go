@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/boxd-dev/boxd/isolation/network/pair"
 )
 
 // Adopt finds the links of boxes that an earlier keeper has left, by their keys. What belongs to none of them is
@@ -31,7 +33,7 @@ func (h *Host) Adopt(keys []string) {
 		}
 		key, lives := names[name]
 		if !lives {
-			if err := removeLink(name); err != nil {
+			if err := pair.Remove(name); err != nil {
 				h.log.Print(err)
 			}
 			continue
@@ -44,6 +46,7 @@ func (h *Host) Adopt(keys []string) {
 		h.mu.Lock()
 		h.links[key], h.used[n] = l, true
 		h.mu.Unlock()
+		h.settle(l)
 		found = true
 	}
 	h.mu.Lock()
@@ -55,6 +58,17 @@ func (h *Host) Adopt(keys []string) {
 	}
 	if err := h.ensure(); err != nil {
 		h.log.Printf("network table: %v", err)
+	}
+}
+
+// settle gives a link the settings that a keeper of before may not have given it.
+func (h *Host) settle(l *Link) {
+	_, six, err := h.end(l)
+	if err == nil {
+		err = pair.Settle(h.LinkName(l.key), six)
+	}
+	if err != nil {
+		h.log.Printf("box %s: its link: %v", l.key, err)
 	}
 }
 

@@ -4,13 +4,13 @@ package network
 
 import (
 	"encoding/binary"
-	"fmt"
-	"math"
+	"errors"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/pair"
 )
 
 // crowdedChain refuses what would be one connection too many. It counts as refused, and no destination is to blame.
@@ -59,6 +59,9 @@ func over(most int) []expr.Any {
 	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
 
+// lackCount is the pair.Lack of a kernel that cannot count connections.
+const lackCount = "connlimit of nf_tables"
+
 // tryCap sees whether the kernel can count connections, in a table that is there.
 func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	if h.cfg.Connections == 0 {
@@ -67,37 +70,22 @@ func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	w := &writer{c: c, table: &nftables.Table{Name: table, Family: tableFamily}}
 	w.at = c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
 	w.rule(beginnings(), over(h.cfg.Connections), drop())
-	return lackingCaps("connections", "connlimit of nf_tables", c.Flush())
-}
-
-// lackingCaps names what a cap needs, with the key of box.toml that can do without.
-func lackingCaps(key, what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return lacking(what+" (network."+key+" = 0 does without)", err)
-}
-
-// Bounds of the queue in front of a capped link, in bytes.
-const (
-	leastBurst = 64 << 10 // the largest packet before it is cut for the link
-	burstShare = 20       // what may go at once is a twentieth of a second's
-	queueShare = 4        // and what may wait a quarter
-)
-
-// slow caps what an end of a link sends, in bytes a second. Who sends more waits, and then loses packets.
-func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
-	if rate == 0 {
-		return nil
-	}
-	burst := max(leastBurst, rate/burstShare)
-	qdisc := &netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       rate, Buffer: netlink.Xmittime(rate, uint32(min(burst, math.MaxUint32))),
-		Limit: uint32(min(burst+max(leastBurst, rate/queueShare), math.MaxUint32)),
-	}
-	if err := at.QdiscReplace(qdisc); err != nil {
-		return lackingCaps("bandwidth", "sch_tbf", fmt.Errorf("bandwidth: %w", err))
+	if err := c.Flush(); err != nil {
+		return lackingCaps(&pair.Lack{What: lackCount, Err: err})
 	}
 	return nil
+}
+
+// lackingCaps names what an error about a pair or a cap is about, with the key of box.toml that can do without.
+func lackingCaps(err error) error {
+	lack, ok := errors.AsType[*pair.Lack](err)
+	switch {
+	case !ok:
+		return err
+	case lack.What == lackCount:
+		return lacking(lack.What+" (network.connections = 0 does without)", lack.Err)
+	case lack.What == pair.LackCap:
+		return lacking(lack.What+" (network.bandwidth = 0 does without)", lack.Err)
+	}
+	return lacking(lack.What, lack.Err)
 }

@@ -214,3 +214,21 @@ func answers() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }
+
+// sourceRoutes are packets that say themselves which way they go: by an option of IPv4 (loose or strict source and
+// record route), or the routing header of IPv6.
+func sourceRoutes() [][]expr.Any {
+	const loose, strict, routing = 131, 137, 43
+	there := func(family byte, op expr.ExthdrOp, kind uint8) []expr.Any {
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}),
+			&expr.Exthdr{DestRegister: 1, Type: kind, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: op}, equal([]byte{1}),
+		}
+	}
+	return [][]expr.Any{
+		there(unix.NFPROTO_IPV4, optionsOfIPv4, loose), there(unix.NFPROTO_IPV4, optionsOfIPv4, strict), there(unix.NFPROTO_IPV6, expr.ExthdrOpIpv6, routing),
+	}
+}
+
+// optionsOfIPv4 is NFT_EXTHDR_OP_IPV4, which the library does not name.
+const optionsOfIPv4 expr.ExthdrOp = 2

@@ -5,7 +5,6 @@ package network
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,16 +13,13 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation/network/pair"
 	"github.com/boxd-dev/boxd/isolation/network/reach"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/network/sockets"
 )
-
-// boxEnd is what the link is called in the box.
-const boxEnd = "eth0"
 
 // Link is a box's way out.
 type Link struct {
@@ -128,100 +124,11 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 	return rules, nil
 }
 
-// build makes both ends, with addresses and routes. The host's end routes nothing but the box's address.
+// build makes both ends.
 func (l *Link) build(space *os.File, up *uplink) error {
 	h := l.host
-	own, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return lacking("netlink", err)
-	}
-	defer own.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.TxQLen = h.LinkName(l.key), up.mtu, 1000
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxEnd, PeerMTU: uint32(up.mtu), PeerNamespace: netlink.NsFd(space.Fd())}
-	if err := own.LinkAdd(veth); err != nil {
-		return lacking("links in pairs (veth)", err)
-	}
-	if err := l.settings(up.six); err != nil {
-		return err
-	}
-	if err := addresses(own, veth, h.addresses(l.pair, up.six, true)); err != nil {
-		return err
-	}
-	if err := slow(own, veth, h.cfg.Bandwidth); err != nil {
-		return err
-	}
-	inner, err := netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("the box's network: %w", err)
-	}
-	defer inner.Close()
-	peer, err := inner.LinkByName(boxEnd)
-	if err != nil {
-		return fmt.Errorf("the box's end: %w", err)
-	}
-	if err := addresses(inner, peer, h.addresses(l.pair, up.six, false)); err != nil {
-		return err
-	}
-	if err := slow(inner, peer, h.cfg.Bandwidth); err != nil {
-		return err
-	}
-	for _, gateway := range h.addresses(l.pair, up.six, true) {
-		all := &net.IPNet{IP: make(net.IP, len(gateway.AsSlice())), Mask: make(net.IPMask, len(gateway.AsSlice()))}
-		if err := inner.RouteAdd(&netlink.Route{LinkIndex: peer.Attrs().Index, Dst: all, Gw: gateway.AsSlice()}); err != nil {
-			return fmt.Errorf("the box's route: %w", err)
-		}
-	}
-	return nil
-}
-
-// settings of the host's end. There IPv4 is forwarded, whatever the host does elsewhere.
-func (l *Link) settings(six bool) error {
-	name := l.host.LinkName(l.key)
-	if err := setting("ipv4/conf/"+name+"/forwarding", "1"); err != nil {
-		return err
-	}
-	off := map[bool]string{true: "0", false: "1"}[six]
-	if err := setting("ipv6/conf/"+name+"/disable_ipv6", off); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := setting("ipv6/conf/"+name+"/accept_ra", "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// setting writes a file below /proc/sys/net, if it does not say so already.
-func setting(name, value string) error {
-	f, err := os.OpenFile("/proc/sys/net/"+name, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	now := make([]byte, 16)
-	if n, err := f.Read(now); err == nil && strings.TrimSpace(string(now[:n])) == value {
-		return nil
-	}
-	_, err = f.WriteAt([]byte(value), 0)
-	return err
-}
-
-// addresses gives an end its addresses and sets it up.
-func addresses(at *netlink.Handle, end netlink.Link, list []netip.Addr) error {
-	for _, a := range list {
-		bits := a.BitLen()
-		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits-1, bits)}}
-		if a.Is6() {
-			address.Flags = unix.IFA_F_NODAD
-		}
-		if err := at.AddrAdd(end, address); err != nil {
-			return fmt.Errorf("address %v: %w", a, err)
-		}
-	}
-	if err := at.LinkSetUp(end); err != nil {
-		return fmt.Errorf("set up: %w", err)
-	}
-	return nil
+	ends := pair.Ends{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: h.cfg.Bandwidth}
+	return lackingCaps(ends.Make(space))
 }
 
 // addresses are those of one end.
@@ -230,7 +137,7 @@ func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
 		if !block.IsValid() || block.Addr().Is6() && !six {
 			continue
 		}
-		own, box := pair(block, n)
+		own, box := couple(block, n)
 		if !host {
 			own = box
 		}
@@ -248,28 +155,13 @@ func (h *Host) Remove(key string) {
 	if l == nil {
 		return
 	}
-	if err := removeLink(h.LinkName(key)); err != nil {
+	if err := pair.Remove(h.LinkName(key)); err != nil {
 		h.log.Printf("box %s: %v", key, err) // and it keeps its addresses
 		return
 	}
 	own := h.addresses(l.pair, true, false)
 	h.forgetFlows(func(a netip.Addr) bool { return slices.Contains(own, a) })
 	h.release(l.pair)
-}
-
-func removeLink(name string) error {
-	end, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.LinkDel(end)
-	}
-	var gone netlink.LinkNotFoundError
-	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it ends with the box
-		err = nil
-	}
-	if err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
-	}
-	return nil
 }
 
 // Words of Do.

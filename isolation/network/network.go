@@ -126,8 +126,8 @@ func (h *Host) release(n uint32) {
 	delete(h.used, n)
 }
 
-// pair returns the addresses of the host's end and the box's.
-func pair(block netip.Prefix, n uint32) (host, box netip.Addr) {
+// couple returns the addresses of the host's end and the box's.
+func couple(block netip.Prefix, n uint32) (host, box netip.Addr) {
 	bytes := block.Addr().AsSlice()
 	carry := uint64(n) * 2
 	for i := len(bytes) - 1; carry > 0 && i >= 0; i-- {

@@ -85,7 +85,8 @@ func (h *Host) removeTable() {
 
 // writeTable replaces the host's table, in one transaction.
 //
-//	prerouting   what a box sends from an address that is not its own is dropped, before anything remembers it
+//	prerouting   what a box sends from an address that is not its own is dropped, and what says itself which way it goes,
+//	             before anything remembers it
 //	input        a box reaches nothing of the host; it may ask for the host's link address
 //	forward      no box reaches another, nor a blocked network that root has not named; from outside there are answers alone
 //	output       nothing on the host begins a conversation with a box
@@ -99,6 +100,9 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 
 	w.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rule(from, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(make([]byte, 4))}, drop())
+	for _, route := range sourceRoutes() {
+		w.rule(from, route, drop())
+	}
 
 	w.chain("input", nftables.ChainHookInput, early(), nftables.ChainPolicyAccept)
 	w.neighbours(from)

@@ -7,9 +7,10 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/apart"
 )
 
 // Word is followed by an address of the box's own loopback and a port, and connects there. Boxes without a link
@@ -30,10 +31,7 @@ func Connect(space *os.File, words []string) (files []int, err error) {
 	if to.Addr().Is6() {
 		family, addr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	}
-	err = apart(func() error {
-		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("setns", err)
-		}
+	err = apart.In(space, func() error {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
@@ -49,18 +47,3 @@ func Connect(space *os.File, words []string) (files []int, err error) {
 }
 
 func localhost() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
-
-// apart calls f on a thread that ends with it: it goes to another network. The main thread cannot end, and waits.
-func apart(f func() error) error {
-	done := make(chan error, 1)
-	go func() { // waited for below
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- apart(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f() // never unlocked: the thread ends with the goroutine
-	}()
-	return <-done
-}

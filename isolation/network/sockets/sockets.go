@@ -8,12 +8,12 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation/network/apart"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -53,7 +53,7 @@ func Open(space *os.File, strict, six bool) ([]int, error) {
 		}
 	}
 	var fds []int
-	err := in(space, func() error {
+	err := apart.In(space, func() error {
 		for _, s := range list {
 			fd, err := s.open()
 			if err != nil {
@@ -122,7 +122,7 @@ func Dial(space *os.File, words []string) ([]int, error) {
 		return nil, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80, 443"}
 	}
 	fd := -1
-	err = in(space, func() (err error) {
+	err = apart.In(space, func() (err error) {
 		fd, err = begin(&p)
 		return err
 	})
@@ -146,29 +146,4 @@ func begin(p *rule.Pin) (int, error) {
 		return -1, errors.Join(os.NewSyscallError("connect", err), unix.Close(fd))
 	}
 	return fd, nil
-}
-
-// in calls f in the network of a box.
-func in(space *os.File, f func() error) error {
-	return apart(func() error {
-		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("setns", err)
-		}
-		return f()
-	})
-}
-
-// apart calls f on a thread that ends with it: it goes to another network. The main thread cannot end, and waits.
-func apart(f func() error) error {
-	done := make(chan error, 1)
-	go func() { // waited for below
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- apart(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f() // never unlocked: the thread ends with the goroutine
-	}()
-	return <-done
 }

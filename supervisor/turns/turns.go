@@ -29,8 +29,15 @@ type Turns struct {
 
 // name is a principal, of whom something begins or waits.
 type name struct {
-	begun int
-	line  []chan struct{} // each is closed when its turn has come
+	begun []*turn // the oldest first; some may be over, if nobody waits
+	line  []*turn
+	late  *time.Timer // gives the turns that are over to who waits; nil before anybody has
+}
+
+// turn is one of a principal's, or a place in its line.
+type turn struct {
+	came  chan struct{} // closed when it has come, of one that has waited
+	since time.Time
 }
 
 // New returns Turns of which each principal has so many at a time, at least 1. One that is not given back is over by
@@ -39,8 +46,9 @@ func New(each int, hold time.Duration) *Turns {
 	return &Turns{each: max(each, 1), hold: hold, names: map[string]*name{}}
 }
 
-// Begin waits for a turn of a principal. The caller must call end when what it has begun is over, if that comes
-// to pass; once is as good as often. The error is that of ctx.
+// Begin waits for a turn of a principal. The caller must call end when what it has begun is over; once is as good
+// as often. The error is that of ctx. While nobody waits no timer runs: a turn that is over by itself is found to be
+// by the next that asks for one, and almost all are given back first.
 func (t *Turns) Begin(ctx context.Context, who string) (end func(), err error) {
 	t.mu.Lock()
 	n := t.names[who]
@@ -48,51 +56,74 @@ func (t *Turns) Begin(ctx context.Context, who string) (end func(), err error) {
 		n = &name{}
 		t.names[who] = n
 	}
-	if n.begun < t.each {
-		n.begun++
+	mine := &turn{}
+	if t.passLocked(n); len(n.begun) < t.each {
+		n.begin(mine)
 		t.mu.Unlock()
-		return t.turn(who, n), nil
+		return func() { t.leave(who, n, mine) }, nil
 	}
-	mine := make(chan struct{})
-	n.line = append(n.line, mine)
+	mine.came = make(chan struct{})
+	if n.line = append(n.line, mine); len(n.line) == 1 {
+		t.watchLocked(n)
+	}
 	t.mu.Unlock()
 	select {
-	case <-mine:
-		return t.turn(who, n), nil
+	case <-mine.came:
+		return func() { t.leave(who, n, mine) }, nil
 	case <-ctx.Done():
+		t.leave(who, n, mine)
+		return nil, ctx.Err()
 	}
+}
+
+// leave gives back a turn, if it is not over yet, or a place in the line.
+func (t *Turns) leave(who string, n *name, mine *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := slices.Index(n.line, mine); i >= 0 {
-		n.line = slices.Delete(n.line, i, i+1)
-	} else { // it has come meanwhile
-		t.passLocked(who, n)
-	}
-	return nil, ctx.Err()
-}
-
-// turn is one that has come.
-func (t *Turns) turn(who string, n *name) (end func()) {
-	pass := sync.OnceFunc(func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.passLocked(who, n)
-	})
-	late := time.AfterFunc(t.hold, pass)
-	return func() {
-		late.Stop()
-		pass()
-	}
-}
-
-// passLocked gives a turn to the next who waits for one.
-func (t *Turns) passLocked(who string, n *name) {
-	if len(n.line) > 0 {
-		close(n.line[0])
-		n.line = n.line[1:]
-		return
-	}
-	if n.begun--; n.begun == 0 {
+	same := func(other *turn) bool { return other == mine }
+	n.begun = slices.DeleteFunc(n.begun, same)
+	n.line = slices.DeleteFunc(n.line, same)
+	t.passLocked(n)
+	if len(n.begun) == 0 && t.names[who] == n {
 		delete(t.names, who)
 	}
+}
+
+// passLocked gives the turns that are over, or have been given back, to who waits.
+func (t *Turns) passLocked(n *name) {
+	now := time.Now()
+	for len(n.begun) > 0 && now.Sub(n.begun[0].since) >= t.hold {
+		n.begun = n.begun[1:]
+	}
+	for len(n.line) > 0 && len(n.begun) < t.each {
+		next := n.line[0]
+		n.line = n.line[1:]
+		n.begin(next)
+		close(next.came)
+	}
+	switch {
+	case len(n.line) > 0:
+		t.watchLocked(n)
+	case n.late != nil:
+		n.late.Stop()
+	}
+}
+
+// watchLocked sees to it that who waits has the turn that is over first.
+func (t *Turns) watchLocked(n *name) {
+	left := t.hold - time.Since(n.begun[0].since)
+	if n.late != nil {
+		n.late.Reset(left)
+		return
+	}
+	n.late = time.AfterFunc(left, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.passLocked(n)
+	})
+}
+
+func (n *name) begin(mine *turn) {
+	mine.since = time.Now()
+	n.begun = append(n.begun, mine)
 }

@@ -2,7 +2,11 @@
 
 package machine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
 
 func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
 	t.Parallel()
@@ -18,5 +22,22 @@ func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {
 	}
 	if _, err := FreeDisk("/proc/nope"); err == nil {
 		t.Error("a directory that does not exist has room")
+	}
+}
+
+func TestWhatIsAvailable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]quantity.Size{
+		"MemTotal:       24684096 kB\nMemFree:        17195604 kB\nMemAvailable:   22031604 kB\nBuffers:           48124 kB\n": 22031604 << 10,
+		"MemTotal: 1 kB\nMemAvailable: 0 kB\n":   0,
+		"MemTotal: 1 kB\nMemAvailable: 12":       1, // cut off: an error
+		"MemTotal: 1 kB\nMemAvailable: x kB\n":   1,
+		"MemTotal: 1 kB\nMemFree: 1 kB\nSwap: 2": 1,
+		"":                                       1,
+	} {
+		got, err := availableIn(text)
+		if (err != nil) != (want == 1) || err == nil && got != want {
+			t.Errorf("%q: %d, %v", text, got, err)
+		}
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -45,8 +47,19 @@ func (w *front) openLangBot(ctx context.Context, cfg *config.Config, log *slog.L
 	if _, ok := w.gate.Named(c.Principal); !ok {
 		return fmt.Errorf("langbot.principal = %q: there is no table [principals.%s]", c.Principal, c.Principal)
 	}
+	for _, what := range w.waived(cfg) {
+		log.Warn(what)
+	}
 	log.Info("boxd serves LangBot", "address", w.bots[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
 	return nil
+}
+
+// waived is what the operator has LangBot's sessions do without.
+func (w *front) waived(cfg *config.Config) []string {
+	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.bots) > 0) {
+		return nil
+	}
+	return []string{"langbot.allow_soft_storage_limits = true: LangBot's admission is ready though no kernel keeps how much its Workspaces and skills hold: one of them can fill a disk"}
 }
 
 // langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it
@@ -55,7 +68,7 @@ func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, su
 	if len(w.bots) == 0 {
 		return func() {}
 	}
-	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log})
+	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Mark: setup.Mark(filepath.Join(cfg.Daemon.StateDir, setup.MarkFile))})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {

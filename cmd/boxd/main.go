@@ -138,6 +138,7 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	sweep(ctx, in, store, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
+	seen.Waived = in.waived(cfg)
 	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err

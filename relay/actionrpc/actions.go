@@ -5,6 +5,7 @@ package actionrpc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
@@ -29,12 +30,12 @@ func (s *Server) table() map[string]action {
 	t := map[string]action{
 		"__ping":                             {host: true, do: func(context.Context, *call) (any, error) { return struct{}{}, nil }},
 		"box_health":                         {host: true, do: s.health},
-		"box_get_backend_info":               {host: true, do: func(context.Context, *call) (any, error) { return s.backend(), nil }},
+		"box_get_backend_info":               {host: true, do: func(ctx context.Context, _ *call) (any, error) { return s.backend(ctx), nil }},
 		"box_init":                           {host: true, alters: true, do: s.init},
 		"box_shutdown":                       {host: true, alters: true, ends: true, do: s.shutdown},
 		"box_verify_shared_workspace":        {host: true, do: s.verify},
 		"box_upsert_sandbox_admission_grant": {host: true, alters: true, do: s.grant},
-		"box_revoke_sandbox_admission_grant": {host: true, alters: true, ends: true, do: s.grant},
+		"box_revoke_sandbox_admission_grant": {host: true, alters: true, ends: true, do: s.revoke},
 		"__file_chunk":                       {host: true, do: s.upload},
 		"box_status":                         {do: s.status},
 		"box_exec":                           {sandbox: true, alters: true, do: s.exec},
@@ -45,6 +46,17 @@ func (s *Server) table() map[string]action {
 		"box_start_managed_process":          {sandbox: true, alters: true, do: s.start},
 		"box_get_managed_process":            {sandbox: true, do: s.process},
 		"box_stop_managed_process":           {sandbox: true, alters: true, ends: true, do: s.stop},
+	}
+	for name, a := range t {
+		if do := a.do; a.sandbox {
+			a.do = func(ctx context.Context, c *call) (any, error) {
+				if err := s.assure(ctx, c); err != nil {
+					return nil, err
+				}
+				return do(ctx, c)
+			}
+			t[name] = a
+		}
 	}
 	k := &skills.Skills{Store: s.cfg.Skills, Boxes: s.boxes}
 	for name, a := range map[string]struct {
@@ -92,19 +104,20 @@ func (c *call) processID() (string, error) {
 }
 
 // backend is what LangBot asks before it offers any tool.
-func (s *Server) backend() any {
-	if s.told.Load().Required {
-		r := s.readiness()
-		return map[string]any{"name": r.Backend.Name, "available": r.Ready, "readiness": r}
+func (s *Server) backend(ctx context.Context) any {
+	r := s.readiness(ctx, false)
+	if r.Mode == standard {
+		return r.Backend
 	}
-	return s.readiness().Backend
+	return map[string]any{"name": r.Backend.Name, "available": r.Ready, "readiness": r}
 }
 
-func (s *Server) health(context.Context, *call) (any, error) {
-	if !s.told.Load().Required {
-		return s.backend(), nil
-	}
-	if r := s.readiness(); r.Ready {
+func (s *Server) health(ctx context.Context, _ *call) (any, error) {
+	r := s.readiness(ctx, false)
+	switch {
+	case r.Mode == standard:
+		return r.Backend, nil
+	case r.Ready:
 		return r, nil
 	}
 	return nil, envelope.Errorf("BoxReadinessError", "managed sandbox isolation is not ready")
@@ -114,10 +127,15 @@ func (s *Server) init(_ context.Context, c *call) (any, error) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	next, err := s.told.Load().Merge(c.Data)
-	if err != nil {
+	if next == nil {
 		return nil, err
 	}
-	s.told.Store(next)
+	s.told.Store(next) // also where it is refused: what it says of the admission holds
+	s.stirred.Store(true)
+	s.book.Look()
+	if err := errors.Join(err, s.cfg.Mark.Set(next.Required)); err != nil {
+		return nil, err
+	}
 	return map[string]any{"initialized": true}, nil
 }
 
@@ -125,10 +143,10 @@ func (s *Server) shutdown(ctx context.Context, _ *call) (any, error) {
 	return struct{}{}, s.boxes.Shutdown(ctx)
 }
 
-func (s *Server) status(_ context.Context, c *call) (any, error) {
+func (s *Server) status(ctx context.Context, c *call) (any, error) {
 	sessions, processes := s.boxes.Status(c.tenant)
 	return map[string]any{
-		"backend": s.backend(), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(boxes.TTL.Seconds()), "limits": s.told.Load().Limits,
+		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(boxes.TTL.Seconds()), "limits": s.told.Load().Limits,
 	}, nil
 }
 
@@ -137,6 +155,9 @@ func (s *Server) spec(c *call) (*model.Spec, error) {
 	spec, err := model.ReadSpec(c.Data)
 	if err != nil {
 		return nil, err
+	}
+	if c.tenant.Admitted != nil {
+		return s.admitted(c, spec, &s.told.Load().Policy)
 	}
 	return spec, skills.Lend(spec, s.cfg.Principal, c.namespace)
 }

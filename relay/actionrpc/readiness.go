@@ -3,16 +3,18 @@
 package actionrpc
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"regexp"
 	"slices"
-	"strings"
+	"sync"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 )
 
 // backend is what LangBot knows boxd as.
@@ -32,68 +34,131 @@ type readiness struct {
 	Error   string          `json:"error,omitempty"`
 }
 
-// noGrants is why LangBot's own admission is never ready.
-const noGrants = "this version of boxd has no sandbox admission grants"
+// standard is the mode without LangBot's own admission.
+const standard = "standard"
 
 // required is the backend that LangBot's own admission asks for by name.
 const required = "nsjail"
 
-// readiness says what is so. Nothing in it is true that was not found out.
-func (s *Server) readiness() readiness {
-	told := s.told.Load()
-	available := s.boxes.Available()
-	r := readiness{Ready: available, Mode: "standard", Backend: backend{Available: available}, Checks: map[string]bool{"backend_available": available}}
-	if told.Ours() {
-		r.Backend.Name = new(boxes.Backend)
-	} else {
-		r.Backend.Name = &told.Backend
+// checks are those of an admission that is required, in the order in which they are named.
+var checks = []string{
+	"configuration", "required_backend", "workspace_mount", "backend_available", "cgroup_v2", "namespace_isolation", "mount_isolation", "network_isolation",
+	"hard_workspace_quota", "hard_skill_storage_quota", "bounded_ephemeral_storage", "inode_quota", "session_cap", "managed_process_cap",
+}
+
+// storage are those of them that an operator may do without.
+var storage = []string{"hard_workspace_quota", "hard_skill_storage_quota", "bounded_ephemeral_storage", "inode_quota"}
+
+// evidence is what was last seen of a real box, and for what LangBot had told.
+type evidence struct {
+	turn  chan struct{} // has room for who looks
+	mu    sync.Mutex
+	told  *setup.Told // guarded by mu, as all below
+	at    time.Time
+	proof boxes.Proof
+	good  *boxes.Proof // the last one for which there was room
+}
+
+// recent is what was seen not longer ago than that.
+func (e *evidence) recent(told *setup.Told, since time.Time) (boxes.Proof, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.proof, e.told == told && !e.at.Before(since)
+}
+
+// leastCache is how long anybody's questions are answered by what was seen before: each look is a box.
+const leastCache = 5 * time.Second
+
+// prove looks at a real box, or has looked not long ago. Who asks while somebody looks has the same answer.
+func (s *Server) prove(ctx context.Context, told *setup.Told, anybody bool) boxes.Proof {
+	cache := told.Policy.ReadinessCache
+	if anybody {
+		cache = max(cache, leastCache)
 	}
+	e := &s.seen
+	asked := time.Now()
+	if p, ok := e.recent(told, asked.Add(-cache)); ok {
+		return p
+	}
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	case <-ctx.Done():
+		return boxes.Proof{Error: context.Cause(ctx).Error()}
+	}
+	if p, ok := e.recent(told, asked.Add(-cache)); ok { // somebody has looked meanwhile
+		return p
+	}
+	begin := time.Now()
+	p := s.look(context.WithoutCancel(ctx), shape(&told.Policy), told.Work) // others wait for it
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case !p.Full:
+		e.good = new(p)
+	case e.good != nil && e.told != nil && e.told.Work == told.Work: // all room is taken by boxes such as were seen
+		p = *e.good
+	}
+	e.told, e.at, e.proof = told, begin, p
+	return p
+}
+
+// readiness says what is so. Nothing in it is true that was not found out, but what the operator does without.
+func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
+	told := s.told.Load()
 	if !told.Required {
+		r := readiness{Ready: s.boxes.Available(), Mode: standard, Backend: backend{Name: &told.Backend}}
+		if told.Ours() {
+			r.Backend.Name = new(boxes.Backend)
+		}
+		r.Backend.Available, r.Checks = r.Ready, map[string]bool{"backend_available": r.Ready}
 		return r
 	}
-	kept := s.cfg.Sup.Overview().Enforced
-	by := func(limit string, how ...policy.Mechanism) bool { return slices.Contains(how, kept[limit]) }
-	r.Mode, r.Backend.Name, r.Unsafe, r.Error = "grant_enforced", new(required), new(false), noGrants
+	p := s.prove(ctx, told, anybody)
+	r := readiness{Mode: "grant_enforced", Backend: backend{Name: new(required), Available: p.Available && told.Ours(), Details: details(&p)}, Unsafe: new(s.cfg.AllowSoftStorage)}
 	r.Checks = map[string]bool{
-		"configuration": false, "required_backend": told.Ours(), "workspace_mount": false, "backend_available": available,
-		"cgroup_v2":           by(policy.LimitMemory, policy.MechanismGroup) && by(policy.LimitCPU, policy.MechanismGroup) && by(policy.LimitPids, policy.MechanismGroup),
-		"namespace_isolation": available, "mount_isolation": available, "network_isolation": available,
-		"hard_workspace_quota":     false, // LangBot's Workspaces are directories of the host
-		"hard_skill_storage_quota": false, "bounded_ephemeral_storage": available, "inode_quota": false,
-		"session_cap": true, "managed_process_cap": true,
+		"configuration": told.Broken == "", "required_backend": told.Ours(), "workspace_mount": p.Work, "backend_available": r.Backend.Available,
+		"cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
+		"hard_workspace_quota": p.Bounded, "inode_quota": p.Bounded, "bounded_ephemeral_storage": p.Ephemeral,
+		"hard_skill_storage_quota": false, // boxd counts before it writes, and no kernel does
+		"session_cap":              told.Policy.MaxSessions <= 1, "managed_process_cap": told.Policy.MaxProcesses == 0,
 	}
-	if told.Broken != "" {
-		r.Error = told.Broken
+	if s.cfg.AllowSoftStorage {
+		for _, name := range storage {
+			r.Checks[name] = true
+		}
 	}
-	r.Ready, r.Backend.Available = false, false
+	r.Error = cmp.Or(told.Broken, noWork(told), p.Error)
+	r.Ready = len(r.failed()) == 0
 	return r
 }
 
-// closed refuses what LangBot's own admission has to allow: there are no grants, so nothing is.
-func (s *Server) closed() error {
-	if broken := s.told.Load().Broken; broken != "" {
-		return envelope.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", broken)
+// noWork is why there is no directory for Workspaces, "" if there is one.
+func noWork(told *setup.Told) string {
+	switch {
+	case told.Work != "":
+		return ""
+	case told.NoWork != "":
+		return "Managed sandbox workspace is outside box.local.allowed_mount_roots"
 	}
-	var failed []string
-	for name, ok := range s.readiness().Checks {
-		if !ok {
-			failed = append(failed, name)
-		}
-	}
-	slices.Sort(failed)
-	return envelope.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(failed, ", "))
+	return "Managed sandbox admission requires box.local.default_workspace"
 }
 
-// grant answers both actions about grants.
-func (s *Server) grant(context.Context, *call) (any, error) {
-	told := s.told.Load()
-	switch {
-	case !told.Required:
-		return nil, envelope.Errorf("BoxAdmissionError", "Sandbox admission enforcement is not enabled")
-	case told.Broken != "":
-		return nil, envelope.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
+// details are what was seen, whatever the operator does without.
+func details(p *boxes.Proof) any {
+	seen := map[string]any{
+		"available": p.Available, "cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
+		"hard_workspace_quota": p.Bounded, "inode_quota": p.Bounded, "bounded_ephemeral_storage": p.Ephemeral, "hard_skill_storage_quota": false,
 	}
-	return nil, envelope.Errorf("BoxReadinessError", noGrants)
+	if p.Unbounded != nil {
+		seen["workspace_quota"] = p.Unbounded.Error()
+	}
+	return seen
+}
+
+// failed are the checks that are not so.
+func (r *readiness) failed() []string {
+	return slices.DeleteFunc(slices.Clone(checks), func(name string) bool { return r.Checks[name] })
 }
 
 // probe is a name of a file that cloud LangBot wants to be read.

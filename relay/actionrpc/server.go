@@ -30,6 +30,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
+	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
 	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
@@ -71,6 +72,8 @@ type Config struct {
 	Sup    *supervisor.Supervisor
 	Skills *skills.Store
 	Log    *slog.Logger
+	// Mark is where it is noted that LangBot's own admission is required.
+	Mark setup.Mark
 	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
 	Patience time.Duration
 }
@@ -88,6 +91,13 @@ type Server struct {
 	uploads *uploads.Room
 	live    sync.WaitGroup // WebSockets, which http.Server does not know
 	actions map[string]action
+	book    *grants.Book // of LangBot's own admission
+	seen    evidence     // that boxes are what it demands
+	stirred atomic.Bool  // all sessions are to be held against the grants
+
+	// What is done with boxes for the admission, which tests do without.
+	look func(ctx context.Context, spec *model.Spec, work string) boxes.Proof
+	end  func(ctx context.Context, which func(id string) bool) error
 
 	mu       sync.Mutex
 	instance string // that is served; "": none has come yet
@@ -95,9 +105,11 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewParts(maxLongest), uploads: uploads.NewRoom()}
-	s.told.Store(setup.Untold())
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewParts(maxLongest), uploads: uploads.NewRoom(), book: grants.New(time.Now)}
+	s.seen.turn = make(chan struct{}, 1)
+	s.told.Store(cfg.Mark.Told())
 	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
+	s.look, s.end = s.boxes.Prove, s.boxes.EndAll
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
 	s.fence = fence.New(fence.Workspaces{
 		Highest: func(k fence.Key) int64 { return s.boxes.Highest(namespace(k)) },
@@ -147,10 +159,15 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			}
 		})
 	}
+	watched, unwatch := context.WithCancel(ctx)
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() { s.sweeps(watched) })
 	all.Wait()
 	if ctx.Err() != nil {
 		<-done
 	}
+	unwatch()
+	sweeping.Wait()
 	s.live.Wait()
 	return errors.Join(errs...)
 }
@@ -173,7 +190,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case get && path == "healthz":
 		reply(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
 	case get && path == "readyz":
-		s.ready(w)
+		s.ready(r.Context(), w)
 	case get && len(ids) == 3 && path == "rpc/ws":
 		s.rpc(w, r)
 	case relayed && len(ids) == 6:
@@ -201,8 +218,8 @@ func (s *Server) resources() map[string]any {
 	}
 }
 
-func (s *Server) ready(w http.ResponseWriter) {
-	r := s.readiness()
+func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
+	r := s.readiness(ctx, true)
 	status := http.StatusOK
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
@@ -293,9 +310,15 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
 	tenant := boxes.Tenant{Prefix: model.Prefix(model.Namespace(instance, workspace), generation)}
-	if s.told.Load().Required {
-		s.refuseRelay(w, s.closed())
-		return
+	if told := s.told.Load(); told.Required {
+		pass, err := s.pass(ctx, told, model.Namespace(instance, workspace), generation)
+		if err == nil && pass.Grant.MaxProcesses <= 0 {
+			err = denied("Sandbox admission grant does not permit managed process relay")
+		}
+		if err != nil {
+			s.refuseRelay(w, err)
+			return
+		}
 	}
 	if !strings.HasPrefix(physical, tenant.Prefix) || physical == tenant.Prefix {
 		s.refuse(w, "the session is of another Workspace or generation")

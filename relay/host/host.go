@@ -44,6 +44,9 @@ func Status(c *route.Call) (any, error) {
 			o.State = supervisor.ConditionDegraded
 		}
 	}
+	if o.Degraded = append(o.Degraded, c.Waived...); len(c.Waived) > 0 && o.State == supervisor.ConditionOK {
+		o.State = supervisor.ConditionDegraded
+	}
 	return api.Status{
 		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),
 		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
@@ -113,6 +116,9 @@ func Doctor(c *route.Call) (any, error) {
 	checks, err := c.Sup.Doctor(c.Context())
 	if err != nil {
 		return nil, err
+	}
+	for _, what := range c.Waived {
+		checks = append(checks, isolation.Check{Name: "done without", Level: isolation.CheckWarn, Detail: what, Hint: "leave the key out where that is not meant"})
 	}
 	d := api.Doctor{OK: true, Checks: make([]api.Check, len(checks))}
 	levels := map[isolation.CheckLevel]string{isolation.CheckOK: "ok", isolation.CheckWarn: "warn", isolation.CheckFail: "fail"}

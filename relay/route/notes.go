@@ -16,6 +16,7 @@ type Notes struct {
 	Errors  *recent.List
 	Audit   *audit.Log
 	Metrics *metrics.Metrics
+	Waived  []string // what an operator has boxd do without, in words; status and doctor tell it
 }
 
 // Came is what has come of a call.

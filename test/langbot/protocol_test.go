@@ -87,7 +87,7 @@ func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
 		c.refused(action, `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: …")
 	}
 	c.refused("box_health", `{}`, "BoxReadinessError: managed sandbox isolation is not ready")
-	c.refused("box_upsert_sandbox_admission_grant", `{}`, "BoxReadinessError: …")
+	c.refused("box_upsert_sandbox_admission_grant", `{}`, "BoxValidationError: 7 validation errors for SandboxAdmissionGrant\n…")
 	c.gets("box_init", `{"admission":{"required":false}}`, nil)
 	c.refused("box_exec", `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Invalid sandbox admission configuration: Sandbox admission enforcement cannot be disabled without restarting the Box Runtime")
 }

@@ -58,7 +58,13 @@ func New(c Config) *Boxes {
 }
 
 // Tenant is a Workspace in one generation.
-type Tenant struct{ Prefix string }
+type Tenant struct {
+	Prefix string
+	// Admitted is what it is held to by LangBot's own admission; nil: that is not required.
+	Admitted *Admitted
+	// Still refuses what is not allowed any more; nil: it always is.
+	Still func() error
+}
 
 // begins every session of LangBot's.
 const ours = "ws-"
@@ -183,7 +189,7 @@ func (b *Boxes) Highest(namespace string) (highest int64) {
 
 // Retire ends the sessions of earlier generations of a Workspace.
 func (b *Boxes) Retire(ctx context.Context, namespace string, generation int64) error {
-	return b.endAll(ctx, func(id string) bool {
+	return b.EndAll(ctx, func(id string) bool {
 		n, ok := model.Generation(namespace, id)
 		return ok && n < generation
 	})
@@ -199,11 +205,11 @@ func (b *Boxes) Shutdown(ctx context.Context) error {
 		b.closing = false
 		b.mu.Unlock()
 	}()
-	return b.endAll(ctx, func(string) bool { return true })
+	return b.EndAll(ctx, func(string) bool { return true })
 }
 
-// endAll ends some sessions at once.
-func (b *Boxes) endAll(ctx context.Context, which func(id string) bool) error {
+// EndAll ends some sessions at once, of all Workspaces, and waits until they have ended.
+func (b *Boxes) EndAll(ctx context.Context, which func(id string) bool) error {
 	who, err := b.Who()
 	if err != nil {
 		return err

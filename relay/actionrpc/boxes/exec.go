@@ -5,6 +5,7 @@ package boxes
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -36,9 +37,9 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *model.Spec) (*model.Ex
 	}
 	defer release()
 	if cut {
-		return nil, beingDeleted(physical)
+		return nil, errors.Join(t.still(), beingDeleted(physical))
 	}
-	s, _, err := b.session(ctx, physical, spec)
+	s, _, err := b.session(ctx, &t, physical, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *model.Spec) (*model.Ex
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, beingDeleted(physical)
+		return nil, errors.Join(t.still(), beingDeleted(physical))
 	}
 	m := &model.Execution{SessionID: t.logical(physical), BackendName: Backend, Status: model.Completed, DurationMS: r.Duration.Milliseconds()}
 	m.Stdout, m.Stderr = text(&r.Streams[0], limit), text(&r.Streams[1], limit)

@@ -28,7 +28,7 @@ func (b *Boxes) Create(ctx context.Context, t Tenant, spec *model.Spec) (*model.
 	if err != nil {
 		return nil, err
 	}
-	s, kept, err := b.session(ctx, physical, spec)
+	s, kept, err := b.session(ctx, &t, physical, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func about(t Tenant, info supervisor.Info, kept *model.Kept) *model.Session {
 // session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
 // read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
 // for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
-func (b *Boxes) session(ctx context.Context, physical string, spec *model.Spec) (*supervisor.Session, *model.Kept, error) {
+func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *model.Spec) (*supervisor.Session, *model.Kept, error) {
 	asked := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
 	if err != nil {
@@ -62,8 +62,11 @@ func (b *Boxes) session(ctx context.Context, physical string, spec *model.Spec) 
 			return nil, nil, err
 		}
 		s, err := b.Sup.Session(who, physical)
+		if refused := b.admit(t, err != nil); refused != nil {
+			return nil, nil, refused
+		}
 		if err != nil {
-			s, err := b.create(ctx, who, physical, spec, asked)
+			s, err := b.create(ctx, t, who, physical, spec, asked)
 			return s, asked, err
 		}
 		kept, err := b.reuse(ctx, s, asked)
@@ -126,7 +129,7 @@ func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *model.K
 }
 
 // create makes a session, if there is room for one more.
-func (b *Boxes) create(ctx context.Context, who supervisor.Principal, physical string, spec *model.Spec, kept *model.Kept) (*supervisor.Session, error) {
+func (b *Boxes) create(ctx context.Context, t *Tenant, who supervisor.Principal, physical string, spec *model.Spec, kept *model.Kept) (*supervisor.Session, error) {
 	if !b.Told().Ours() {
 		return nil, envelope.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
@@ -139,6 +142,12 @@ func (b *Boxes) create(ctx context.Context, who supervisor.Principal, physical s
 		return nil, err
 	}
 	defer release()
+	b.soften(t, req)
+	if t.Admitted != nil {
+		if err := b.prepare(ctx, who, t.Admitted); err != nil {
+			return nil, err
+		}
+	}
 	s, _, err := b.Sup.Create(ctx, who, req)
 	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == model.ReadWrite {
 		if err := b.makeDirectory(ctx, who, path.Clean(*spec.HostPath)); err != nil {
@@ -151,6 +160,9 @@ func (b *Boxes) create(ctx context.Context, who supervisor.Principal, physical s
 	}
 	if err = b.furnish(ctx, s); err == nil {
 		err = b.equip(ctx, s, spec)
+	}
+	if err == nil { // what it was admitted by may have ended before it was there to be ended with that
+		err = t.still()
 	}
 	if err != nil {
 		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)

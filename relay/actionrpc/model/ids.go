@@ -32,6 +32,22 @@ func Generation(namespace, physical string) (int64, bool) {
 	return n, ok && more && err == nil && n > 0
 }
 
+// lengthOf a namespace: ws- and the digits of its digest.
+const lengthOf = 3 + 24
+
+// Parts are what a physical id is made of.
+func Parts(physical string) (namespace string, generation int64, logical string, ok bool) {
+	if len(physical) < lengthOf {
+		return "", 0, "", false
+	}
+	namespace = physical[:lengthOf]
+	generation, ok = Generation(namespace, physical)
+	if !ok || !strings.HasPrefix(namespace, "ws-") {
+		return "", 0, "", false
+	}
+	return namespace, generation, strings.TrimPrefix(physical, Prefix(namespace, generation)), true
+}
+
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
 // Physical is the id that a session has in boxd.

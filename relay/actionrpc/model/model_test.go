@@ -261,3 +261,16 @@ func FuzzPhysical(f *testing.F) {
 		}
 	})
 }
+
+func TestAnIDHasItsParts(t *testing.T) {
+	t.Parallel()
+	ns := model.Namespace("i", "w")
+	if namespace, generation, logical, ok := model.Parts(model.Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
+		t.Errorf("%s %d %s %v", namespace, generation, logical, ok)
+	}
+	for _, id := range []string{"", "ws-", ns, ns + "-g1", ns + "-gx-y", "langbot-probe-0123456789abcdef0123456789", "xx" + ns + "-g1-s"} {
+		if _, _, _, ok := model.Parts(id); ok {
+			t.Errorf("%s has parts", id)
+		}
+	}
+}

@@ -24,7 +24,7 @@ const (
 	ReadOnly        = "ro"
 	None            = "none"
 	Workspace       = "/workspace"
-	defaultImage    = "rockchin/langbot-sandbox:latest"
+	DefaultImage    = "rockchin/langbot-sandbox:latest"
 	DefaultProcess  = "default"
 	maxSkillName    = 64
 	defaultTimeout  = 30
@@ -207,7 +207,7 @@ func ReadSpec(fields map[string]json.RawMessage) (*Spec, error) {
 	r := &reader{fields: fields}
 	s := &Spec{
 		Cmd: strings.TrimSpace(r.text("cmd", "")), TimeoutSec: r.whole("timeout_sec", defaultTimeout), Network: r.oneOf("network", Off, Off, On),
-		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", defaultImage), HostPath: r.optional("host_path"),
+		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", DefaultImage), HostPath: r.optional("host_path"),
 		HostPathMode: r.oneOf("host_path_mode", ReadWrite, None, ReadOnly, ReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", Workspace)),
 		Persistent: r.truth("persistent", false), CPUs: r.number("cpus", 1), MemoryMB: r.whole("memory_mb", defaultMemory), PidsLimit: r.whole("pids_limit", defaultPids),
 		ReadOnlyRootfs: r.truth("read_only_rootfs", true), WorkspaceQuotaMB: r.whole("workspace_quota_mb", 0),

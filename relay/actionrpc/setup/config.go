@@ -27,6 +27,8 @@ type Config struct {
 	Instance  string `toml:"instance"`   // the one LangBot that is served; "": whoever comes first
 	// MissingImage is what a session has whose image is not on this host: "profile", that of its profile, or "refuse".
 	MissingImage string `toml:"missing_image"`
+	// AllowSoftStorage has LangBot's own admission be ready where no kernel keeps what Workspaces may hold.
+	AllowSoftStorage bool `toml:"allow_soft_storage_limits"`
 }
 
 // Values of Config.MissingImage.

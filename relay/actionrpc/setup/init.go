@@ -7,11 +7,11 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
 	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
 )
 
@@ -32,22 +32,26 @@ type Told struct {
 	Limits  Limits
 	Backend string // "": any
 	Work    string // LangBot's default workspace on this host, "" if it has not said
+	NoWork  string // why that is not used; "": it has not said
 	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
 	// what was asked for.
 	Required bool
 	Broken   string
+	Policy   grants.Policy // of the admission
 
-	all map[string]json.RawMessage
+	all  map[string]json.RawMessage
+	left bool // it is what an earlier boxd was told
 }
 
 // Untold is what holds before LangBot has told anything.
 func Untold() *Told {
-	return &Told{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}}
+	return &Told{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}, Policy: grants.DefaultPolicy()}
 }
 
-// Merge is what holds after an INIT with these keys. After an error all is as it was.
+// Merge is what holds after an INIT with these keys. Where that is nil all is as it was. With an error beside it the
+// INIT is refused for LangBot's own directories, and all else holds: its admission above all.
 func (t *Told) Merge(fields map[string]json.RawMessage) (*Told, error) {
-	n := &Told{all: maps.Clone(t.all), Limits: t.Limits, Required: t.Required, Broken: t.Broken}
+	n := &Told{all: maps.Clone(t.all), Limits: t.Limits}
 	if n.all == nil {
 		n.all = map[string]json.RawMessage{}
 	}
@@ -57,11 +61,20 @@ func (t *Told) Merge(fields map[string]json.RawMessage) (*Told, error) {
 	}
 	n.Backend, _ = lax.String(n.all["backend"])
 	n.Backend = strings.ToLower(strings.TrimSpace(n.Backend))
+	n.admission(t.Required && !t.left)
 	if err := n.local(); err != nil {
-		return nil, err
+		n.Work, n.NoWork = "", err.Error()
+		return n, err
 	}
-	n.admission(t.Required)
 	return n, nil
+}
+
+// Left is what holds before LangBot has told this boxd anything, where it has told the one before that its admission is
+// required: nobody is admitted until the first INIT, which decides anew.
+func Left() *Told {
+	t := Untold()
+	t.Required, t.left = true, true
+	return t
 }
 
 // Ours reports whether the backend that LangBot wants is one that boxd stands in for.
@@ -156,53 +169,13 @@ func (t *Told) local() error {
 	return envelope.Errorf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
 }
 
-// admission reads whether LangBot's own admission is required. Once it was it stays so, and what cannot be read
+// admission reads LangBot's own admission. Once it is required it stays so while boxd runs, and what cannot be read
 // requires it too.
 func (t *Told) admission(before bool) {
-	raw, given := t.all["admission"]
-	t.Required, t.Broken = before, ""
-	if !given || lax.Null(raw) {
-		return
-	}
-	fields, ok := lax.Object(raw)
-	required, is := false, true
-	if text, given := fields["required"]; given {
-		required, is = lax.Bool(text)
-	}
-	switch {
-	case !ok:
-		t.Required, t.Broken = true, "box.admission must be an object"
-	case !is:
-		t.Required, t.Broken = true, "box.admission.required must be a boolean"
-	case before && !required:
+	policy, required, wrong := grants.ReadPolicy(t.all["admission"])
+	_, given := t.all["admission"]
+	t.Required, t.Broken, t.Policy = before || required, wrong, policy
+	if before && given && !required {
 		t.Broken = "Sandbox admission enforcement cannot be disabled without restarting the Box Runtime"
-	case required:
-		t.Required = true
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if why := wrong(name, fields[name]); why != "" {
-			t.Required, t.Broken = true, why
-		}
-	}
-}
-
-// wrong says what is wrong with a key of the admission, whose values only cloud LangBot changes.
-func wrong(name string, raw json.RawMessage) string {
-	text, _ := lax.String(raw)
-	_, truth := lax.Bool(raw)
-	n, whole := lax.Int(raw)
-	f, number := lax.Float(raw)
-	values := map[string]bool{
-		"required": true, "logical_session_id": text == "global", "required_backend": text == "nsjail", "max_sessions": whole && (n == 0 || n == 1),
-		"max_managed_processes": whole && n == 0, "max_grant_ttl_sec": whole && n > 0, "max_timeout_sec": whole && n > 0, "cpus": number && f > 0,
-		"memory_mb": whole && n >= 32, "pids_limit": whole && n > 0, "read_only_rootfs": truth, "workspace_quota_mb": whole && n >= 0,
-		"readiness_cache_sec": number && f >= 0,
-	}
-	switch fine, known := values[name]; {
-	case !known:
-		return "box.admission has an unknown key " + strconv.Quote(name)
-	case !fine:
-		return "box.admission." + name + " has a value that is not allowed"
-	}
-	return ""
 }

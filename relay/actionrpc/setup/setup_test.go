@@ -158,6 +158,46 @@ func TestAdmissionFailsClosed(t *testing.T) {
 	}
 }
 
+// An INIT that is refused for LangBot's directories has said what its admission is all the same.
+func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
+	t.Parallel()
+	const local = `"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]}`
+	for admission, want := range map[string]string{`{"required":true}`: "", `{"requierd":true}`: "unknown key", `[]`: "object"} {
+		fields, _ := lax.Object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
+		next, err := setup.Untold().Merge(fields)
+		if err == nil || !strings.Contains(err.Error(), "outside allowed_mount_roots") {
+			t.Fatalf("%s: %v", admission, err)
+		}
+		if next == nil || !next.Required || !strings.Contains(next.Broken, want) || want == "" && next.Broken != "" || next.Work != "" || next.NoWork == "" || next.Limits.MaxSessions != 3 {
+			t.Errorf("%s: %+v", admission, next)
+		}
+	}
+	// One with a bad limit changes nothing, as the protocol has it.
+	fields, _ := lax.Object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
+	if next, err := setup.Untold().Merge(fields); next != nil || err == nil {
+		t.Errorf("%+v, %v", next, err)
+	}
+}
+
+func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
+	t.Parallel()
+	has := setup.Left()
+	if !has.Required || has.Broken != "" {
+		t.Fatalf("%+v", has)
+	}
+	for text, want := range map[string]bool{`{}`: false, `{"admission":{"required":false}}`: false, `{"admission":{"required":true}}`: true, `{"admission":7}`: true} {
+		fields, _ := lax.Object(json.RawMessage(text))
+		next, err := has.Merge(fields)
+		if err != nil || next.Required != want {
+			t.Fatalf("%s: %+v, %v", text, next, err)
+		}
+		off, _ := lax.Object(json.RawMessage(`{"admission":{"required":false}}`))
+		if again, err := next.Merge(off); err != nil || again.Required != want || want && again.Broken == "" {
+			t.Errorf("%s, and then off: %+v, %v", text, again, err)
+		}
+	}
+}
+
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`{"limits":{"max_sessions":1},"local":{"host_root":"/x"},"admission":{"required":true},"backend":"local"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

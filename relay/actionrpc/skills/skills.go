@@ -52,6 +52,21 @@ func Lend(spec *model.Spec, principal, namespace string) error {
 	return nil
 }
 
+// LendNamed gives a session the one skill that it names, where LangBot wants that; without a name there is nothing to
+// give. It reports whether the Workspace has it.
+func LendNamed(spec *model.Spec, from *store.Store, principal, namespace string) bool {
+	r := &Request{Principal: principal, Namespace: namespace}
+	spec.SkillsOf = r.owner()
+	if spec.SkillName == "" {
+		return true
+	}
+	if k, err := from.Get(r.owner(), spec.SkillName); err != nil || k.BuiltIn {
+		return false
+	}
+	spec.Skills = []model.Lent{{Name: spec.SkillName, At: model.Workspace + "/.skills/" + spec.SkillName}}
+	return true
+}
+
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
 // Skills are those of all Workspaces.

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
+	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
+	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/relay/actionrpc/skills"
+)
+
+func denied(text string) error { return envelope.Errorf("BoxAdmissionError", "%s", text) }
+
+// enforced refuses what is about grants where LangBot's own admission is not required.
+func enforced(told *setup.Told) error {
+	if told.Required {
+		return nil
+	}
+	return denied("Sandbox admission enforcement is not enabled")
+}
+
+// unbroken refuses everything while it is not known what LangBot's admission is to be.
+func unbroken(told *setup.Told) error {
+	if told.Broken == "" {
+		return nil
+	}
+	return envelope.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
+}
+
+// grant installs a grant. What it ends has ended when it is in force.
+func (s *Server) grant(ctx context.Context, c *call) (any, error) {
+	told := s.told.Load()
+	g, err := grants.ReadGrant(c.Data)
+	switch {
+	case err == nil && g.Instance != c.conn.instance:
+		return nil, envelope.Errorf("PermissionError", "Sandbox admission grant does not match the trusted instance")
+	case enforced(told) != nil:
+		return nil, enforced(told)
+	case unbroken(told) != nil:
+		return nil, unbroken(told)
+	case err != nil:
+		return nil, err
+	}
+	key := fence.Key{Instance: g.Instance, Workspace: g.Workspace}
+	namespace, most := model.Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
+	done, err := s.book.Turn(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	have, drop, err := s.book.Weigh(namespace, g, &told.Policy, most)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		return have.Receipt(), nil
+	}
+	_, entered, err := s.fence.Enter(ctx, key, g.Generation, most)
+	if err != nil {
+		return nil, err
+	}
+	canonical := model.Prefix(namespace, g.Generation) + grants.Logical
+	err = s.end(context.WithoutCancel(ctx), func(id string) bool {
+		of, _, _, ok := model.Parts(id)
+		return ok && of == namespace && (drop == grants.DropAll || id != canonical)
+	})
+	if err == nil {
+		s.book.Install(namespace, g, drop)
+	}
+	if stale := entered.Leave(); stale != nil {
+		return nil, stale
+	}
+	return g.Receipt(), err
+}
+
+// revoke takes a grant away, and ends what it has admitted.
+func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
+	told := s.told.Load()
+	v, err := grants.ReadRevocation(c.Data)
+	switch {
+	case err == nil && v.Instance != c.conn.instance:
+		return nil, envelope.Errorf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
+	case enforced(told) != nil:
+		return nil, enforced(told)
+	case err != nil:
+		return nil, err
+	}
+	namespace := model.Namespace(v.Instance, v.Workspace)
+	done, err := s.book.Turn(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := s.book.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
+		return nil, err
+	}
+	err = s.end(context.WithoutCancel(ctx), func(id string) bool {
+		of, _, _, ok := model.Parts(id)
+		return ok && of == namespace
+	})
+	if err != nil {
+		s.book.Look() // what has not ended is ended later; the revocation holds
+		s.cfg.Log.Warn("what a revoked grant of LangBot has admitted has not ended yet", "error", err)
+	}
+	return map[string]any{"revoked": true, "workspace_uuid": v.Workspace, "entitlement_revision": v.Revision}, nil
+}
+
+// assure holds a call against the grant of its Workspace, where LangBot's own admission is required: first that boxes
+// are what it demands, then that there is a grant, then what the call is about.
+func (s *Server) assure(ctx context.Context, c *call) error {
+	told := s.told.Load()
+	if !told.Required {
+		c.tenant.Still = func() error { // an INIT may come meanwhile
+			if s.told.Load().Required {
+				return denied("Sandbox admission grant is missing")
+			}
+			return nil
+		}
+		return nil
+	}
+	pass, err := s.pass(ctx, told, c.namespace, c.Context.Generation)
+	if err != nil {
+		return err
+	}
+	c.tenant.Admitted = &boxes.Admitted{Most: pass.Grant.MaxSessions, Namespace: c.namespace, Work: told.Work, Soft: s.cfg.AllowSoftStorage}
+	generation := c.Context.Generation
+	namespace := c.namespace
+	c.tenant.Still = func() error {
+		now := s.told.Load()
+		if err := unbroken(now); err != nil {
+			return err
+		}
+		return s.book.Still(namespace, generation, &now.Policy, pass)
+	}
+	switch c.Action {
+	case "box_exec", "box_create_session", "box_get_sessions":
+		return nil // which session that is, they do not choose
+	case "box_start_managed_process":
+		if pass.Grant.MaxProcesses <= 0 {
+			return denied("Sandbox admission grant does not permit managed processes")
+		}
+	}
+	if id, ok := lax.String(c.Data["session_id"]); ok {
+		if physical, err := model.Physical(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+grants.Logical {
+			return denied("Managed sandbox session_id is runtime-owned")
+		}
+	}
+	return nil
+}
+
+// pass admits a Workspace, or says why not.
+func (s *Server) pass(ctx context.Context, told *setup.Told, namespace string, generation int64) (*grants.Pass, error) {
+	if err := unbroken(told); err != nil {
+		return nil, err
+	}
+	if r := s.readiness(ctx, false); !r.Ready {
+		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
+	}
+	return s.book.Admit(namespace, generation, &told.Policy)
+}
+
+// shape is what every admitted session has, whatever is asked for.
+func shape(p *grants.Policy) *model.Spec {
+	return &model.Spec{
+		SessionID: grants.Logical, Workdir: model.Workspace, Network: model.Off, Image: model.DefaultImage, HostPathMode: model.ReadWrite, MountPath: model.Workspace,
+		Persistent: true, TimeoutSec: p.MaxTimeoutSec, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB,
+	}
+}
+
+// admitted makes of a spec the one that an admitted Workspace may have: it refuses what that must not ask for, and
+// replaces what is not its own to say.
+func (s *Server) admitted(c *call, spec *model.Spec, p *grants.Policy) (*model.Spec, error) {
+	home := c.tenant.Admitted.Home()
+	switch {
+	case c.tenant.Admitted.Work == "":
+		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+	case spec.Network != model.Off:
+		return nil, denied("Managed sandbox network access is disabled")
+	case len(spec.ExtraMounts) > 0:
+		return nil, denied("Managed sandbox additional host mounts are disabled")
+	case spec.MountPath != model.Workspace:
+		return nil, denied("Managed sandbox mount_path is runtime-owned")
+	case !isolation.Within(path.Clean(spec.Workdir), model.Workspace):
+		return nil, denied("Managed sandbox workdir must stay under /workspace")
+	case spec.HostPath != nil && path.Clean(*spec.HostPath) != home:
+		return nil, denied("Managed sandbox host_path is runtime-owned")
+	}
+	n := shape(p)
+	n.Cmd, n.Env, n.Workdir, n.HostPath, n.TimeoutSec = spec.Cmd, spec.Env, spec.Workdir, &home, min(spec.TimeoutSec, p.MaxTimeoutSec)
+	n.SkillName = spec.SkillName
+	if !skills.LendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
+		return nil, denied("Managed sandbox skill is unavailable in this Workspace")
+	}
+	return n, nil
+}
+
+// How often all sessions are held against the grants there are, and how often at the most.
+const (
+	sweepEvery = 30 * time.Second
+	sweepLeast = 250 * time.Millisecond
+)
+
+// sweeps ends what no grant admits, as soon as one has expired, until ctx ends. Calls are refused before that.
+func (s *Server) sweeps(ctx context.Context) {
+	var last time.Time
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.book.Changed():
+		case <-timer.C:
+		}
+		some, next := s.book.Expire()
+		if told := s.told.Load(); told.Required && (some || time.Since(last) >= sweepEvery || s.stirred.Swap(false)) {
+			last = time.Now()
+			if !s.sweep(ctx, told) {
+				s.stirred.Store(true)
+				next = time.Second
+			}
+		}
+		if next == 0 || next > sweepEvery {
+			next = sweepEvery
+		}
+		timer.Reset(max(next, sweepLeast))
+	}
+}
+
+// sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
+func (s *Server) sweep(ctx context.Context, told *setup.Told) bool {
+	err := s.end(ctx, func(id string) bool {
+		namespace, generation, logical, ok := model.Parts(id)
+		if !ok {
+			return false
+		}
+		_, refused := s.book.Admit(namespace, generation, &told.Policy)
+		if refused == nil && logical == grants.Logical {
+			return false
+		}
+		s.cfg.Log.Info("a session of LangBot ends: no grant admits it", "session", id)
+		return true
+	})
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Log.Warn("sessions of LangBot that no grant admits have not ended yet", "error", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,558 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
+	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
+	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
+	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
+	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
+	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+)
+
+// host is a server whose boxes are a list of ids.
+type host struct {
+	*Server
+	t     *testing.T
+	proof boxes.Proof
+
+	mu       sync.Mutex
+	sessions []string
+	looks    int
+	fails    error // of ending sessions
+}
+
+// all is a proof in which all is so.
+var all = boxes.Proof{Available: true, Groups: true, Namespaces: true, Mounts: true, Network: true, Ephemeral: true, Work: true, Bounded: true}
+
+const policyInit = `{"backend":"local","local":{"host_root":"/srv/box","allowed_mount_roots":["/srv/box"]},"admission":{"required":true}}`
+
+func admitting(t *testing.T, inits ...string) *host {
+	t.Helper()
+	h := &host{t: t, proof: all}
+	h.Server = &Server{
+		cfg:  Config{Config: setup.Config{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: setup.Mark(filepath.Join(t.TempDir(), setup.MarkFile))},
+		book: grants.New(time.Now), instance: "i", boxes: boxes.New(boxes.Config{}),
+	}
+	h.seen.turn = make(chan struct{}, 1)
+	h.told.Store(setup.Untold())
+	h.look = func(context.Context, *model.Spec, string) boxes.Proof {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.looks++
+		return h.proof
+	}
+	h.end = func(_ context.Context, which func(string) bool) error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.fails != nil {
+			return h.fails
+		}
+		h.sessions = slices.DeleteFunc(h.sessions, which)
+		return nil
+	}
+	h.fence = fence.New(fence.Workspaces{
+		Highest: func(fence.Key) int64 { return 0 },
+		Retire: func(ctx context.Context, k fence.Key, generation int64) error {
+			return h.end(ctx, func(id string) bool {
+				n, ok := model.Generation(model.Namespace(k.Instance, k.Workspace), id)
+				return ok && n < generation
+			})
+		},
+	})
+	h.actions = h.table()
+	for _, text := range inits {
+		if _, err := h.ask("box_init", text, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// ask does an action for Workspace w in a generation.
+func (h *host) ask(action, data string, generation int64) (any, error) {
+	h.t.Helper()
+	fields, ok := lax.Object(json.RawMessage(data))
+	if !ok {
+		h.t.Fatal(data)
+	}
+	c := &call{Request: &envelope.Request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
+	if generation > 0 {
+		c.Context = &envelope.Context{Instance: "i", Workspace: "w", Generation: generation}
+		c.namespace = model.Namespace("i", "w")
+		c.tenant.Prefix = model.Prefix(c.namespace, generation)
+	}
+	a := h.actions[action]
+	return a.do(h.t.Context(), c)
+}
+
+// refused wants an error.
+func (h *host) refused(action, data string, generation int64, want string) {
+	h.t.Helper()
+	got := ""
+	if _, err := h.ask(action, data, generation); err != nil {
+		got = inWords(err).Error()
+	}
+	if got != want {
+		h.t.Errorf("%s %s: %q, want %q", action, data, got, want)
+	}
+}
+
+func (h *host) has(ids ...string) {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.sessions, ids) {
+		h.t.Errorf("there are %v, want %v", h.sessions, ids)
+	}
+}
+
+func grantOf(generation, revision, sessions int, life time.Duration) string {
+	return fmt.Sprintf(`{"instance_uuid":"i","workspace_uuid":"w","execution_generation":%d,"entitlement_revision":%d,"expires_at":%q,"max_sessions":%d,"max_managed_processes":0}`,
+		generation, revision, time.Now().Add(life).Format(time.RFC3339Nano), sessions)
+}
+
+var eight = []string{
+	"box_create_session", "box_delete_session", "box_exec", "box_get_managed_process", "box_get_session", "box_get_sessions", "box_start_managed_process", "box_stop_managed_process",
+}
+
+const missing = "BoxAdmissionError: Sandbox admission grant is missing"
+
+func TestNoActionOfASandboxIsDoneWithoutAGrant(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, policyInit)
+	var sandbox []string
+	for name, a := range h.actions {
+		if a.sandbox {
+			sandbox = append(sandbox, name)
+		}
+	}
+	if slices.Sort(sandbox); !slices.Equal(sandbox, eight) {
+		t.Fatalf("%v", sandbox)
+	}
+	const payload = `{"session_id":"global","cmd":"true","spec":{"command":"x"}}`
+	for _, name := range eight {
+		h.refused(name, payload, 1, missing)
+	}
+	h.proof.Groups, h.proof.Network = false, false
+	h.seen.told = nil // it is looked at again
+	for _, name := range eight {
+		h.refused(name, payload, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: cgroup_v2, network_isolation)")
+	}
+	h.refused("box_health", `{}`, 0, "BoxReadinessError: managed sandbox isolation is not ready")
+	if _, err := h.ask("box_init", `{"admission":{"required":false}}`, 0); err != nil {
+		t.Error(err)
+	}
+	const broken = "BoxReadinessError: Invalid sandbox admission configuration: Sandbox admission enforcement cannot be disabled without restarting the Box Runtime"
+	for _, name := range append(eight, "box_upsert_sandbox_admission_grant") {
+		h.refused(name, grantOf(1, 1, 1, time.Minute), 1, broken)
+	}
+}
+
+// It failed open there once.
+func TestAnInitThatIsRefusedForItsDirectoriesStillRequiresAdmission(t *testing.T) {
+	t.Parallel()
+	h := admitting(t)
+	const text = `{"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]},"admission":{"required":true}}`
+	h.refused("box_init", text, 0, "BoxValidationError: box.local.default_workspace is outside allowed_mount_roots: /srv/box")
+	h.proof.Work = false
+	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
+	if r := h.readiness(t.Context(), false); r.Ready || r.Error != "Managed sandbox workspace is outside box.local.allowed_mount_roots" {
+		t.Errorf("%+v", r)
+	}
+	if told := h.cfg.Mark.Told(); !told.Required {
+		t.Error("the next boxd would admit everybody")
+	}
+}
+
+func TestGrantsAdmitAndEnd(t *testing.T) {
+	t.Parallel()
+	const (
+		upsert = "box_upsert_sandbox_admission_grant"
+		revoke = "box_revoke_sandbox_admission_grant"
+	)
+	h := admitting(t)
+	h.refused(upsert, grantOf(1, 1, 1, time.Minute), 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
+	h.refused(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
+	foreign := strings.Replace(grantOf(1, 1, 1, -time.Minute), `"i"`, `"other"`, 1)
+	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
+	h.refused(revoke, `{"instance_uuid":"other","workspace_uuid":"w","entitlement_revision":1}`, 0, "PermissionError: Sandbox admission revocation does not match the trusted instance")
+
+	h = admitting(t, policyInit)
+	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
+	ns := model.Namespace("i", "w")
+	one, two := model.Prefix(ns, 1), model.Prefix(ns, 2)
+	stranger := model.Prefix(model.Namespace("i", "v"), 1) + "global"
+	h.sessions = []string{one + "global", one + "old", stranger}
+	receipt, err := h.ask(upsert, grantOf(1, 1, 1, time.Minute), 0)
+	if got, ok := receipt.(map[string]any); err != nil || !ok || got["installed"] != true || got["workspace_uuid"] != "w" || got["execution_generation"] != int64(1) ||
+		got["entitlement_revision"] != int64(1) || got["max_sessions"] != int64(1) || got["max_managed_processes"] != int64(0) || len(got) != 7 {
+		t.Fatalf("%v, %v", receipt, err)
+	}
+	h.has(stranger) // a new grant ends all that there was of the Workspace
+	h.sessions = []string{one + "global", one + "old", stranger}
+	if _, err := h.ask(upsert, grantOf(1, 2, 1, time.Minute), 0); err != nil {
+		t.Fatal(err)
+	}
+	h.has(one+"global", stranger) // one that goes on, all others
+	h.refused("box_get_session", `{"session_id":"other"}`, 1, "BoxAdmissionError: Managed sandbox session_id is runtime-owned")
+	h.refused("box_start_managed_process", `{"session_id":"global","spec":{"command":"x"}}`, 1, "BoxAdmissionError: Sandbox admission grant does not permit managed processes")
+	h.refused("box_delete_session", `{"session_id":"global"}`, 2, "BoxAdmissionError: Sandbox admission grant belongs to another execution generation")
+
+	if _, err := h.ask(upsert, grantOf(2, 2, 1, time.Minute), 0); err != nil { // placed anew
+		t.Fatal(err)
+	}
+	h.has(stranger)
+	if _, _, err := h.fence.Enter(t.Context(), fence.Key{Instance: "i", Workspace: "w"}, 1, 9); err == nil {
+		t.Error("a grant has not advanced the fence")
+	}
+	h.sessions = []string{two + "global", stranger}
+	if _, err := h.ask(upsert, grantOf(2, 2, 1, 30*time.Second), 0); err != nil { // the same, and shorter
+		t.Fatal(err)
+	}
+	h.has(two+"global", stranger)
+	if _, err := h.ask(upsert, grantOf(2, 3, 0, time.Minute), 0); err != nil {
+		t.Fatal(err)
+	}
+	h.has(stranger)
+	h.refused("box_get_sessions", `{}`, 2, "BoxAdmissionError: Sandbox admission grant does not permit sessions")
+
+	h.sessions = []string{two + "global", stranger}
+	if got, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":3}`, 0); err != nil || got.(map[string]any)["revoked"] != true {
+		t.Fatalf("%v, %v", got, err)
+	}
+	h.has(stranger)
+	h.refused("box_get_sessions", `{}`, 2, missing)
+	h.refused(upsert, grantOf(2, 3, 0, time.Minute), 0, "BoxAdmissionError: Sandbox admission grant revision was revoked")
+
+	// One whose Workspace cannot be cleared is not in force.
+	h.fails = errors.New("it does not end")
+	h.refused(upsert, grantOf(2, 4, 1, time.Minute), 0, "BoxError: it does not end")
+	h.refused("box_get_sessions", `{}`, 2, missing)
+	// And a revocation holds though what it ends has not ended.
+	h.fails = nil
+	if _, err := h.ask(upsert, grantOf(2, 4, 1, time.Minute), 0); err != nil {
+		t.Fatal(err)
+	}
+	h.fails = errors.New("it does not end")
+	if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":4}`, 0); err != nil {
+		t.Error(err)
+	}
+	h.refused("box_get_sessions", `{}`, 2, missing)
+}
+
+// What a grant has admitted ends with it: calls at once, sessions as soon as they are found; also where that fails once.
+func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := admitting(t, policyInit)
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			h.sweeps(ctx)
+		}()
+		if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
+			t.Fatal(err)
+		}
+		global := model.Prefix(model.Namespace("i", "w"), 1) + "global"
+		c := &call{Request: &envelope.Request{Action: "box_exec", Context: &envelope.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: model.Namespace("i", "w")}
+		if err := h.assure(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
+			t.Fatalf("%v, %+v", err, c.tenant)
+		}
+		h.mu.Lock()
+		h.sessions = []string{global, "not-of-langbot"}
+		h.mu.Unlock()
+		<-time.After(59 * time.Second)
+		synctest.Wait()
+		h.has(global, "not-of-langbot")
+		h.mu.Lock()
+		h.fails = errors.New("it does not end")
+		h.mu.Unlock()
+		<-time.After(1100 * time.Millisecond)
+		synctest.Wait()
+		if err := c.tenant.Still(); err == nil || err.Error() != missing {
+			t.Error(err)
+		}
+		h.has(global, "not-of-langbot")
+		h.mu.Lock()
+		h.fails = nil
+		h.mu.Unlock()
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		h.has("not-of-langbot")
+		// What came into being beside all that is found too.
+		h.mu.Lock()
+		h.sessions = []string{global}
+		h.mu.Unlock()
+		<-time.After(31 * time.Second)
+		synctest.Wait()
+		h.has()
+		stop()
+		<-over
+	})
+}
+
+func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
+	t.Parallel()
+	h := admitting(t)
+	c := &call{Request: &envelope.Request{Action: "box_exec", Context: &envelope.Context{Generation: 1}}}
+	if err := h.assure(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.ask("box_init", policyInit, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.tenant.Still(); err == nil || err.Error() != missing {
+		t.Error(err)
+	}
+}
+
+// A boxd that starts again admits nobody until LangBot has said anew what holds.
+func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, policyInit)
+	if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
+		t.Fatal(err)
+	}
+	mark := h.cfg.Mark
+	h = admitting(t)
+	h.cfg.Mark = mark
+	h.told.Store(mark.Told())
+	h.proof.Work = false
+	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
+	h.sessions = []string{model.Prefix(model.Namespace("i", "w"), 1) + "global"}
+	if !h.sweep(t.Context(), h.told.Load()) {
+		t.Error("what was admitted is not ended")
+	}
+	h.has()
+	h.proof.Work = true
+	if _, err := h.ask("box_init", policyInit, 0); err != nil {
+		t.Fatal(err)
+	}
+	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, missing)
+	// One that was told that it is not required notes that too; and what cannot be noted is an error, and holds.
+	h = admitting(t)
+	h.cfg.Mark = mark
+	h.told.Store(mark.Told())
+	if _, err := h.ask("box_init", `{"admission":{"required":false}}`, 0); err != nil {
+		t.Fatal(err)
+	}
+	if mark.Told().Required {
+		t.Error("the note is there")
+	}
+	if err := os.Mkdir(string(mark), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.ask("box_init", policyInit, 0); err == nil || !h.told.Load().Required {
+		t.Error(err)
+	}
+}
+
+func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, strings.Replace(policyInit, `"required":true`, `"required":true,"max_timeout_sec":20,"cpus":0.5,"memory_mb":99,"pids_limit":44,"read_only_rootfs":false,"workspace_quota_mb":7`, 1))
+	ns := model.Namespace("i", "w")
+	home := "/srv/box/default/tenants/" + ns
+	spec := func(text string) (*model.Spec, error) {
+		fields, _ := lax.Object(json.RawMessage(text))
+		c := &call{Request: &envelope.Request{Data: fields}, namespace: ns}
+		c.tenant.Admitted = &boxes.Admitted{Most: 1, Namespace: ns, Work: h.told.Load().Work}
+		return h.spec(c)
+	}
+	got, err := spec(`{"session_id":"person_1","cmd":" echo ","workdir":"/workspace/a","timeout_sec":900,"env":{"A":"b"},"image":"mine","host_path":"` + home + `/","host_path_mode":"ro","persistent":false,
+		"cpus":8,"memory_mb":4096,"pids_limit":4096,"read_only_rootfs":true,"workspace_quota_mb":0}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != model.DefaultImage || *got.HostPath != home ||
+		got.HostPathMode != "rw" || got.MountPath != "/workspace" || !got.Persistent || got.CPUs != 0.5 || got.MemoryMB != 99 || got.PidsLimit != 44 || got.ReadOnlyRootfs || got.WorkspaceQuotaMB != 7 ||
+		got.Network != "off" || got.ExtraMounts != nil || got.Skills != nil {
+		t.Errorf("%+v", got)
+	}
+	if got, err = spec(`{"session_id":"s","timeout_sec":5}`); err != nil || got.TimeoutSec != 5 || *got.HostPath != home || got.Workdir != "/workspace" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		`"network":"on","extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`:    "Managed sandbox network access is disabled",
+		`"extra_mounts":[{"host_path":"/a","mount_path":"/b"}],"mount_path":"/x"`: "Managed sandbox additional host mounts are disabled",
+		`"extra_mounts":[{"host_path":"/a","mount_path":"/b","mode":"none"}]`:     "Managed sandbox additional host mounts are disabled",
+		`"mount_path":"/x","workdir":"/x"`:                                        "Managed sandbox mount_path is runtime-owned",
+		`"workdir":"/tmp"`:                                                        "Managed sandbox workdir must stay under /workspace",
+		`"workdir":"/workspace/../etc"`:                                           "Managed sandbox workdir must stay under /workspace",
+		`"workdir":"/workspaces"`:                                                 "Managed sandbox workdir must stay under /workspace",
+		`"host_path":"/srv/box/default/tenants/ws-0","workdir":"/workspace"`:      "Managed sandbox host_path is runtime-owned",
+		`"host_path":"` + home + `/../ws-0"`:                                      "Managed sandbox host_path is runtime-owned",
+		`"host_path":"/","host_path_mode":"none"`:                                 "Managed sandbox host_path is runtime-owned",
+	} {
+		if _, err := spec(`{"session_id":"s",` + text + `}`); err == nil || err.Error() != "BoxAdmissionError: "+want {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, policyInit)
+	h.cfg.AllowSoftStorage = false
+	r := h.readiness(t.Context(), false)
+	if r.Ready || !slices.Equal(r.failed(), []string{"hard_skill_storage_quota"}) || len(r.Checks) != 14 || r.Mode != "grant_enforced" || *r.Backend.Name != "nsjail" || !r.Backend.Available || *r.Unsafe {
+		t.Errorf("no kernel keeps how much skills are: %+v", r)
+	}
+	for name, tc := range map[string]struct {
+		change func(*boxes.Proof)
+		failed []string
+		soft   []string // that fail though storage may be soft
+	}{
+		"nothing starts": {func(p *boxes.Proof) { *p = boxes.Proof{Error: "no"} }, slices.DeleteFunc(slices.Clone(checks), func(c string) bool {
+			return slices.Contains([]string{"configuration", "required_backend", "session_cap", "managed_process_cap"}, c)
+		}), []string{"workspace_mount", "backend_available", "cgroup_v2", "namespace_isolation", "mount_isolation", "network_isolation"}},
+		"no groups":       {func(p *boxes.Proof) { p.Groups = false }, []string{"cgroup_v2", "hard_skill_storage_quota"}, []string{"cgroup_v2"}},
+		"no namespaces":   {func(p *boxes.Proof) { p.Namespaces = false }, []string{"namespace_isolation", "hard_skill_storage_quota"}, []string{"namespace_isolation"}},
+		"mounts":          {func(p *boxes.Proof) { p.Mounts = false }, []string{"mount_isolation", "hard_skill_storage_quota"}, []string{"mount_isolation"}},
+		"a network":       {func(p *boxes.Proof) { p.Network = false }, []string{"network_isolation", "hard_skill_storage_quota"}, []string{"network_isolation"}},
+		"no quota":        {func(p *boxes.Proof) { p.Bounded = false }, []string{"hard_workspace_quota", "hard_skill_storage_quota", "inode_quota"}, nil},
+		"endless storage": {func(p *boxes.Proof) { p.Ephemeral = false }, []string{"hard_skill_storage_quota", "bounded_ephemeral_storage"}, nil},
+		"no workspace":    {func(p *boxes.Proof) { p.Work = false }, []string{"workspace_mount", "hard_skill_storage_quota"}, []string{"workspace_mount"}},
+	} {
+		for _, soft := range []bool{false, true} {
+			h := admitting(t, policyInit)
+			tc.change(&h.proof)
+			h.cfg.AllowSoftStorage = soft
+			want := tc.failed
+			if soft {
+				want = tc.soft
+			}
+			r := h.readiness(t.Context(), false)
+			if !slices.Equal(r.failed(), want) || r.Ready != (len(want) == 0) || *r.Unsafe != soft || r.Error != h.proof.Error {
+				t.Errorf("%s, %v: %v, want %v: %+v", name, soft, r.failed(), want, r)
+			}
+			if text, err := json.Marshal(r); err != nil || !bytes.Contains(text, []byte(`"unsafe_soft_storage_limits":`+fmt.Sprint(soft))) || !bytes.Contains(text, []byte(`"details":{"available":`)) {
+				t.Errorf("%s, %v", text, err)
+			}
+		}
+	}
+	h = admitting(t, strings.Replace(policyInit, `"local",`, `"e2b",`, 1))
+	if r := h.readiness(t.Context(), false); r.Ready || !slices.Equal(r.failed(), []string{"required_backend", "backend_available"}) {
+		t.Errorf("%+v", r)
+	}
+	h = admitting(t, `{"admission":{"required":true}}`)
+	h.proof.Work = false
+	if r := h.readiness(t.Context(), false); r.Error != "Managed sandbox admission requires box.local.default_workspace" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := admitting(t, policyInit)
+		looked := func(want int) {
+			t.Helper()
+			if h.looks != want {
+				t.Errorf("%d times, want %d", h.looks, want)
+			}
+		}
+		for range 9 {
+			h.readiness(t.Context(), false)
+		}
+		looked(1)
+		<-time.After(15*time.Second + 1)
+		h.readiness(t.Context(), false)
+		looked(2)
+		if _, err := h.ask("box_init", strings.Replace(policyInit, `"required":true`, `"required":true,"readiness_cache_sec":0`, 1), 0); err != nil { // after which it is looked at anew
+			t.Fatal(err)
+		}
+		h.readiness(t.Context(), false)
+		looked(3)
+		<-time.After(1)
+		h.readiness(t.Context(), false)
+		looked(4)
+		for range 9 { // who is not let in makes no boxes
+			h.readiness(t.Context(), true)
+			<-time.After(100 * time.Millisecond)
+		}
+		looked(4)
+		// What there is no room for is as it was seen last.
+		h.proof = boxes.Proof{Full: true, Error: "all room is taken"}
+		<-time.After(time.Second)
+		if r := h.readiness(t.Context(), false); !r.Ready {
+			t.Errorf("%+v", r)
+		}
+		// Many who ask at once have one look.
+		block := make(chan struct{})
+		before := h.looks
+		h.proof = all
+		look := h.look
+		h.look = func(ctx context.Context, spec *model.Spec, work string) boxes.Proof {
+			<-block
+			return look(ctx, spec, work)
+		}
+		<-time.After(time.Second)
+		var asking sync.WaitGroup
+		for range 20 {
+			asking.Go(func() { h.readiness(t.Context(), false) })
+		}
+		synctest.Wait()
+		close(block)
+		asking.Wait()
+		looked(before + 1)
+	})
+}
+
+func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, policyInit)
+	_, entered, err := h.fence.Enter(t.Context(), fence.Key{Instance: "i", Workspace: "w"}, 1, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer entered.Leave()
+	attach := func(want string) {
+		t.Helper()
+		r := httptest.NewRequest("GET", "/v1/sessions/"+model.Prefix(model.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
+		r.Header.Set(headerInstance, "i")
+		r.Header.Set(headerWorkspace, "w")
+		r.Header.Set(headerGeneration, "1")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != 400 || w.Body.String() != want {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
+		}
+	}
+	attach(`{"error":{"code":"BoxAdmissionError","message":"Sandbox admission grant is missing"}}`)
+	if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
+		t.Fatal(err)
+	}
+	attach(`{"error":{"code":"BoxAdmissionError","message":"Sandbox admission grant does not permit managed process relay"}}`)
+	h.proof.Mounts, h.seen.told = false, nil
+	attach(`{"error":{"code":"BoxReadinessError","message":"Managed sandbox isolation is not ready (failed checks: mount_isolation)"}}`)
+}
+
+func TestWhatThereIsNoRoomForAtFirstIsNotReady(t *testing.T) {
+	t.Parallel()
+	h := admitting(t, policyInit)
+	h.proof = boxes.Proof{Full: true, Error: fault.Errorf(fault.Exhausted, "all room is taken").Error()}
+	if r := h.readiness(t.Context(), false); r.Ready || r.Backend.Available || r.Error != "all room is taken" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -44,7 +45,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 			return s, err
 		}
 	}
-	if err := s.quotaFor(req); err != nil {
+	if err := cmp.Or(s.mergeCaps(p, req), s.quotaFor(req)); err != nil {
 		return s, err
 	}
 	if req.Labels != nil {

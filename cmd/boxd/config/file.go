@@ -52,6 +52,7 @@ func Load(path string, required bool, environ []string) (Config, error) {
 	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
 		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
 	}
+	cfg.usualCaps()
 	return cfg, cfg.Check(path)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
@@ -95,6 +96,7 @@ func (b *Boxes) withWork(ctx context.Context, who supervisor.Principal, req *pol
 		return nil, err
 	}
 	req.Mounts = append(req.Mounts, mount)
+	b.unbound(req)
 	s, _, err := b.Sup.Create(ctx, who, req)
 	if isMissing(err) {
 		if err := b.makeDirectory(ctx, who, mount.Source); err != nil {
@@ -103,6 +105,16 @@ func (b *Boxes) withWork(ctx context.Context, who supervisor.Principal, req *pol
 		s, _, err = b.Sup.Create(ctx, who, req)
 	}
 	return s, err
+}
+
+// unbound has boxes that see to directories of many Workspaces give those no quota: it would be one of all of them
+// together.
+func (b *Boxes) unbound(req *policy.Request) {
+	for _, m := range req.Mounts {
+		if b.Sup.CanBound(m.Source) == nil {
+			req.WorkspaceQuota = new(quantity.Size(0))
+		}
+	}
 }
 
 // soften takes a quota away that cannot be kept, where the operator has said that none needs to be.

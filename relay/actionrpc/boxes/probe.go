@@ -36,9 +36,11 @@ func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 	if err != nil {
 		return nil, unready(unread)
 	}
-	s, _, err := b.Sup.Create(ctx, who, &policy.Request{
+	req := &policy.Request{
 		ID: "langbot-probe-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
-	})
+	}
+	b.unbound(req)
+	s, _, err := b.Sup.Create(ctx, who, req)
 	if isMissing(err) {
 		return nil, unready("Managed sandbox admission requires box.local.default_workspace")
 	}

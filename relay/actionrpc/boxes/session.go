@@ -311,10 +311,12 @@ func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir
 	above := dir
 	for range deepest {
 		above = path.Dir(above)
-		s, _, err := b.Sup.Create(ctx, who, &policy.Request{
+		req := &policy.Request{
 			ID: "langbot-mkdir-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
 			Mounts: []policy.Mount{{Source: above, Target: isolation.Workspace, Mode: policy.MountReadWrite}},
-		})
+		}
+		b.unbound(req)
+		s, _, err := b.Sup.Create(ctx, who, req)
 		if isMissing(err) && above != "/" {
 			continue
 		}

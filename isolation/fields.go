@@ -70,7 +70,7 @@ func (d *decoder) spec() *Spec {
 	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
 	s.Owner = cgroup.Owner{Name: d.str(), Memory: d.u64(), CPU: d.u64()}
 	s.Work, s.ManagedWork, s.Space, s.Lent = Quota{d.u64(), d.u64()}, d.bool(), d.str(), d.strs()
-	for range d.count(14) {
+	for range d.count(15) {
 		s.Mounts = append(s.Mounts, d.mount())
 	}
 	s.Network, s.Image, s.Writable = d.strs(), d.str(), d.bool()

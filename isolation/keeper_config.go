@@ -4,7 +4,6 @@ package isolation
 
 import (
 	"path/filepath"
-	"slices"
 	"strconv"
 )
 
@@ -23,6 +22,8 @@ type KeeperConfig struct {
 	Allow    []string
 	Etc      []string
 	Network  []string // as isolation/network has it
+
+	QuotaRoots []string // directories of the host below which such can be given quotas
 }
 
 // Names in the run directory.
@@ -39,14 +40,13 @@ func (c *KeeperConfig) Flags() []string {
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
 		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group,
 	}
-	for _, a := range c.Allow {
-		flags = append(flags, "-allow="+a)
-	}
-	for _, e := range c.Etc {
-		flags = append(flags, "-etc="+e)
-	}
-	for _, n := range c.Network {
-		flags = append(flags, "-network="+n)
+	for _, list := range []struct {
+		name   string
+		values []string
+	}{{"-allow=", c.Allow}, {"-etc=", c.Etc}, {"-network=", c.Network}, {"-quota-root=", c.QuotaRoots}} {
+		for _, value := range list.values {
+			flags = append(flags, list.name+value)
+		}
 	}
 	return flags
 }
@@ -61,34 +61,6 @@ type Greeting struct {
 	Flags    []string
 	Programs string
 	Other    string // all but the version, of a keeper of another version
-}
-
-// Differs says what of a keeper's greeting is not as it should be, "" if it all is.
-func (g *Greeting) Differs(want *Greeting) string {
-	switch {
-	case g.Version != want.Version:
-		return "it speaks version " + strconv.FormatUint(uint64(g.Version), 10) + ", not " + strconv.FormatUint(uint64(want.Version), 10)
-	case !slices.Equal(g.Flags, want.Flags):
-		return "its flags are not those of the configuration: " + difference(g.Flags, want.Flags)
-	case g.Programs != want.Programs && want.Programs != "":
-		return "it runs an earlier program"
-	}
-	return ""
-}
-
-// difference shows the first flag in which two lists differ.
-func difference(got, want []string) string {
-	at := func(list []string, i int) string {
-		if i < len(list) {
-			return strconv.Quote(list[i])
-		}
-		return "nothing more"
-	}
-	i := 0
-	for i < len(got) && i < len(want) && got[i] == want[i] {
-		i++
-	}
-	return at(got, i) + " instead of " + at(want, i)
 }
 
 func (e *encoder) greeting(g *Greeting) {

@@ -33,6 +33,8 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Done{req}              or Failed
 //	Network{req, key, words} ──────────►  of the network of a living box: how it is, other rules, pins
 //	            ◄──────────────────────── Listed{req, words}     or Failed
+//	Held{req, key} ────────────────────►  how full the quotas are of directories of the host that a box writes to
+//	            ◄──────────────────────── Listed{req, numbers}   or Failed
 //	Look{req} ─────────────────────────►  find out what can be enforced on this host
 //	            ◄──────────────────────── Host{req, …}
 //	Check{req} ────────────────────────►  try what boxes need on this host
@@ -77,6 +79,7 @@ const (
 	msgMounted
 	msgSpace
 	msgNetwork
+	msgHeld
 )
 
 // KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
@@ -98,6 +101,7 @@ type KeeperRequest struct {
 	Mount   *ChangeMount
 	Space   *Space
 	Network []string // the key of a living box, and words of isolation/network
+	Held    *Held
 }
 
 // Reclaim asks that memory be taken back from a living box.
@@ -160,30 +164,13 @@ type Host struct {
 	Quota       string   // what keeps their quotas, QuotaProject or QuotaStore; "": nothing
 	NoQuota     string   // why nothing does
 	QuotaHint   string   // what to do about that
+	Bounds      []string // of each of KeeperConfig.QuotaRoots its path, and why nothing below it can have a quota; "": it can
 }
 
 // What keeps quotas of workspaces.
 const (
 	QuotaProject = "project-quota" // of the filesystem of the state directory
 	QuotaStore   = "store"         // that of a filesystem of boxd's own, in a file there
-)
-
-// Check is one line of a host examination.
-type Check struct {
-	Name   string
-	Level  CheckLevel
-	Detail string // what was found
-	Hint   string // what to do about it
-}
-
-// CheckLevel says how a check ended.
-type CheckLevel uint8
-
-// The levels. With a Fail no box can start.
-const (
-	CheckOK CheckLevel = iota
-	CheckWarn
-	CheckFail
 )
 
 // Encode returns the message's bytes.
@@ -223,6 +210,8 @@ func (m *KeeperRequest) Encode() []byte {
 		return e.b
 	case m.Network != nil:
 		return m.about(msgNetwork, m.Network...)
+	case m.Held != nil:
+		return m.about(msgHeld, m.Held.Key, m.Held.Source)
 	}
 	for _, f := range []struct {
 		set  bool
@@ -293,6 +282,8 @@ func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
 		for m.Req, m.Network = d.u32(), []string{d.str()}; len(d.b) > 0; {
 			m.Network = append(m.Network, d.str())
 		}
+	case msgHeld:
+		m.Req, m.Held = d.u32(), &Held{d.str(), d.str()}
 	default:
 		d.bad = true
 	}
@@ -339,6 +330,7 @@ func (m *KeeperReply) Encode() []byte {
 		for _, text := range []string{m.Host.NoGroups, m.Host.Workspaces, m.Host.Quota, m.Host.NoQuota, m.Host.QuotaHint} {
 			e.str(text)
 		}
+		e.strs(m.Host.Bounds)
 		return e.b
 	case m.Checks != nil:
 		e := message(msgChecked)
@@ -372,7 +364,7 @@ func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
 		m.Launched = &Launched{PID: d.u32(), IDBase: d.u32(), Group: d.str()}
 	case msgHost:
 		m.Req = d.u32()
-		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str(), Workspaces: d.str(), Quota: d.str(), NoQuota: d.str(), QuotaHint: d.str()}
+		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str(), Workspaces: d.str(), Quota: d.str(), NoQuota: d.str(), QuotaHint: d.str(), Bounds: d.strs()}
 	case msgListed:
 		m.Req = d.u32()
 		m.Listed = &Listed{Keys: d.strs(), More: d.bool()}

@@ -125,10 +125,11 @@ func (e *encoder) mount(m *Mount) {
 	e.bool(m.Writable)
 	e.u32(m.Owner)
 	e.bool(m.NoSymlinks)
+	e.bool(m.Bound)
 }
 
 func (d *decoder) mount() Mount {
-	return Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32(), NoSymlinks: d.bool()}
+	return Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32(), NoSymlinks: d.bool(), Bound: d.bool()}
 }
 
 func (e *encoder) changeMount(c *ChangeMount) {

@@ -56,3 +56,7 @@ func (d *Dress) Validate() error {
 	}
 	return nil
 }
+
+// Held asks how full the quota of a directory of the host is, at or below one, that a box has a mount of: bytes, their
+// limit, files and their limit are the answer.
+type Held struct{ Key, Source string }

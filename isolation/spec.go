@@ -105,6 +105,7 @@ type Mount struct {
 	Owner uint32
 	// NoSymlinks has the kernel follow no symbolic link of the directory (ELOOP).
 	NoSymlinks bool
+	Bound      bool // Spec.Work is a quota of this directory
 }
 
 // Refusal says which field of a Spec or request is not acceptable, and what would be.
@@ -130,8 +131,8 @@ func (s *Spec) Validate() error {
 		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
 	case !cgroup.ValidOther(s.Owner.Name):
 		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
-	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable:
-		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace or a writable root"}
+	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
+		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root or a directory of the host"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
 	case s.Image != "" && !trees.Valid(s.Image):
@@ -155,6 +156,9 @@ func (s *Spec) Validate() error {
 		field := "mounts[" + strconv.Itoa(i) + "]."
 		if err := m.validate(field, s.Caller.UID); err != nil {
 			return err
+		}
+		if m.Bound && (!m.Writable || s.Work == Quota{}) {
+			return &Refusal{field + "source", m.Source, "a quota only for writing"}
 		}
 		if seen[m.Target] {
 			return &Refusal{field + "target", m.Target, "one mount per target"}

@@ -95,3 +95,21 @@ func (e *StepError) Unwrap() error {
 	}
 	return e.Errno
 }
+
+// Check is one line of a host examination.
+type Check struct {
+	Name   string
+	Level  CheckLevel
+	Detail string // what was found
+	Hint   string // what to do about it
+}
+
+// CheckLevel says how a check ended.
+type CheckLevel uint8
+
+// The levels. With a Fail no box can start.
+const (
+	CheckOK CheckLevel = iota
+	CheckWarn
+	CheckFail
+)

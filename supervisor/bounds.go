@@ -108,7 +108,7 @@ func (v *Supervisor) May(s *Session, tool string) error {
 // reading is what a session has at the moment.
 func (v *Supervisor) reading(s *Session) ledger.Reading {
 	r := ledger.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
-	if d := v.Work(s); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
+	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
 		r.Disk = quantity.Size(d.Used)
 	}
 	if u := s.Usage(); u != nil {

@@ -31,17 +31,22 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 // enforcement says what keeps the limits of a session. Before it says that something is missing it looks
 // again: the anchor of the control groups may have been started, or may be gone.
 func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settings *policy.Settings) (map[string]policy.Mechanism, error) {
-	v.mu.Lock()
-	host := v.host
-	v.mu.Unlock()
-	by, err := cfg.Enforcement(settings, host)
+	by, err := cfg.Enforcement(settings, v.found())
 	if err == nil && (policy.Grouped(by) || v.layout != usage.Unified) {
 		return by, nil
 	}
-	if host, err = v.lookAtHost(ctx); err != nil {
+	host, err := v.lookAtHost(ctx)
+	if err != nil {
 		return nil, err
 	}
 	return cfg.Enforcement(settings, host)
+}
+
+// found is what the last look has found.
+func (v *Supervisor) found() policy.Host {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.host
 }
 
 // verdict is what the host has had to say about a new session, and when.

@@ -139,11 +139,7 @@ func (v *Supervisor) Keys() map[string]bool {
 }
 
 // Workspaces is the directory of all managed workspaces, "" if there is none.
-func (v *Supervisor) Workspaces() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.host.Workspaces
-}
+func (v *Supervisor) Workspaces() string { return v.found().Workspaces }
 
 // Profiles returns the configured profiles by name, and the name of the one a session has that names none.
 func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {

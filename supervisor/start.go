@@ -162,9 +162,7 @@ func (v *Supervisor) quiet() bool {
 // SetWarm tells the pool what is wanted ahead of need.
 func (v *Supervisor) SetWarm() {
 	cfg := v.cfg.Load()
-	v.mu.Lock()
-	host := v.host
-	v.mu.Unlock()
+	host := v.found()
 	var kinds []pool.Kind
 	for name, p := range cfg.Profiles {
 		if p.Warm == 0 {

@@ -111,7 +111,16 @@ func (v *Supervisor) ProcessEnd(ctx context.Context, s *Session, p *process.Proc
 func (v *Supervisor) Freeze(ctx context.Context, s *Session, on bool) error { return s.Freeze(ctx, on) }
 
 // Work is how full a session's workspace is, nil if it has no quota.
-func (v *Supervisor) Work(s *Session) *isolation.Disk { return s.Work(v.Workspaces()) }
+func (v *Supervisor) Work(ctx context.Context, s *Session) *isolation.Disk {
+	if source := s.HostWork(); source != "" {
+		d, _ := v.boxes.Held(ctx, s.BoxKey(), source) // nil of one that is ending
+		return d
+	}
+	return s.Work(v.Workspaces())
+}
 
-// CanBound says why the kernel cannot keep a quota of a directory of the host, in bytes and files, nil if it can.
-func (v *Supervisor) CanBound(path string) error { return v.cfg.Load().Roots.Can(path) }
+// CanBound says why the kernel cannot keep a quota of a directory of the host, in bytes and files, nil if it can. It goes by
+// the path and by what the keeper has found out; a start finds out about the directory itself.
+func (v *Supervisor) CanBound(path string) error {
+	return v.cfg.Load().Roots.Can(v.found().Bounds, path)
+}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/bounds"
 	"github.com/boxd-dev/boxd/isolation/keeper"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
@@ -43,6 +44,8 @@ func run(args []string) error {
 			return zygote.Image()
 		case sweepCommand:
 			return sweep(args[1:])
+		case liftCommand:
+			return lift(args[1:])
 		case tree.AnchorCommand:
 			return tree.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
@@ -77,6 +80,18 @@ func sweep(args []string) error {
 	return nil
 }
 
+// liftCommand is run by the package when it is purged, and by root.
+const liftCommand = "lift"
+
+// lift takes the quotas away that keepers have given directories of the host. No keeper may be at work, and who runs it has
+// ended the boxes.
+func lift(args []string) error {
+	if len(args) != 1 || !filepath.IsAbs(args[0]) {
+		return errors.New("lift takes the state directory of boxd")
+	}
+	return bounds.Lift(args[0], log.New(os.Stderr, "boxkeeper: ", 0))
+}
+
 // parse reads the keeper's configuration from its flags: they come from root, and a configuration
 // file would need a parser here that links far more than the keeper may (arch_test.go).
 func parse(args []string) (keeper.Config, error) {
@@ -94,6 +109,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))
 	f.Func("etc", "what of /etc boxes see; may be repeated", into(&cfg.Etc))
 	f.Func("network", "addresses of boxes and of their name servers, and what may be named; may be repeated", into(&cfg.Network))
+	f.Func("quota-root", "directory of the host below which such can be given quotas; may be repeated", into(&cfg.QuotaRoots))
 	f.Func("allow", "mount source rule, path or path=uid:gid; may be repeated", into(&cfg.Allow))
 	if err := f.Parse(args); err != nil {
 		return cfg, err

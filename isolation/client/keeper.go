@@ -172,6 +172,13 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 	}
 }
 
+// ask makes a request whose answer is that it is done.
+func (k *Keeper) ask(ctx context.Context, req isolation.KeeperRequest) error {
+	a, err := k.do(ctx, req)
+	fdpass.CloseAll(a.files)
+	return err
+}
+
 // Present reports whether there is a keeper at the moment. It may be too busy to answer.
 func (k *Keeper) Present() bool {
 	k.mu.Lock()
@@ -311,31 +318,23 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // End kills a box and waits until it has left nothing behind, with removeWork not even its
 // workspace. A box that does not exist is no error.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}})
 }
 
 // SetLimits changes the limits of a living box, all or none. The error unwraps to an
 // *isolation.Refusal if one is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}})
 }
 
 // Dress gives a box in which no program runs yet another hostname.
 func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{Dress: &isolation.Dress{Key: key, Hostname: hostname}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{Dress: &isolation.Dress{Key: key, Hostname: hostname}})
 }
 
 // Reclaim takes memory back that the programs of a box do not need.
 func (k *Keeper) Reclaim(ctx context.Context, key string) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{Reclaim: &isolation.Reclaim{Key: key}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{Reclaim: &isolation.Reclaim{Key: key}})
 }
 
 // Look finds out what can be enforced on this host.

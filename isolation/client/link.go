@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/differ"
 	"github.com/boxd-dev/boxd/isolation/names"
 )
 
@@ -134,16 +135,16 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err != nil {
 		return err
 	}
-	differs := got.Differs(want)
+	other := differ.Keepers(got, want)
 	switch {
-	case differs == "":
+	case other == "":
 		return nil
 	case k.cfg.External:
-		return fmt.Errorf("the keeper of %s is another than boxd needs, restart it: %s", k.cfg.RunDir, differs)
+		return fmt.Errorf("the keeper of %s is another than boxd needs, restart it: %s", k.cfg.RunDir, other)
 	case k.child != nil && !k.child.met:
-		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, differs)
+		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, other)
 	}
-	k.cfg.Log.Info("an earlier keeper is replaced; its boxes live on", "reason", differs)
+	k.cfg.Log.Info("an earlier keeper is replaced; its boxes live on", "reason", other)
 	leave := isolation.KeeperRequest{Req: 1, Leave: true}
 	if err := conn.Send(leave.Encode()); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)

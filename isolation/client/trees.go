@@ -5,20 +5,15 @@ package client
 import (
 	"context"
 
-	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Keep kills a box and makes its workspace the tree of an image. It may be called again.
 func (k *Keeper) Keep(ctx context.Context, key, tree string) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, Tree: tree}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, Tree: tree}})
 }
 
 // DropTree removes the tree of an image. EBUSY: a box has it.
 func (k *Keeper) DropTree(ctx context.Context, tree string) error {
-	a, err := k.do(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Tree: tree}})
-	fdpass.CloseAll(a.files)
-	return err
+	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Tree: tree}})
 }

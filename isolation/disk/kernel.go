@@ -13,6 +13,7 @@ const (
 	qGetQuota     = 0x800007 // Q_GETQUOTA
 	qSetQuota     = 0x800008 // Q_SETQUOTA
 	qGetNextQuota = 0x800009 // Q_GETNEXTQUOTA: the first entry with this id or a higher one
+	qGetState     = 0x5808   // Q_XGETQSTATV: what is counted and enforced
 
 	projectQuota = 2 // PRJQUOTA: the type, in the low byte of a command
 	commandShift = 8 // SUBCMDSHIFT
@@ -44,11 +45,37 @@ func (d *dqblk) used() bool { return d.space|d.inodes != 0 }
 
 // quotactl works on the filesystem that fd is of (quotactl_fd(2), Linux 5.14).
 func quotactl(fd int, command, id uint32, d *dqblk) error {
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(command<<commandShift|projectQuota), uintptr(id), uintptr(unsafe.Pointer(d)), 0, 0)
+	return quotactlAt(fd, command, id, unsafe.Pointer(d))
+}
+
+func quotactlAt(fd int, command, id uint32, arg unsafe.Pointer) error {
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(command<<commandShift|projectQuota), uintptr(id), uintptr(arg), 0, 0)
 	if errno != 0 {
 		return errno
 	}
 	return nil
+}
+
+// quotaState is the beginning of struct fs_quota_statv of linux/dqblk_xfs.h, and room for the rest of it.
+type quotaState struct {
+	version uint8
+	_       uint8
+	flags   uint16
+	_       [156]byte
+}
+
+const (
+	stateVersion    = 1      // FS_QSTATV_VERSION1
+	projectEnforced = 1 << 5 // FS_QUOTA_PDQ_ENFD
+)
+
+// enforced says whether limits of projects are kept on the filesystem of an open file, by the kernel's own word.
+func enforced(fd int) (bool, error) {
+	s := quotaState{version: stateVersion}
+	if err := quotactlAt(fd, qGetState, 0, unsafe.Pointer(&s)); err != nil {
+		return false, err
+	}
+	return s.flags&projectEnforced != 0, nil
 }
 
 // Requests of ioctl(2): _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr) of linux/fs.h,

@@ -121,6 +121,7 @@ func (k *Keeper) watch(key string, b *box) {
 	k.forget(key)
 	b.changing.Unlock()
 	k.net.Remove(key)
+	k.bounds.Release(key)
 	k.mu.Lock()
 	delete(k.boxes, key)
 	k.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/bounds"
 	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
@@ -59,6 +60,7 @@ type Keeper struct {
 	ahead    nursery
 	groups   groups
 	work     *workspaces.Dir
+	bounds   *bounds.Host // quotas of directories of the host
 	records  *records.Dir
 	net      *network.Host
 	damaged  map[string]bool // boxes whose records cannot be read: nobody touches them
@@ -130,6 +132,7 @@ func (k *Keeper) prepare() error {
 	if k.work, err = workspaces.Open(state, k.cfg.Store); err != nil {
 		return err
 	}
+	k.bounds = bounds.Open(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
 	if k.records, err = records.Open(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -158,6 +161,9 @@ func (k *Keeper) close() {
 	k.ids.Close()
 	if k.work != nil {
 		k.work.Close(!k.idle() || len(k.damaged) > 0, k.cfg.Log)
+	}
+	if k.bounds != nil {
+		k.bounds.Close()
 	}
 	if k.net != nil {
 		k.net.Close()

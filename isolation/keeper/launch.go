@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/zygote"
@@ -51,6 +52,7 @@ func (l *launching) steps() []launchStep {
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
 		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
+		{isolation.StepWorkspace, l.boundSources},
 		{isolation.StepSetup, l.makeDirectory},
 		{isolation.StepClone, l.awaitClone},
 		{isolation.StepGroup, l.enterGroup},
@@ -268,6 +270,23 @@ func (l *launching) makeWorkspace() (string, error) {
 			l.k.cfg.Log.Printf("workspace %s: %v", l.spec.Key, err)
 		}
 	})
+	return "", nil
+}
+
+// boundSources gives directories of the host the quota that the box is to have there.
+func (l *launching) boundSources() (string, error) {
+	if l.spec.Work == (isolation.Quota{}) {
+		return "", nil
+	}
+	l.undo = append(l.undo, func() { l.k.bounds.Release(l.spec.Key) })
+	for _, src := range l.sources {
+		if !src.Mount.Writable {
+			continue
+		}
+		if err := l.k.bounds.Take(l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
+			return src.Mount.Source, err
+		}
+	}
 	return "", nil
 }
 

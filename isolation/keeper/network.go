@@ -28,6 +28,7 @@ func (l *launching) permitNetwork() (string, error) {
 // checks are what doctor says of this host, as the keeper sees it.
 func (k *Keeper) checks() []isolation.Check {
 	all := append(examine.Host(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
+	all = append(all, k.bounds.Checks()...)
 	if profiles := k.net.Shared(); len(profiles) > 0 {
 		all = append(all, shared.Check(profiles))
 	}

@@ -222,6 +222,12 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	case req.Look:
 		reply.Host = k.groups.look(k)
 		k.work.Look(reply.Host)
+		reply.Host.Bounds = k.bounds.Look()
+	case req.Held != nil:
+		var err error
+		if reply.Listed, err = k.bounds.Held(req.Held); err != nil {
+			reply.Failed = stepError(isolation.StepWorkspace, req.Held.Source, err)
+		}
 	case req.Check:
 		reply.Checks = k.checks()
 	default:

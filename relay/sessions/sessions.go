@@ -66,7 +66,7 @@ func Get(c *route.Call) (any, error) {
 // detailed describes a session with what it uses.
 func detailed(c *route.Call, s *supervisor.Session) api.Session {
 	answer := wire.Session(s.Info())
-	if w := c.Sup.Work(s); w != nil {
+	if w := c.Sup.Work(c.Context(), s); w != nil {
 		full := supervisor.IsFull(*w)
 		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
 	}
@@ -98,7 +98,7 @@ func Change(c *route.Call) (any, error) {
 	err = c.Sup.Update(c.Context(), s, &policy.Request{
 		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
 		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
-		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth,
+		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules,
 	})
 	if err != nil {
 		return nil, err

@@ -116,7 +116,10 @@ func (c *Changer) limit(ctx context.Context, now, next *policy.Settings) error {
 	s := c.Session
 	old, limits := policy.Groups(now), policy.Groups(next)
 	work := policy.Work(next, s.Enforced())
-	if old == limits && work == policy.Work(now, s.Enforced()) && (now.WorkspaceQuota == next.WorkspaceQuota || work.Bytes > 0) {
+	if !next.OwnDisk() { // that of a directory of the host stays as it is
+		work = isolation.Quota{}
+	}
+	if old == limits && (!next.OwnDisk() || work == policy.Work(now, s.Enforced())) && (now.WorkspaceQuota == next.WorkspaceQuota || work.Bytes > 0) {
 		return nil
 	}
 	by, err := c.Enforcement(ctx, next)

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 )
 
 // Start is what the keeper says of a session that does not start.
@@ -46,6 +47,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
 			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
+	case step.Refused != nil && step.Step == isolation.StepWorkspace:
+		return noQuota(step)
 	case step.Refused != nil:
 		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
 	case step.Step == isolation.StepMountSource:
@@ -72,6 +75,21 @@ func Start(id string, settings *policy.Settings, err error) error {
 			By(fault.Denial{Layer: fault.LayerLimit, Rule: "ids.count", Setting: "a larger ids.count"})
 	}
 	return fmt.Errorf("start session %q: %w", id, err)
+}
+
+// noQuota is the refusal of a directory of the host that cannot have the quota of the session.
+func noQuota(step *isolation.StepError) error {
+	r := step.Refused
+	f := fault.Field(r.Field, r.Value, r.Allowed)
+	switch step.Errno { //nolint:exhaustive // of a hundred
+	case unix.EBUSY:
+		return f.Of(fault.Conflict).WithHint("ask for the same quota, or end those sessions")
+	case unix.EDQUOT:
+		return f.Of(fault.Conflict).WithHint("remove some of what is there, or ask for more")
+	case unix.EOPNOTSUPP:
+		return f.Of(fault.Unsupported).WithHint("the quota is the kernel's, of a directory below " + roots.Key + "; the guide to workspaces says what it takes")
+	}
+	return f
 }
 
 // noNetwork is the refusal of a session that cannot have its network here, by the keeper's own words.

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 )
 
@@ -66,9 +65,6 @@ type Ceilings struct {
 	Timeout         quantity.Duration `toml:"timeout"`
 	TTL             quantity.Duration `toml:"ttl"`
 	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
-
-	NetworkConnections int           `toml:"network_connections"`
-	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`
 }
 
 // Any stands for all there are in Profiles and Mounts.
@@ -267,8 +263,7 @@ func (c *Ceilings) validate() error {
 		CPUWeight: cmp.Or(c.CPUWeight, p.CPUWeight), IOWeight: cmp.Or(c.IOWeight, p.IOWeight), IORead: c.IORead, IOWrite: c.IOWrite, Tmp: cmp.Or(c.Tmp, p.Tmp),
 		WorkspaceQuota: cmp.Or(c.WorkspaceQuota, p.WorkspaceQuota), WorkspaceInodes: cmp.Or(c.WorkspaceInodes, p.WorkspaceInodes),
 	}
-	caps := egress.Caps{Connections: c.NetworkConnections, Bandwidth: c.NetworkBandwidth}
-	if err := cmp.Or(s.validate(), caps.Check()); err != nil {
+	if err := s.validate(); err != nil {
 		return fmt.Errorf("ceilings: %w", err)
 	}
 	if c.Timeout > longestTimeout {

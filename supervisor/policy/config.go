@@ -16,9 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
 	"github.com/boxd-dev/boxd/supervisor/policy/language"
+	"github.com/boxd-dev/boxd/supervisor/policy/queue"
 	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 	"github.com/boxd-dev/boxd/supervisor/policy/secret"
-	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
 	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
@@ -28,7 +28,7 @@ type Config struct {
 	Limits    Limits                       `toml:"limits"`
 	Host      HostReserve                  `toml:"host"`
 	Sessions  SessionLimits                `toml:"sessions"`
-	Queue     QueueLimits                  `toml:"queue"`
+	Queue     queue.Limits                 `toml:"queue"`
 	Exec      ExecLimits                   `toml:"exec"`
 	Processes ProcessLimits                `toml:"processes"`
 	Files     filelimits.Limits            `toml:"files"`
@@ -38,7 +38,6 @@ type Config struct {
 	Secrets   map[string]secret.Secret     `toml:"secrets"`
 	Profiles  map[string]Profile           `toml:"-"` // [profiles.x], each on top of the built-in default
 	Policies  map[string]Bounds            `toml:"-"` // [policy.x], each on top of NoBounds
-	UsualCaps egress.Caps                  `toml:"-"` // of profiles that have none of their own
 	Roots     roots.List                   `toml:"-"` // mounts.quota_roots
 }
 
@@ -128,9 +127,6 @@ type Profile struct {
 	FreezeAfter     quantity.Duration `toml:"freeze_after"` // unused; 0: never
 	Warm            int               `toml:"warm"`         // boxes that are started ahead of need
 	Locked          []string          `toml:"locked"`
-
-	NetworkConnections int           `toml:"network_connections"` // at a time; 0: that of everybody
-	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`   // a second, in each direction; 0: that of everybody
 }
 
 // Values of the word-valued profile fields.
@@ -152,7 +148,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "network_rules", "network_strict", "network_connections", "network_bandwidth", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "network_rules", "network_strict", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -182,7 +178,7 @@ func DefaultConfig() Config {
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
 		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
-		Queue:    defaultQueue(),
+		Queue:    queue.Default(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
@@ -334,10 +330,7 @@ func (p *Profile) validate() (errs []error) {
 	if _, err := egress.Merge("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
 		errs = append(errs, err)
 	}
-	if err := (egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := skillnames.Read(p.Skills, MaxSkills); err != nil {
+	if _, err := skillsOf(p.Skills); err != nil {
 		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))
 	}
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {

@@ -23,6 +23,7 @@ const (
 	LimitIO        = "io"
 	LimitTmp       = "tmp"
 	LimitWorkspace = "workspace"
+	LimitMounts    = "mounts" // in a record alone: the workspace's, of other directories of the host
 )
 
 // Mechanism is what enforces a limit.
@@ -78,6 +79,9 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 				by[name] = m
 			}
 		}
+	}
+	if err := c.hostQuotas(s, by, host); err != nil {
+		return nil, err
 	}
 	return by, nil
 }
@@ -140,7 +144,7 @@ func whyNot(name string, host Host) string {
 
 // Work is the quota of a session's own workspace, if one is kept.
 func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
-	if m := by[LimitWorkspace]; s.Workspace != "" || m != MechanismProject && m != MechanismStore {
+	if m := by[LimitWorkspace]; s.Workspace != "" || m != MechanismProject && m != MechanismStore && by[LimitMounts] != MechanismProject {
 		return isolation.Quota{}
 	}
 	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}

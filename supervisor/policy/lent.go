@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 )
 
 // maxSpaceName bounds the name of a workspace, in bytes.
@@ -36,11 +37,11 @@ func (s *Settings) quotaFor(req *Request) error {
 	if s.Workspace != "" {
 		return s.lent(req)
 	}
-	if s.OwnDisk() || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
+	if s.OwnDisk() || slices.Contains(s.Bounded, isolation.Workspace) || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
 		return nil
 	}
 	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
-		WithHint("what is in it already cannot be given a quota; leave the mount out, or have its filesystem bound it")
+		WithHint("it is not lent for writing below a directory of " + roots.Key + "; leave the mount out, or have its filesystem bound it")
 }
 
 // lent refuses what does not go with a workspace that is lent by name.

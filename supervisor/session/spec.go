@@ -32,7 +32,7 @@ func (s *Session) Spec() *isolation.Spec {
 		spec.Lent = append(spec.Lent, policy.SpaceKey(s.Owner.Name, in.Workspace)+in.Target)
 	}
 	for _, m := range s.Settings.Mounts {
-		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
+		spec.Mounts = append(spec.Mounts, isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks, Bound: s.Settings.Bounds(&m, s.enforced)})
 		if m.Target == isolation.Workspace {
 			spec.ManagedWork = false
 		}

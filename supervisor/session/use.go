@@ -50,6 +50,20 @@ func (s *Session) Work(dir string) *isolation.Disk {
 	return new(isolation.DiskOf(&fs))
 }
 
+// HostWork is the directory of the host that is the session's workspace, if that has a quota; else "".
+func (s *Session) HostWork() string {
+	now := s.Current()
+	if now.OwnDisk() || s.enforced[policy.LimitWorkspace] != policy.MechanismProject {
+		return ""
+	}
+	for _, m := range now.Mounts {
+		if m.Target == isolation.Workspace {
+			return m.Source
+		}
+	}
+	return ""
+}
+
 // Usage is what the programs of a session use, nil if it has no control groups or is gone.
 func (s *Session) Usage() *usage.Box {
 	info := s.Info()

@@ -137,7 +137,8 @@ const (
 
 // Mounts lists the host directories that sessions may mount.
 type Mounts struct {
-	Allow []Rule `toml:"allow"`
+	Allow      []Rule   `toml:"allow"`
+	QuotaRoots []string `toml:"quota_roots"`
 }
 
 // Image says what boxes see of the host's files.
@@ -183,7 +184,7 @@ func Default() Config {
 		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: Groups{Driver: DriverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
-		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}},
+		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
@@ -226,6 +227,11 @@ func (c *Config) Check(path string) error {
 	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
+	}
+	for _, root := range c.Mounts.QuotaRoots {
+		if !isolation.CleanAbsolute(root) || root == "/" {
+			errs = append(errs, fmt.Errorf("mounts.quota_roots has %q: allowed are clean absolute paths of directories, but not /", root))
+		}
 	}
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))

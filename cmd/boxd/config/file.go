@@ -52,7 +52,9 @@ func Load(path string, required bool, environ []string) (Config, error) {
 	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
 		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
 	}
-	cfg.usualCaps()
+	if len(cfg.Mounts.QuotaRoots) > 0 {
+		cfg.Roots = cfg.Mounts.QuotaRoots
+	}
 	return cfg, cfg.Check(path)
 }
 

@@ -141,9 +141,8 @@ func Settle(network, profile string, its, asked []string, locked, strict bool) (
 }
 
 // Words are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
-// rules are, strict that connections to names are looked at; nil rules are no
-// network, or that of the host.
-func Words(network string, rules []string, namesOnly, strict bool, caps Caps) []string {
+// rules are, strict that connections to names are looked at; nil rules are no network, or that of the host.
+func Words(network string, rules []string, namesOnly, strict bool) []string {
 	if network == Host {
 		return []string{Host}
 	}
@@ -157,7 +156,7 @@ func Words(network string, rules []string, namesOnly, strict bool, caps Caps) []
 	if strict {
 		words = append(words, rule.Strict)
 	}
-	return slices.Concat(words, caps.words(), rules)
+	return append(words, rules...)
 }
 
 // ByName reports whether a rule is by name.

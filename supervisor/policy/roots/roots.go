@@ -25,11 +25,26 @@ func (l List) Of(path string) string {
 	return l[i]
 }
 
-// Can says why the kernel cannot keep a quota of a directory of the host, nil if it can.
-func (l List) Can(path string) error {
-	if l.Of(path) == "" {
+// Can says why the kernel cannot keep a quota of a directory of the host, nil if it can. found is what the keeper has found out
+// about each of the list: its path, and what it lacks.
+func (l List) Can(found []string, path string) error {
+	root := l.Of(path)
+	if root == "" {
 		return fault.Errorf(fault.Unsupported, "%s is not below a directory of %s", fault.Show(path), Key).
 			WithHint("as the operator, list one that it is below: the kernel then counts what is in it")
 	}
-	return nil
+	lacks := "the keeper does not know it: it was started before"
+	for ; len(found) > 1; found = found[2:] {
+		if found[0] == root {
+			lacks = found[1]
+		}
+	}
+	if lacks == "" {
+		return nil
+	}
+	f := fault.Errorf(fault.Unsupported, "%s cannot have a quota: %s", fault.Show(path), lacks).
+		WithHint("as the operator, have its filesystem keep project quotas (boxctl doctor says more), or list \"workspace\" under limits.best_effort").
+		By(fault.Denial{Layer: fault.LayerLimit, Rule: "limits.best_effort", Setting: "limits.best_effort with \"workspace\""})
+	f.Field, f.Value = "mounts", path
+	return f
 }

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bounds gives directories of the host that boxes may write to quotas of the kernel, and takes them away again. It
+// runs in the keeper.
+package bounds
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/disk"
+)
+
+// Host is what one keeper has bounded. It is safe for concurrent use.
+type Host struct {
+	roots []string
+	log   *log.Logger
+	act   sync.Mutex // held while a directory is given a project, or a box
+
+	mu   sync.Mutex // guards the fields below
+	book *book
+	why  error // why there is no book
+}
+
+// Open opens the book of a state directory. Directories at and below roots can be bounded. Where the book cannot be had,
+// nothing can be, and Take says why.
+func Open(state string, roots []string, l *log.Logger) *Host {
+	h := &Host{roots: roots, log: l}
+	if h.book, h.why = openBook(state); h.why != nil {
+		l.Printf("quotas of directories of the host: %v", h.why)
+	}
+	return h
+}
+
+// Close lets go of the book. All quotas stay.
+func (h *Host) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.book != nil {
+		h.book.close()
+		h.book, h.why = nil, os.ErrClosed
+	}
+}
+
+// Look says of each of the roots, by its path, why nothing below it can be bounded; "" if it can.
+func (h *Host) Look() []string {
+	h.mu.Lock()
+	why := h.why
+	h.mu.Unlock()
+	var list []string
+	for _, root := range h.roots {
+		err := why
+		if err == nil {
+			err = available(root)
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		list = append(list, root, text)
+	}
+	return list
+}
+
+// Checks are what doctor says of the roots.
+func (h *Host) Checks() []isolation.Check {
+	var list []isolation.Check
+	for found := h.Look(); len(found) > 1; found = found[2:] {
+		c := isolation.Check{Name: "quotas below " + found[0], Detail: "kept by project quota, by the kernel's word"}
+		if found[1] != "" {
+			c.Level, c.Detail = isolation.CheckWarn, found[1]
+			c.Hint = "sessions with a workspace limit cannot write there, unless limits.best_effort has \"workspace\"; boxd(8) says what it takes"
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// Held says how full the quota is of a directory that a box uses. ESRCH: it has none.
+func (h *Host) Held(req *isolation.Held) (*isolation.Listed, error) {
+	h.mu.Lock()
+	var e *entry
+	if h.book != nil {
+		e = h.book.ofBox(req.Key, req.Source)
+	}
+	h.mu.Unlock()
+	if e == nil {
+		return nil, unix.ESRCH
+	}
+	fd, err := openPath(e.path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	u, err := disk.Used(fd, e.id)
+	if err != nil {
+		return nil, err
+	}
+	l := &isolation.Listed{}
+	for _, n := range []uint64{u.Bytes, u.Limits.Bytes, u.Inodes, u.Limits.Inodes} {
+		l.Keys = append(l.Keys, strconv.FormatUint(n, 10))
+	}
+	return l, nil
+}
+
+// openPath opens a directory by a path without links, for what needs no right to read it.
+func openPath(path string) (int, error) {
+	return mountfd.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+func available(root string) error {
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", root, err)
+	}
+	defer unix.Close(fd)
+	return disk.Available(fd)
+}
+
+// below is the path of an open directory, without links, and whether it is at or below one of the roots.
+func (h *Host) below(fd int) (path string, in bool, err error) {
+	if path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
+		return "", false, err
+	}
+	for _, root := range h.roots {
+		if real, err := filepath.EvalSymlinks(root); err == nil && isolation.Within(path, real) {
+			return path, true, nil
+		}
+	}
+	return path, false, nil
+}
+
+// Take gives a directory that a box may write to a quota, or lets the box use the one that it has. What is in it counts.
+// Whatever it refuses it has undone, or Settle does.
+func (h *Host) Take(key string, m *isolation.Mount, fd int, want disk.Limits) error {
+	path, in, err := h.below(fd)
+	switch {
+	case err != nil:
+		return err
+	case in && !m.Bound && available(path) == nil, !in && m.Bound:
+		return refusal(unix.EXDEV, m.Source, "a path without links: by its own one it is "+path)
+	case !m.Bound:
+		return nil
+	}
+	h.act.Lock()
+	defer h.act.Unlock()
+	h.mu.Lock()
+	why := h.why
+	h.mu.Unlock()
+	if why != nil {
+		return refusal(unix.EOPNOTSUPP, m.Source, "no directory: "+why.Error())
+	}
+	t, err := disk.OpenTree(fd)
+	if err != nil {
+		return explain(m.Source, want, err)
+	}
+	defer t.Close()
+	id, inherit, err := t.Project()
+	if err != nil {
+		return err
+	}
+	if id != 0 {
+		err = h.share(key, t, id, inherit, path, want)
+	} else {
+		err = h.bind(key, t, path, want)
+	}
+	if err != nil {
+		return explain(m.Source, want, err)
+	}
+	return nil
+}
+
+// Errors of directories that have a project already.
+var (
+	errForeign = errors.New("it has a project that is not of boxd's making")
+	errBroken  = errors.New("boxd has not done with an earlier quota of it: the log of the keeper says why")
+)
+
+// otherLimitError means that boxes use a directory with other limits.
+type otherLimitError struct{ limits disk.Limits }
+
+func (e *otherLimitError) Error() string {
+	return fmt.Sprintf("boxes use it with %d bytes and %d files", e.limits.Bytes, e.limits.Inodes)
+}
+
+// note changes the book and writes it.
+func (h *Host) note(change func()) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.book == nil {
+		return h.why
+	}
+	change()
+	return h.book.write()
+}
+
+// find is the entry of a project, nil if there is none.
+func (h *Host) find(id uint32) *entry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.book == nil {
+		return nil
+	}
+	return h.book.byID(id)
+}
+
+// share has one more box use a directory that is bounded, or that is in one.
+func (h *Host) share(key string, t *disk.Tree, id uint32, inherit bool, path string, want disk.Limits) error {
+	e := h.find(id)
+	switch {
+	case e == nil || !inherit || !isolation.Within(path, e.path):
+		return errForeign
+	case e.state != bound:
+		return errBroken
+	}
+	h.mu.Lock()
+	busy := len(e.users) > 0 && e.limits != want
+	h.mu.Unlock()
+	if busy { // and who uses it meanwhile waits for h.act
+		return &otherLimitError{e.limits}
+	}
+	if err := t.Limit(id, want); err != nil {
+		return err
+	}
+	return h.note(func() {
+		e.limits = want
+		if i, has := slices.BinarySearch(e.users, key); !has {
+			e.users = slices.Insert(e.users, i, key)
+		}
+	})
+}
+
+// bind gives a directory without a project one.
+func (h *Host) bind(key string, t *disk.Tree, path string, want disk.Limits) error {
+	e, err := h.claim(t, path, want)
+	if err != nil {
+		return err
+	}
+	if err = t.Fill(e.id, disk.Usual()); err == nil {
+		err = t.Limit(e.id, want)
+	}
+	if err == nil {
+		if err = h.note(func() { e.state, e.users = bound, []string{key} }); err == nil {
+			return nil
+		}
+	}
+	return errors.Join(err, h.undo(t, e))
+}
+
+// claim notes an id, takes it, and notes that it is ours.
+func (h *Host) claim(t *disk.Tree, path string, want disk.Limits) (*entry, error) {
+	e := &entry{state: claiming, limits: want, path: path}
+	var err error
+	if e.dev, e.ino, err = t.Identity(); err != nil {
+		return nil, err
+	}
+	for ours := false; !ours; {
+		id, err := t.Free(func(id uint32) bool { return h.find(id) != nil })
+		if err == nil {
+			err = h.note(func() {
+				h.book.drop(e)
+				e.id = id
+				h.book.entries = append(h.book.entries, e)
+			})
+		}
+		if err == nil {
+			ours, err = t.Claim(id)
+		}
+		if err != nil {
+			return nil, errors.Join(err, h.undo(t, e))
+		}
+	}
+	if err := h.note(func() { e.state = making }); err != nil {
+		return nil, errors.Join(err, h.undo(t, e))
+	}
+	return e, nil
+}
+
+// explain is the refusal of a directory, in words that say what to do.
+func explain(source string, want disk.Limits, err error) error {
+	asked := fmt.Sprintf("%d bytes, %d files", want.Bytes, want.Inodes)
+	if used, ok := errors.AsType[*disk.UsedError](err); ok {
+		return refusal(unix.EDQUOT, asked, fmt.Sprintf("no less than is in %s, %d bytes and %d files", source, used.Usage.Bytes, used.Usage.Inodes))
+	}
+	if other, ok := errors.AsType[*otherLimitError](err); ok {
+		return refusal(unix.EBUSY, asked, "what the sessions have that use "+source+": "+other.Error())
+	}
+	if lacks, ok := errors.AsType[*disk.UnavailableError](err); ok {
+		return refusal(unix.EOPNOTSUPP, source, "a directory of a filesystem with project quota: "+lacks.Error()+"; "+lacks.Hint())
+	}
+	_, large := errors.AsType[*disk.ReachError](err)
+	_, other := errors.AsType[*disk.OtherError](err)
+	_, walked := errors.AsType[*disk.WalkError](err)
+	if large || other || walked || errors.Is(err, errForeign) || errors.Is(err, errBroken) || errors.Is(err, disk.ErrBusy) {
+		return refusal(unix.EOPNOTSUPP, source, "a directory that can be given a quota: "+err.Error())
+	}
+	return err
+}
+
+// refusal is one by a rule. Its number says of which kind it is.
+func refusal(errno syscall.Errno, value, allowed string) error {
+	return &isolation.StepError{Step: isolation.StepWorkspace, Item: value, Errno: errno, Refused: &isolation.Refusal{
+		Field: "workspace_quota", Value: value, Allowed: allowed,
+	}}
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounds
+
+import (
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/disk"
+)
+
+func entries() []*entry {
+	return []*entry{
+		{state: bound, id: disk.FirstBound, dev: 1, ino: 1 << 60, limits: disk.Limits{Bytes: 1 << 40, Inodes: 7}, path: "/srv/a", users: []string{"k1", "k2"}},
+		{state: making, id: disk.FirstBound + 1, path: "/srv/a b\n\"c\" 7"},
+		{state: lifting, id: disk.FirstBound + 2, path: "/srv/\xff"},
+		{state: claiming, id: disk.FirstBound + disk.IDCount - 1, path: "/x"},
+	}
+}
+
+func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
+
+func TestABookIsReadAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	b, err := openBook(state)
+	if err != nil || len(b.entries) != 0 {
+		t.Fatalf("%v, %v", b, err)
+	}
+	b.entries = entries()
+	if err := b.write(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openBook(state); err == nil {
+		t.Error("two have it")
+	}
+	b.close()
+	b, err = openBook(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	if diff := cmp.Diff(entries(), b.entries, cmp.AllowUnexported(entry{})); diff != "" {
+		t.Error(diff)
+	}
+	if e := b.ofBox("k2", "/srv/a/sub"); e == nil || e.path != "/srv/a" || b.ofBox("k2", "/srv/ab") != nil || b.ofBox("k3", "/srv/a") != nil {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A book that is not whole is left as it is, and nothing is bounded.
+func TestADamagedBookIsNotTouched(t *testing.T) {
+	t.Parallel()
+	good := encode(entries()[:1])
+	for name, text := range map[string]string{
+		"of another version": strings.Replace(good, "1", "2", 1),
+		"empty":              "",
+		"cut off":            strings.TrimSuffix(good, "k2\n"),
+		"another state":      strings.Replace(good, bound, "thought", 1),
+		"an id of others":    strings.Replace(good, "1660944384", "7", 1),
+		"an id twice":        good + strings.TrimPrefix(good, head),
+		"a relative path":    strings.Replace(good, `"/srv`, `"srv`, 1),
+		"no number":          strings.Replace(good, " 7 ", " x ", 1),
+	} {
+		if name == "cut off" {
+			text = strings.TrimSuffix(text, " ")
+			text = text[:len(text)-1]
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			state := t.TempDir()
+			path := filepath.Join(state, bookName)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h := Open(state, []string{"/srv"}, quiet())
+			defer h.Close()
+			h.Settle(func(string) bool { return false })
+			h.Release("k1")
+			if found := h.Look(); len(found) != 2 || found[0] != "/srv" || found[1] == "" {
+				t.Errorf("%q", found)
+			}
+			if now, err := os.ReadFile(path); err != nil || string(now) != text {
+				t.Errorf("it is %q now, %v", now, err)
+			}
+			if err := Lift(state, quiet()); err == nil {
+				t.Error("it is lifted")
+			}
+		})
+	}
+}
+
+// The boxes that have ended are forgotten, the quota is not.
+func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	b, err := openBook(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.entries = entries()[:1]
+	if err := b.write(); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	users := func(h *Host) string { return strings.Join(h.book.entries[0].users, " ") }
+	h := Open(state, nil, quiet())
+	h.Settle(func(key string) bool { return key == "k2" })
+	if got := users(h); got != "k2" {
+		t.Errorf("%q", got)
+	}
+	h.Release("k2")
+	h.Close()
+	h.Release("k2") // the keeper ends
+	h = Open(state, nil, quiet())
+	defer h.Close()
+	if got := users(h); got != "" || h.find(disk.FirstBound) == nil {
+		t.Errorf("%q", got)
+	}
+}
+
+// What an earlier keeper had begun with a directory that is gone is forgotten, but not where its filesystem is missing.
+func TestWhatIsGoneIsSettled(t *testing.T) {
+	t.Parallel()
+	dir, state := t.TempDir(), t.TempDir()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	b, err := openBook(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.entries = []*entry{
+		{state: claiming, id: disk.FirstBound, dev: st.Dev, path: dir + "/gone/deeper"},
+		{state: making, id: disk.FirstBound + 1, dev: st.Dev + 1, path: dir + "/elsewhere"},
+	}
+	if err := b.write(); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	h := Open(state, nil, quiet())
+	defer h.Close()
+	h.Settle(func(string) bool { return true })
+	if h.find(disk.FirstBound) != nil || h.find(disk.FirstBound+1) == nil {
+		t.Errorf("%s", encode(h.book.entries))
+	}
+}
+
+// What is to be bounded is bounded or refused, and nothing is that boxd has not taken for below a root.
+func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	dir := filepath.Join(root, "a")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(root, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, root string
+		bound      bool
+		allowed    string // a part; "": it is nobody's business
+	}{
+		{"below", root, true, "project quota"},
+		{"a root that is a link", link, true, "project quota"},
+		{"not below", root + "/other", true, "without links"},
+		{"not asked for, where nothing could be bounded", root, false, ""},
+		{"not asked for", "/nonexistent", false, ""},
+	} {
+		h := Open(t.TempDir(), []string{tc.root}, quiet())
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = h.Take("k", &isolation.Mount{Source: dir, Writable: true, Bound: tc.bound}, fd, disk.Limits{Bytes: 1 << 20, Inodes: 16})
+		unix.Close(fd)
+		h.Close()
+		step, ok := err.(*isolation.StepError) //nolint:errorlint // it is what the keeper sends
+		if (err == nil) != (tc.allowed == "") || err != nil && (!ok || step.Refused == nil || step.Refused.Field != "workspace_quota" || !strings.Contains(step.Refused.Allowed, tc.allowed)) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if ok && len(h.Look()) != 2 {
+			t.Errorf("%s: %q", tc.name, h.Look())
+		}
+	}
+}
+
+// The words of a refusal say of which kind it is, by its number.
+func TestRefusalsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	want := disk.Limits{Bytes: 1 << 20, Inodes: 16}
+	for _, tc := range []struct {
+		err   error
+		errno syscall.Errno
+		words string
+	}{
+		{&disk.UsedError{Usage: disk.Usage{Bytes: 77, Inodes: 5}}, unix.EDQUOT, "77 bytes and 5 files"},
+		{&otherLimitError{disk.Limits{Bytes: 99, Inodes: 9}}, unix.EBUSY, "99 bytes and 9 files"},
+		{&disk.UnavailableError{Reason: disk.Off, Path: "/srv", Kind: "ext4"}, unix.EOPNOTSUPP, "prjquota"},
+		{&disk.ReachError{Path: "a", What: "7 entries"}, unix.EOPNOTSUPP, "more than 7 entries"},
+		{&disk.WalkError{Path: "a", Err: &disk.OtherError{ID: 7}}, unix.EOPNOTSUPP, "project 7"},
+		{&disk.WalkError{Path: "a", Err: unix.EPERM}, unix.EOPNOTSUPP, "not permitted"},
+		{disk.ErrBusy, unix.EOPNOTSUPP, "another keeper"},
+		{errForeign, unix.EOPNOTSUPP, "not of boxd's making"},
+	} {
+		err := explain("/srv/a", want, tc.err)
+		step, ok := err.(*isolation.StepError) //nolint:errorlint // it is what the keeper sends
+		if !ok || step.Errno != tc.errno || step.Refused == nil || !strings.Contains(step.Refused.Allowed, tc.words) {
+			t.Errorf("%v: %v", tc.err, err)
+		}
+	}
+	if err := explain("/srv/a", want, unix.EIO); err != unix.EIO { //nolint:errorlint // as it is
+		t.Errorf("%v", err)
+	}
+}

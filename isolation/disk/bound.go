@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+)
+
+// FirstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
+const FirstBound = 0x63000000
+
+// ErrBusy means that another keeper is at work on a directory.
+var ErrBusy = errors.New("another keeper is at work on it")
+
+// OtherError means that something in a directory, or that itself, is in a project that somebody else has given it.
+type OtherError struct{ ID uint32 }
+
+func (e *OtherError) Error() string { return fmt.Sprintf("it has project %d already", e.ID) }
+
+// Tree is a directory of somebody else's, with what is in it. What is mounted below it is not there: it is another mount
+// of the directory alone, as a box has it.
+type Tree struct {
+	q     *Quotas
+	mount int
+	top   *os.File
+}
+
+// OpenTree opens the tree of a directory, which need not be open for reading (O_PATH). An *UnavailableError says what its
+// filesystem lacks. ErrBusy: it is another's at the moment.
+func OpenTree(dir int) (*Tree, error) {
+	if err := Available(dir); err != nil {
+		return nil, err
+	}
+	mount, err := mountfd.Clone(dir, "", false)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(mount, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		unix.Close(mount)
+		return nil, err
+	}
+	t := &Tree{mount: mount, top: os.NewFile(uintptr(fd), "tree"), q: &Quotas{first: FirstBound, count: IDCount}}
+	t.q.dir = t.top
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		err = unix.Fstatfs(fd, &fs)
+	}
+	if err == nil {
+		t.q.dev, t.q.block = st.Dev, max(uint64(fs.Frsize), limitUnit)
+		// Its owner can have the lock too, and keeps himself from what is asked for.
+		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrBusy
+		}
+	}
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Available says what the filesystem of an open directory lacks for limits, an *UnavailableError, or nil.
+func Available(dir int) error {
+	path := fmt.Sprintf("/proc/self/fd/%d", dir)
+	name, err := os.Readlink(path)
+	if err != nil {
+		return err
+	}
+	kind := kindOf(dir)
+	if kind != "ext4" && kind != "xfs" { // of others, of FUSE and NFS too, nothing else is asked
+		return &UnavailableError{Reason: NoKind, Path: name, Kind: kind}
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	on, err := enforced(fd)
+	switch {
+	case err == nil && !on:
+		return &UnavailableError{Reason: NotEnforced, Path: name, Kind: kind}
+	case errors.Is(err, unix.ENOSYS) && !errors.Is(quotactl(-1, qGetQuota, 0, &dqblk{}), unix.ENOSYS):
+		return &UnavailableError{Reason: Off, Path: name, Kind: kind} // also what a kernel without quotas for it says
+	case err != nil:
+		return explain(name, fd, err)
+	}
+	return nil
+}
+
+// Close lets go of the tree, and of its lock.
+func (t *Tree) Close() {
+	t.top.Close()
+	unix.Close(t.mount)
+}
+
+// Identity is where a tree is on its filesystem.
+func (t *Tree) Identity() (dev, ino uint64, err error) {
+	var st unix.Stat_t
+	err = unix.Fstat(t.q.fd(), &st)
+	return st.Dev, st.Ino, err
+}
+
+// Project is that of the directory itself, and whether what is made in it gets it; 0: none.
+func (t *Tree) Project() (id uint32, inherit bool, err error) { return project(t.q.fd()) }
+
+// Free is an id that is in no use on the filesystem, and that is not taken elsewhere.
+func (t *Tree) Free(taken func(id uint32) bool) (uint32, error) {
+	for range t.q.count {
+		id, err := t.q.free()
+		if err != nil || !taken(id) {
+			return id, err
+		}
+	}
+	return 0, ErrNoID
+}
+
+// Claim gives the directory itself a project, which nobody else has: false if somebody has. What is made in it from then on
+// is counted, and the kernel lets nothing that is not be moved or linked into it (EXDEV).
+func (t *Tree) Claim(id uint32) (bool, error) {
+	_, ours, err := t.q.claim(t.q.fd(), id, true)
+	return ours, err
+}
+
+// Leave takes a project from the directory itself, if it has that.
+func (t *Tree) Leave(id uint32) error {
+	if now, _, err := t.Project(); err != nil || now != id {
+		return err
+	}
+	return setProject(t.q.fd(), 0, false)
+}
+
+// Fill gives the project of the directory to all that is in it: each directory before what is in that, so that what is moved
+// about meanwhile is found where it comes to. An *OtherError: something is in another.
+func (t *Tree) Fill(id uint32, r Reach) error {
+	return walk(t.q.fd(), r, func(fd int, directory bool) error {
+		now, inherit, err := project(fd)
+		switch {
+		case err != nil:
+			return err
+		case now != 0 && now != id:
+			return &OtherError{now}
+		case now == id && inherit == directory:
+			return nil
+		}
+		return setProject(fd, id, directory)
+	})
+}
+
+// passes are how often a tree is gone through to empty a project: things are moved about meanwhile.
+const passes = 3
+
+// Empty takes a project, and its limits, from a directory and all that is in it. What else has it is counted on: a *UsedError.
+func (t *Tree) Empty(id uint32, r Reach) error {
+	if err := t.q.limit(id, Limits{}); err != nil {
+		return err
+	}
+	for range passes {
+		err := walk(t.q.fd(), r, func(fd int, _ bool) error {
+			now, _, err := project(fd)
+			if err != nil || now != id {
+				return err
+			}
+			return setProject(fd, 0, false)
+		})
+		if err != nil {
+			return err
+		}
+		u, err := t.q.usage(id)
+		if err != nil || u.Inodes == 0 {
+			return err
+		}
+	}
+	u, err := t.q.usage(id)
+	if err != nil {
+		return err
+	}
+	return &UsedError{ID: id, Usage: u}
+}
+
+// Limit sets the limits of a project. A *UsedError: more than that is used; they are as before.
+func (t *Tree) Limit(id uint32, l Limits) error {
+	want, err := t.q.round(l)
+	if err != nil {
+		return err
+	}
+	before, err := t.q.usage(id)
+	if err != nil || before.Limits == want {
+		return err
+	}
+	if err := t.q.limit(id, want); err != nil {
+		return err
+	}
+	after, err := t.q.usage(id) // and from here on the kernel refuses more
+	if err == nil && after.exceeds(want) {
+		err = &UsedError{ID: id, Usage: after, Want: want}
+	}
+	if err != nil {
+		return errors.Join(err, t.q.limit(id, before.Limits))
+	}
+	return nil
+}
+
+// Used is what a project holds on the filesystem of an open directory (O_PATH), and its limits.
+func Used(dir int, id uint32) (Usage, error) {
+	var d dqblk
+	if err := quotactl(dir, qGetQuota, id, &d); err != nil {
+		return Usage{}, fmt.Errorf("usage of project %d: %w", id, err)
+	}
+	return d.usage(), nil
+}
+
+// Forget takes the limits of a project back on the filesystem of an open directory. A *UsedError: something has it.
+func Forget(dir int, id uint32) error {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	q := &Quotas{dir: os.NewFile(uintptr(fd), "directory"), first: FirstBound, count: IDCount}
+	defer q.Close()
+	return q.Remove(id)
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/mountfd"
+)
+
+// Reach bounds the walk through a tree that others have made, and may change meanwhile.
+type Reach struct {
+	Entries int
+	Depth   int // each level holds a descriptor
+	Time    time.Duration
+}
+
+// Usual is the reach of a walk that a session waits for.
+func Usual() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
+
+// ReachError means that a tree is too large to be walked.
+type ReachError struct {
+	Path string // from the top, where it was given up
+	What string // how much is too much
+}
+
+func (e *ReachError) Error() string {
+	return "more than " + e.What + " in it, at " + strconv.Quote(e.Path)
+}
+
+// WalkError says at what a walk has failed.
+type WalkError struct {
+	Path string // from the top
+	Err  error
+}
+
+func (e *WalkError) Error() string { return strconv.Quote(e.Path) + ": " + e.Err.Error() }
+
+func (e *WalkError) Unwrap() error { return e.Err }
+
+// batch is how many names are read at a time.
+const batch = 256
+
+// level is a directory on the way, and names in it that are yet to be visited.
+type level struct {
+	dir   *os.File
+	path  string
+	names []string
+	end   bool // there are no more
+}
+
+// walker is on its way through a tree.
+type walker struct {
+	Reach
+	each    func(fd int, directory bool) error
+	until   time.Time
+	entries int
+	way     []*level
+}
+
+// walk calls each for a directory, and then for every directory and regular file below it, those before what is in them.
+// Nothing is looked up but names in open directories: no link is followed and no mount entered, and whoever renames
+// things meanwhile gets what each makes of them, there or where they are found later. What cannot be opened without doing
+// something, such as a FIFO, is passed over.
+func walk(top int, r Reach, each func(fd int, directory bool) error) error {
+	w := walker{Reach: r, each: each, until: time.Now().Add(r.Time)}
+	defer func() {
+		for _, l := range w.way {
+			l.dir.Close()
+		}
+	}()
+	fd, err := unix.Openat(top, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &WalkError{".", err}
+	}
+	for err = w.enter(fd, "."); err == nil && len(w.way) > 0; {
+		err = w.step(w.way[len(w.way)-1])
+	}
+	return err
+}
+
+// enter visits a directory, which it takes over, and goes on in it.
+func (w *walker) enter(fd int, at string) error {
+	if len(w.way) == w.Depth {
+		unix.Close(fd)
+		return &ReachError{at, strconv.Itoa(w.Depth) + " directories one in the other"}
+	}
+	w.way = append(w.way, &level{dir: os.NewFile(uintptr(fd), at), path: at})
+	if err := w.each(fd, true); err != nil {
+		return &WalkError{at, err}
+	}
+	return nil
+}
+
+// step visits the next entry of a directory, or leaves it.
+func (w *walker) step(l *level) error {
+	name, err := l.next()
+	if errors.Is(err, io.EOF) {
+		l.dir.Close()
+		w.way = w.way[:len(w.way)-1]
+		return nil
+	}
+	at := path.Join(l.path, name)
+	switch w.entries++; {
+	case err != nil:
+		return &WalkError{l.path, err}
+	case w.entries > w.Entries:
+		return &ReachError{at, strconv.Itoa(w.Entries) + " entries"}
+	case time.Now().After(w.until):
+		return &ReachError{at, "can be looked at in " + w.Time.String()}
+	}
+	fd, directory, err := openEntry(int(l.dir.Fd()), name)
+	switch {
+	case errors.Is(err, unix.ENOENT), err == nil && fd < 0: // it has gone, to where it will be found, or has nothing to count
+		return nil
+	case err != nil:
+		return &WalkError{at, err}
+	case directory:
+		return w.enter(fd, at)
+	}
+	err = w.each(fd, false)
+	unix.Close(fd)
+	if err != nil {
+		return &WalkError{at, err}
+	}
+	return nil
+}
+
+// next is the next name in a directory, io.EOF after the last.
+func (l *level) next() (string, error) {
+	if len(l.names) == 0 && !l.end {
+		names, err := l.dir.Readdirnames(batch)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return "", err
+		}
+		l.names, l.end = names, err != nil
+	}
+	if len(l.names) == 0 {
+		return "", io.EOF
+	}
+	name := l.names[0]
+	l.names = l.names[1:]
+	return name, nil
+}
+
+// openEntry opens a directory or regular file. What is neither is not opened, and no error: fd is -1.
+func openEntry(dir int, name string) (fd int, directory bool, err error) {
+	at, err := mountfd.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return -1, false, err
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return -1, false, err
+	}
+	flags := unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOATIME // a lease is not waited for
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		directory = true
+		flags |= unix.O_DIRECTORY
+	case unix.S_IFREG:
+	default:
+		return -1, false, nil
+	}
+	fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", at), flags, 0)
+	return fd, directory, err
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy/roots"
+)
+
+// bound notes which directories of the host the quota of the workspace is for: those that are lent for writing, where the
+// operator has the kernel count.
+func (s *Settings) bound(where roots.List) {
+	for _, m := range s.Mounts {
+		if s.WorkspaceQuota > 0 && m.Mode == MountReadWrite && where.Of(m.Source) != "" {
+			s.Bounded = append(s.Bounded, m.Target)
+		}
+	}
+}
+
+// limitOf is the limit that a quota of a directory of the host is told as.
+func (s *Settings) limitOf(target string) string {
+	if target == isolation.Workspace && !s.OwnDisk() {
+		return LimitWorkspace
+	}
+	return LimitMounts
+}
+
+// Bounds reports whether a mount is of a directory that gets a quota, by what keeps the limits of the session.
+func (s *Settings) Bounds(m *Mount, by map[string]Mechanism) bool {
+	return slices.Contains(s.Bounded, m.Target) && by[s.limitOf(m.Target)] == MechanismProject
+}
+
+// hostQuotas says what keeps the quotas of directories of the host. There is one of a session, for each of them and for its own
+// workspace: where one of them can have none, none of those has one, and the operator must have let that go.
+func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) error {
+	how := MechanismProject
+	if s.OwnDisk() && by[LimitWorkspace] == MechanismNone {
+		how = MechanismNone
+	}
+	for _, m := range s.Mounts {
+		if !slices.Contains(s.Bounded, m.Target) {
+			continue
+		}
+		if s.Workspace != "" {
+			return fault.Field("workspace", s.Workspace, "nothing beside a mount for writing below a directory of "+roots.Key).Of(fault.Unsupported).
+				WithHint("the workspace has a quota of its own, and the directory would have none; leave one of them out, or mount it \"ro\"")
+		}
+		if err := c.Roots.Can(host.Bounds, m.Source); err != nil {
+			if !slices.Contains(c.Limits.BestEffort, LimitWorkspace) {
+				return err
+			}
+			how = MechanismNone
+		}
+	}
+	for _, target := range s.Bounded {
+		by[s.limitOf(target)] = how
+	}
+	return nil
+}
+
+// still refuses to change the quota of a living session that is for directories of the host too.
+func (s *Settings) still(now *Settings) error {
+	if len(s.Bounded) == 0 || s.WorkspaceQuota == now.WorkspaceQuota && s.WorkspaceInodes == now.WorkspaceInodes {
+		return nil
+	}
+	return fault.Field("workspace_quota", s.WorkspaceQuota, "what the session has: it is for directories of the host, which other sessions may use").Of(fault.Unsupported).
+		WithHint("end the sessions that use them, and make another with the quota you want")
+}

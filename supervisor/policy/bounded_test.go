@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// A quota of a directory of the host is the kernel's, or refused by name, or let go by the operator.
+func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
+	t.Parallel()
+	at := func(source, target, mode string) []Mount { return []Mount{{Source: source, Target: target, Mode: mode}} }
+	asked := new(8 * quantity.MiB)
+	for _, tc := range []struct {
+		name    string
+		lacks   string // of the root; "-": the keeper has not heard of it
+		best    []string
+		req     Request
+		limit   string // told as
+		by      Mechanism
+		refused string // a part of the reason
+	}{
+		{"a workspace", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
+		{"the root itself, by the profile", "", nil, Request{Mounts: at("/srv/q", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
+		{"another directory", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/data", "rw")}, LimitMounts, MechanismProject, ""},
+		{"without a limit", "", nil, Request{WorkspaceQuota: new(quantity.Size), Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
+		{"to be read", "", nil, Request{Mounts: at("/srv/q/a", "/workspace", "ro")}, LimitWorkspace, MechanismHost, ""},
+		{"to be read, and asked for", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "ro")}, "", "", "directory of the host"},
+		{"beside the root", "", nil, Request{Mounts: at("/srv/quota", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
+		{"beside the root, and asked for", "", LimitNames(), Request{WorkspaceQuota: asked, Mounts: at("/srv/quota", "/workspace", "rw")}, "", "", "directory of the host"},
+		{"where it cannot be kept", "it is off", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "it is off"},
+		{"where the keeper does not know", "-", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "started before"},
+		{"where it is let go", "it is off", []string{LimitWorkspace}, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismNone, ""},
+		{"beside a workspace with a name", "", nil, Request{Workspace: "w", Mounts: at("/srv/q/a", "/data", "rw")}, "", "", "workspace"},
+	} {
+		c := DefaultConfig()
+		c.Roots, c.Limits.BestEffort = []string{"/srv/q"}, tc.best
+		host := Host{Layout: usage.Unified, Host: isolation.Host{Controllers: []string{"cpu", "memory", "pids", "io"}, Quota: isolation.QuotaProject, Bounds: []string{"/srv/q", tc.lacks}}}
+		if tc.lacks == "-" {
+			host.Bounds = nil
+		}
+		s, _, err := c.Merge(&tc.req)
+		var by map[string]Mechanism
+		if err == nil {
+			by, err = c.Enforcement(&s, host)
+		}
+		if tc.refused != "" {
+			if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), tc.refused) || by != nil {
+				t.Errorf("%s: %v, %v", tc.name, by, err)
+			}
+			continue
+		}
+		bound := tc.by == MechanismProject
+		if err != nil || by[tc.limit] != tc.by || s.Bounds(&s.Mounts[0], by) != bound {
+			t.Errorf("%s: %v, %v", tc.name, by, err)
+		}
+		if got := Work(&s, by) != (isolation.Quota{}); got != (bound || s.OwnDisk()) {
+			t.Errorf("%s: a quota for the keeper: %v", tc.name, got)
+		}
+		if err := c.Roots.Can(host.Bounds, s.Mounts[0].Source); (err == nil) != (strings.HasPrefix(s.Mounts[0].Source+"/", "/srv/q/") && tc.lacks == "") {
+			t.Errorf("%s: it can: %v", tc.name, err)
+		}
+	}
+}
+
+// What a living session has on directories of the host others may use too.
+func TestAQuotaOfTheHostStays(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	c.Roots = []string{"/srv/q"}
+	now, p, err := c.Merge(&Request{Mounts: []Mount{{Source: "/srv/q/a", Target: "/data", Mode: "rw"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Change(&now, &Request{Memory: new(64 * quantity.MiB), WorkspaceQuota: &now.WorkspaceQuota}); err != nil {
+		t.Error(err)
+	}
+	for _, req := range []*Request{{WorkspaceQuota: new(quantity.MiB)}, {WorkspaceInodes: new(77)}} {
+		if _, err := p.Change(&now, req); fault.KindOf(err) != fault.Unsupported {
+			t.Errorf("%v", err)
+		}
+	}
+}

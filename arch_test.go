@@ -37,6 +37,7 @@ func mayImport() map[string]string {
 		"internal/chain":    "",
 		"internal/closed":   "",
 		"internal/pip":      "",
+		"internal/slack":    "",
 		// what a box is limited by: texts and one group; the tree of all; what is used
 		"cgroup":                  "",
 		"cgroup/tree":             "cgroup",
@@ -222,7 +223,7 @@ func mayImport() map[string]string {
 		"cmd/boxkeeper":      "isolation isolation/bounds isolation/keeper isolation/network isolation/network/rule isolation/zygote cgroup/tree",
 		"cmd/boxnames":       "isolation/network/counter isolation/network/resolve internal/fdpass",
 		"cmd/boxd/config":    "supervisor/images isolation/network/rule supervisor/policy/egress access/rules relay/actionrpc/setup supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity supervisor/skills supervisor/drives",
-		"cmd/boxd":           "relay/actionrpc/setup supervisor/activation supervisor/secrets access/previews isolation/network/names isolation/network/resolve supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",
+		"cmd/boxd":           "relay/actionrpc/setup supervisor/activation supervisor/secrets access/previews isolation/network/names isolation/network/resolve supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass internal/slack access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",
 		"cmd/boxctl/ctl":     "relay/client internal/quantity internal/tarball internal/tty",
 		"cmd/boxctl/bucket":  "internal/quantity",
 		"cmd/boxctl/account": "cmd/boxctl/ctl relay/client/show",

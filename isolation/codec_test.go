@@ -45,6 +45,7 @@ func keeperRequests() []*KeeperRequest {
 		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
 		{Req: 15, Mount: &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
 		{Req: 16, Mount: &ChangeMount{Key: spec.Key, Op: MountLook, Mount: Mount{Target: "/mnt/b"}}},
+		{Req: 18, Mount: &ChangeMount{Key: spec.Key, Op: MountMissing, Mount: Mount{Source: "/a", Target: "/mnt"}, Made: "/mnt/b", Target: "/mnt/b"}},
 		{Req: 17, Space: &Space{Key: spec.Key, Quota: Quota{1 << 40, 16}, Remove: true}},
 		{Req: 18, Held: &Held{Key: spec.Key, Source: "/srv/a"}},
 	}
@@ -55,7 +56,7 @@ func keeperReplies() []*KeeperReply {
 		{Hello: &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
 		{Hello: &Greeting{Version: KeeperVersion}},
 		{Req: 1, Mounted: &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
-		{Req: 2, Mounted: &Mounted{Busy: true, Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
+		{Req: 2, Mounted: &Mounted{Busy: true, Source: "/srv/a", Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
 		{Req: 3, Mounted: &Mounted{ID: 7, IDs: []uint64{1 << 40, 7}}},
 		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
 		{Req: 10, Listed: &Listed{}},

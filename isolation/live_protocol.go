@@ -12,8 +12,9 @@ const (
 	MountAdd     MountOp = iota + 1
 	MountReplace         // by another directory, so that the target is never bare
 	MountRemove
-	MountTidy // after the box has ended: remove the directories that were made for its mounts
-	MountLook // change nothing: what there is, to find out later what a change has come to that was interrupted
+	MountTidy    // after the box has ended: remove the directories that were made for its mounts
+	MountLook    // change nothing: what there is, to find out later what a change has come to that was interrupted
+	MountMissing // change nothing, from outside: where on the host a directory is, and what a target below it lacks
 )
 
 // MaxMountUsers is how many of those who use a mount are named.
@@ -30,7 +31,7 @@ type ChangeMount struct {
 	Key    string
 	Op     MountOp
 	Caller Caller
-	Mount  Mount    // what is added; to remove and to look, only the target; to tidy, the mount that Made is in
+	Mount  Mount    // what is added; to remove and to look, only the target; to tidy, the mount that Made is in, also of what is missing
 	IDs    []uint64 // of the mounts on the target, the uppermost first: to replace and to remove
 	Made   string   // to remove and to tidy: the first of the directories that were made for the target
 	Target string   // to tidy: the last of them
@@ -49,7 +50,7 @@ func (c *ChangeMount) Validate() error {
 	if c.Skill != (Skill{}) {
 		return c.validSkill()
 	}
-	if c.Op == MountTidy {
+	if c.Op == MountTidy || c.Op == MountMissing {
 		if !CleanAbsolute(c.Target) || !CleanAbsolute(c.Made) || !Within(c.Made, c.Mount.Target) || c.Made == c.Mount.Target || !Within(c.Target, c.Made) {
 			return &Refusal{"made", c.Made, "a path below that of the mount, and at or above the target"}
 		}
@@ -91,7 +92,8 @@ type Mounted struct {
 	Users []MountUser
 	// IDs are, of a look, the mounts that are where a living box is given them, what is on a mount before that one. ID
 	// and Attrs then are of the one on the target, and Made is the first directory of that that is missing.
-	IDs []uint64
+	IDs    []uint64
+	Source string // of MountMissing: the path of the directory on the host, without links
 }
 
 // MountUser is a process of the box that has something of a mount open.
@@ -103,11 +105,8 @@ type MountUser struct {
 }
 
 func (e *encoder) caller(c *Caller) {
-	e.u32(c.UID)
-	e.u32(c.GID)
-	e.u32(uint32(len(c.Groups)))
-	for _, g := range c.Groups {
-		e.u32(g)
+	for _, n := range append([]uint32{c.UID, c.GID, uint32(len(c.Groups))}, c.Groups...) {
+		e.u32(n)
 	}
 }
 
@@ -157,7 +156,7 @@ func (d *decoder) changeMount() *ChangeMount {
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
 	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Drive: d.str(), Tree: d.str()}
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountLook || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
+	d.bad = d.bad || c.Op < MountAdd || c.Op > MountMissing || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
 	return c
 }
 
@@ -167,6 +166,7 @@ func (e *encoder) mounted(m *Mounted) {
 	e.bool(m.Below)
 	e.u64(m.Attrs)
 	e.bool(m.Busy)
+	e.str(m.Source)
 	e.u32(uint32(len(m.Users)))
 	for _, u := range m.Users {
 		e.u32(u.PID)
@@ -181,7 +181,7 @@ func (e *encoder) mounted(m *Mounted) {
 }
 
 func (d *decoder) mounted() *Mounted {
-	m := &Mounted{ID: d.u64(), Made: d.str(), Below: d.bool(), Attrs: d.u64(), Busy: d.bool()}
+	m := &Mounted{ID: d.u64(), Made: d.str(), Below: d.bool(), Attrs: d.u64(), Busy: d.bool(), Source: d.str()}
 	for range d.count(16) {
 		m.Users = append(m.Users, MountUser{d.u32(), d.item(), d.item(), d.item()})
 	}

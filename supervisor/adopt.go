@@ -23,28 +23,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-func (v *Supervisor) writeRecord(s *Session) error {
-	live, mounting := s.Mounting()
-	return v.records.Write(&records.Record{
-		ID: s.ID, Key: s.Key, Owner: records.OwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
-	})
-}
-
-// boxOf is what a record has of the key of the box.
-func boxOf(s *Session) string {
-	if s.BoxKey() == s.Key {
-		return ""
-	}
-	return s.BoxKey()
-}
-
-func (v *Supervisor) removeRecord(s *Session) {
-	if err := v.records.Remove(s.Key); err != nil {
-		v.log.Error("record not removed", "session", s.ID, "error", err)
-	}
-}
-
 // bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
 func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting []json.RawMessage) error {
@@ -94,80 +72,98 @@ const adoptAtOnce = 16
 // takeOver takes over the boxes of the sessions that an earlier boxd has left, and cleans up what is left of
 // all others: a session lives if it has a record and a box. A workspace may be there without either.
 func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
-	recorded, err := v.records.Keys()
+	l, err := v.records.All(failure.Passing)
 	if err != nil {
 		return err
 	}
-	living, err := v.boxes.List(ctx)
-	if err != nil {
+	v.record.Left(l)
+	for key, r := range l.Records {
+		if !r.Over() {
+			v.Skills.Again(key, r.Settings.Root, r.Skills)
+			v.Skills.AgainDrives(key, r.Drives)
+			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
+		}
+	}
+	if l.Living, err = v.boxes.List(ctx); err != nil {
 		return fmt.Errorf("boxes of an earlier boxd: %w", err)
 	}
 	orphans, err := os.ReadDir(workspaces)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
-	sessions := map[string]string{} // by the keys of their boxes
-	var errs []error
-	all := slices.Clone(living)
-	for _, key := range recorded {
-		box := key
-		r, err := v.records.Read(key)
-		if failure.Passing(err) { // which box it is of is not known: it would be ended as nobody's
-			return fmt.Errorf("record %s: %w", v.records.Path(key), err)
-		}
-		if err == nil { // or adopt says what is wrong with it
-			if box = r.BoxKey(); r.OneShot { // who waited for it is gone
-				errs = append(errs, v.records.Remove(key))
-				all = append(all, box)
-				continue
-			}
-			v.Skills.Again(key, r.Settings.Root, r.Skills)
-			v.Skills.AgainDrives(key, r.Drives)
-			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
-		}
-		sessions[box] = key
-	}
-	all = slices.Concat(slices.Collect(maps.Keys(sessions)), all)
+	all := slices.Concat(slices.Collect(maps.Keys(l.Sessions)), l.Living)
 	for _, o := range orphans {
 		all = append(all, o.Name())
 	}
 	slices.Sort(all)
+	all = slices.Compact(all)
 	var (
-		work sync.WaitGroup
-		mu   sync.Mutex
-		room = make(chan struct{}, adoptAtOnce)
+		mu      sync.Mutex
+		adopted []*Session
+		rest    []string
 	)
-	for _, box := range slices.Compact(all) {
+	err = atOnce(all, func(box string) (err error) {
+		var s *Session
+		if l.Lives(box) {
+			s, err = v.takeOverOne(ctx, l.Sessions[box])
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if s != nil {
+			adopted = append(adopted, s)
+		} else {
+			rest = append(rest, box)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// From here on sessions hand on to each other what they have made in directories that they share.
+	v.record.Lost(l, rest)
+	_ = atOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
+	return atOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
+}
+
+// atOnce does something with each of a list, several at a time.
+func atOnce[T any](list []T, do func(T) error) error {
+	errs := make([]error, len(list))
+	room := make(chan struct{}, adoptAtOnce)
+	var work sync.WaitGroup
+	for i, one := range list {
 		room <- struct{}{}
 		work.Go(func() {
 			defer func() { <-room }()
-			err := v.takeOverOne(ctx, box, sessions[box], slices.Contains(living, box))
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
+			errs[i] = do(one)
 		})
 	}
 	work.Wait()
 	return errors.Join(errs...)
 }
 
-// takeOverOne takes over the session of a box, or cleans up after it; key is "" if there is none.
-func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bool) error {
+// takeOverOne takes over the session of a living box; nil: it is lost.
+func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s, err := v.adopt(ctx, key)
+	switch {
+	case err == nil:
+		s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
+		return s, nil
+	case ctx.Err() != nil || failure.Passing(err): // another boxd may have more luck
+		return nil, fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
+	}
+	v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
+	return nil, nil //nolint:nilnil // it is cleaned up after
+}
+
+// cleanUp removes what is left of a box that no session has any more.
+func (v *Supervisor) cleanUp(ctx context.Context, l *records.Left, box string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	recorded := key != ""
-	if recorded && living {
-		s, err := v.adopt(ctx, key)
-		if err == nil {
-			s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
-			return nil
-		}
-		if ctx.Err() != nil || failure.Passing(err) { // another boxd may have more luck
-			return fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
-		}
-		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
-	}
+	key := l.Sessions[box]
 	err := v.Spaces.EndBox(ctx, box)
 	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
 		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
@@ -180,17 +176,17 @@ func (v *Supervisor) takeOverOne(ctx context.Context, box, key string, living bo
 		v.log.Error("what an earlier boxd left does not end, and is left to the next boxd", "key", box, "error", err)
 		return nil
 	}
-	if !recorded {
+	r := l.Of(box)
+	switch {
+	case key == "", r != nil && r.Over():
 		v.log.Info("removed what an earlier boxd left", "key", box)
-		return nil
-	}
-	if !living {
+	case !slices.Contains(l.Living, box):
 		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
 	}
-	if r, err := v.records.Read(key); err == nil {
-		owner := r.Owner.Principal()
-		v.tidy(ctx, key, isolation.Caller{UID: owner.UID, GID: owner.GID, Groups: owner.Groups}, &r.Settings, r.Mounting.Leftovers(r.Live))
+	if key == "" {
+		return nil
 	}
+	v.record.Ghosts.End(ctx, key)
 	if err := v.records.Remove(key); err != nil {
 		return fmt.Errorf("record of session %s: %w", key, err)
 	}
@@ -247,7 +243,6 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	}
 	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
 	s.Resume(context.WithoutCancel(ctx), waiting, v.log)
-	v.settle(ctx, s)
 	v.mu.Lock()
 	v.sessions[key] = s
 	v.mu.Unlock()

@@ -45,8 +45,7 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 		_ = s.Box().SetTimes(v.times(s, time.Now())) // a box that is lost needs none
 	}
 	v.wakeReaper()
-	if err = s.Await(ctx); err != nil { // it has ended, and its record may have been removed before
-		v.removeRecord(s)
+	if err = s.Await(ctx); err != nil { // it has ended
 		return err
 	}
 	s.Tell(ctx, events.Event{Type: events.SessionChanged})
@@ -55,7 +54,7 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 
 func (v *Supervisor) changer(s *Session) *alter.Changer {
 	return &alter.Changer{
-		Boxes: v.boxes, Session: s, Keep: func() error { return v.writeRecord(s) },
+		Boxes: v.boxes, Session: s, Keep: func() error { return v.record.Write(s) },
 		Enforcement: func(ctx context.Context, next *policy.Settings) (map[string]policy.Mechanism, error) {
 			return v.enforcement(ctx, v.cfg.Load(), next)
 		},

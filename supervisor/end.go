@@ -39,9 +39,9 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})
-	go func() { // waited for below; without a record the workspace itself tells the next boxd
+	go func() { // waited for below; without a record, or with one that says so, the next boxd goes on with this
 		defer close(forgotten)
-		v.removeRecord(s)
+		v.record.Ending(s)
 	}()
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
@@ -59,12 +59,15 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 		break
 	}
 	box.Close()
-	live, mounting := s.Mounting()
-	v.tidy(context.WithoutCancel(caller), s.Key, s.Caller(), &s.Settings, mounting.Leftovers(live))
-	_ = s.Exclusive(func() error { v.Skills.Release(s.Key); return nil })
+	<-forgotten
+	_ = s.Exclusive(func() error {
+		v.record.Ending(s) // and with what was still being mounted
+		v.record.End(caller, s)
+		v.Skills.Release(s.Key)
+		return nil
+	})
 	v.Spaces.Release(s.Key)
 	s.DropProcesses()
-	<-forgotten
 	v.ledger.Stop(s.Key, last)
 	v.forget(s)
 	v.ended.Add(s.Key, reason, time.Now())

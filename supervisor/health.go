@@ -105,10 +105,7 @@ func (v *Supervisor) rest(s *Session) {
 
 // keepRecord writes the record of a session anew.
 func (v *Supervisor) keepRecord(s *Session) {
-	err := v.writeRecord(s)
-	if state, _, _ := s.State(); state != StateReady && state != session.StateStarting { // it may have been removed before
-		v.removeRecord(s)
-	} else if err != nil {
+	if err := v.record.Write(s); err != nil {
 		v.log.Error("record not written", "session", s.ID, "error", err)
 	}
 }

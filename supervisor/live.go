@@ -4,8 +4,8 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
 
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/traffic"
@@ -13,7 +13,7 @@ import (
 
 // Mounts changes the mounts of a living session.
 func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
-	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.writeRecord(s) }}
+	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, Ghosts: &v.record.Ghosts}
 }
 
 // Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.
@@ -43,9 +43,11 @@ func (v *Supervisor) settle(ctx context.Context, s *Session) {
 	}
 }
 
-// tidy removes what was made in directories of the host for mounts of a session whose box has ended.
-func (v *Supervisor) tidy(ctx context.Context, key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) {
-	if err := mounts.Tidy(ctx, v.boxes, key, caller, settings.Mounts, live); err != nil {
-		v.log.Warn("directories made for mounts are left", "key", key, "error", err)
+// keepKey writes the record of the session of a key, which was given something to remove.
+func (v *Supervisor) keepKey(key string) error {
+	s := v.known(key)
+	if s == nil {
+		return fmt.Errorf("no session %s", key)
 	}
+	return v.record.Write(s)
 }

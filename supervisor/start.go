@@ -31,6 +31,9 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		err = v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, new(s.Current()))
 	}
 	if err == nil {
+		err = v.record.Begin(ctx, s)
+	}
+	if err == nil {
 		box, warm, err = v.box(ctx, s)
 	}
 	if err == nil {
@@ -45,7 +48,8 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	if err != nil {
 		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, failure.Start(s.ID, &s.Settings, err)
-		v.removeRecord(s)
+		v.record.Ending(s)
+		v.record.End(ctx, s)
 		v.Skills.Release(s.Key)
 		v.Spaces.Release(s.Key)
 		v.forget(s)
@@ -94,7 +98,7 @@ func (v *Supervisor) box(ctx context.Context, s *Session) (box *client.Box, warm
 // beside does something while the record of the session is written.
 func (v *Supervisor) beside(s *Session, do func() error) error {
 	written := make(chan error, 1)
-	go func() { written <- v.writeRecord(s) }() // waited for below
+	go func() { written <- v.record.Write(s) }() // waited for below
 	err := do()
 	if werr := <-written; err == nil {
 		err = werr

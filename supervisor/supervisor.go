@@ -21,12 +21,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/gate"
+	"github.com/boxd-dev/boxd/supervisor/ghosts"
 	"github.com/boxd-dev/boxd/supervisor/ledger"
 	"github.com/boxd-dev/boxd/supervisor/machine"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/pool"
 	"github.com/boxd-dev/boxd/supervisor/ports"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/recording"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/spaces"
@@ -58,6 +61,7 @@ type Supervisor struct {
 	log         *slog.Logger
 	events      *events.Log
 	records     *records.Dir
+	record      recording.Recorder
 	layout      usage.Layout
 	machine     machine.Size
 	grace       time.Duration
@@ -119,7 +123,8 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.Skills = activation.New(v.boxes, parts.Stores, v.writeRecord, v.log)
+	v.record = recording.Recorder{Dir: found, Log: v.log, Ghosts: mounts.Ghosts{Boxes: v.boxes, Book: ghosts.New(), Keep: v.keepKey, Log: v.log}}
+	v.Skills = activation.New(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,

@@ -40,8 +40,8 @@ func (k *Keeper) changeMount(req *isolation.ChangeMount) (*isolation.Mounted, er
 		return nil, err
 	}
 	lender := live.Lender{Rules: &k.rules, Maps: &k.users}
-	if req.Op == isolation.MountTidy {
-		return lender.Tidy(req)
+	if req.Op == isolation.MountTidy || req.Op == isolation.MountMissing {
+		return lender.Outside(req)
 	}
 	b, err := k.known(req.Key)
 	if err != nil {

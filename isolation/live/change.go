@@ -4,6 +4,8 @@ package live
 
 import (
 	"errors"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -45,18 +47,27 @@ func (l *Lender) Change(b *Box, req *isolation.ChangeMount) (*isolation.Mounted,
 	return b.Replace(tree, &req.Mount, req.IDs[0])
 }
 
-// Tidy removes the directories that were made for the mounts of a box that has ended, in a directory of the host.
-// One that is gone has none.
-func (l *Lender) Tidy(req *isolation.ChangeMount) (*isolation.Mounted, error) {
+// Outside does what needs no box. It removes the directories that were made for the mounts of one that has ended, in a
+// directory of the host; one that is gone has none. Or it says which a target lacks.
+func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	src, err := l.open(req)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) && req.Op == isolation.MountTidy {
 		return &isolation.Mounted{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(src.FD)
-	return &isolation.Mounted{}, tidy(src.FD, req.Mount.Target, src.Owner.UID(), req.Target, req.Made)
+	mount, owner := req.Mount.Target, src.Owner.UID()
+	if req.Op == isolation.MountTidy {
+		return &isolation.Mounted{}, tidy(src.FD, mount, owner, req.Target, req.Made)
+	}
+	done := &isolation.Mounted{}
+	if done.Source, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(src.FD)); err != nil {
+		return nil, err
+	}
+	done.Made, err = missing(src.FD, mount, owner, req.Target)
+	return done, err
 }
 
 // open opens the directory of a request under the rules.

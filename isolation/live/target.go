@@ -184,15 +184,41 @@ func setfs(id uint32) {
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(id), 0, 0)
 }
 
+// outside calls f where the root is a directory of the host, whose owner it is to act as. A path of a box at or below
+// mount, where that directory is in there, is one of f's with that cut off.
+func outside(dir int, mount string, owner uint32, paths []string, f func(p *place) error) error {
+	for _, path := range paths {
+		if mount == "/" || owner == 0 || !isolation.Within(path, mount) || path == mount {
+			return unix.EINVAL
+		}
+	}
+	return apart(func() error { return f(&place{root: dir, uid: owner}) })
+}
+
 // tidy removes directories that were made below one of the host, as its owner, as far as they are empty. That one
 // was at mount in the box.
 func tidy(dir int, mount string, owner uint32, target, made string) error {
-	if mount == "/" || owner == 0 || !isolation.Within(made, mount) || made == mount || !isolation.Within(target, made) {
+	if !isolation.Within(target, made) {
 		return unix.EINVAL
 	}
-	p := &place{root: dir, uid: owner}
-	return apart(func() error {
+	return outside(dir, mount, owner, []string{target, made}, func(p *place) error {
 		p.removeMade(target[len(mount):], made[len(mount):])
 		return nil
 	})
+}
+
+// missing is the first directory of a target that is to be mounted below one of the host and is not there; "": none.
+func missing(dir int, mount string, owner uint32, target string) (made string, err error) {
+	err = outside(dir, mount, owner, []string{target}, func(p *place) error {
+		restore, err := actAs(p.uid)
+		if err != nil {
+			return err
+		}
+		defer restore()
+		if made = p.missing(target[len(mount):]); made != "" {
+			made = mount + made
+		}
+		return nil
+	})
+	return made, err
 }

@@ -34,6 +34,7 @@ type Changer struct {
 	Held    policy.Held // the bounds of the session's owner
 	Session *session.Session
 	Keep    func() error // writes the record of the session
+	Ghosts  *Ghosts
 }
 
 // patience bounds one change. What has begun is not left half done because its caller has gone.
@@ -132,6 +133,10 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 	if found {
 		req.Op, req.IDs = isolation.MountReplace, list[i].IDs
 	}
+	if err := c.enter(ctx, &m); err != nil {
+		return is, false, err
+	}
+	defer c.only()
 	change, err := c.begin(ctx, list, m)
 	if err != nil {
 		return is, false, err
@@ -173,6 +178,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 // any more.
 func (c *Changer) keep(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
 	c.Session.SetMounting(slices.Clone(list), change)
+	c.only()
 	if err := c.Session.Await(ctx); err != nil {
 		return err
 	}
@@ -219,7 +225,7 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 			return err
 		}
 		m := list[i]
-		done, err := c.Boxes.ChangeMount(ctx, c.removal(&m, force))
+		done, err := c.take(ctx, c.removal(&m, force))
 		switch {
 		case err != nil:
 			if finished, err := c.interrupted(ctx, &m.Mount, err); !finished {
@@ -231,7 +237,11 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 			}
 			return InUse("mount on "+fault.Show(m.Target), done.Users)
 		default:
-			if err := c.keep(ctx, without(list, i), nil); err != nil {
+			err := c.keep(ctx, without(list, i), nil)
+			if err == nil {
+				err = c.sweep(ctx)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -318,25 +328,6 @@ func Attributes(flags uint64) []string {
 		}
 	}
 	return list
-}
-
-// Tidy removes the directories that were made for mounts of a box that has ended, from directories of the host.
-// What cannot be removed is left, and told.
-func Tidy(ctx context.Context, boxes *driver.Driver, key string, caller isolation.Caller, lent []policy.Mount, live []policy.LiveMount) error {
-	var errs []error
-	for _, m := range live {
-		for _, l := range lent {
-			if l.Mode != policy.MountReadWrite || m.Made == "" || m.Made == l.Target || !isolation.Within(m.Made, l.Target) {
-				continue
-			}
-			_, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{
-				Key: key, Op: isolation.MountTidy, Caller: caller, Made: m.Made, Target: m.Target,
-				Mount: isolation.Mount{Source: l.Source, Target: l.Target, Writable: true, Owner: l.Owner},
-			})
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // BoundsOf are the bounds of a principal, with its home where they need that.

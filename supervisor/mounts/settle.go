@@ -98,7 +98,10 @@ func (c *Changer) settle(ctx context.Context) (finished bool, err error) {
 	if err != nil {
 		return false, c.failure(&change.Mount, err)
 	}
-	return finished, c.keep(ctx, list, nil)
+	if err := c.keep(ctx, list, nil); err != nil {
+		return finished, err
+	}
+	return finished, c.sweep(ctx)
 }
 
 // undo takes away what was added, wherever it is, and what was made for it.
@@ -106,7 +109,7 @@ func (c *Changer) undo(ctx context.Context, change *policy.MountChange, fresh []
 	if len(fresh) == 0 && change.Missing == "" {
 		return nil
 	}
-	_, err := c.Boxes.ChangeMount(ctx, c.removal(&policy.LiveMount{Mount: change.Mount, IDs: fresh, Made: change.Missing}, true))
+	_, err := c.take(ctx, c.removal(&policy.LiveMount{Mount: change.Mount, IDs: fresh, Made: change.Missing}, true))
 	return err
 }
 
@@ -119,7 +122,7 @@ func (c *Changer) finishRemoval(ctx context.Context, list []policy.LiveMount, i 
 	}
 	req := c.removal(&m, true)
 	req.IDs = left
-	if _, err := c.Boxes.ChangeMount(ctx, req); err != nil {
+	if _, err := c.take(ctx, req); err != nil {
 		return nil, false, err
 	}
 	return without(list, i), true, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/ghosts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 )
@@ -41,6 +42,10 @@ type Record struct {
 	Skills []policy.ActiveSkill `json:"skills,omitempty"`
 	// Drives are those it has, and the versions of them that its programs may use.
 	Drives []drive.Active `json:"drives,omitempty"`
+	// Shared is where it has mounts in directories of the host, and what was made there for them.
+	Shared *ghosts.Has `json:"shared,omitempty"`
+	// Ending says that it is not taken over: its end has begun, and what is Shared is removed after its box.
+	Ending bool `json:"ending,omitempty"`
 }
 
 // Owner is whose session it is.

@@ -77,7 +77,8 @@ type Session struct {
 	Hostname string
 	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
-	OneShot  bool // no later boxd takes it over
+	OneShot  bool   // no later boxd takes it over
+	Record   Record // what is on disk of it
 	host     *Host
 	profile  policy.Profile
 	made     *policy.Config // the configuration it was made or taken over under
@@ -110,6 +111,13 @@ type Session struct {
 
 	processes map[string]*slot
 	err       error // why the start failed
+}
+
+// Record is how the record of a session stands, for who writes it, which is done one at a time.
+type Record struct {
+	sync.Mutex
+	Ending bool // the session is not to be taken over
+	Gone   bool // there is none any more
 }
 
 // Info is a consistent picture of a session.

@@ -260,16 +260,7 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 	source := lent(t, d, "one")
 	work := lent(t, d, "work")
 	owned(t, work)
-	files := func() (names []string) {
-		entries, err := os.ReadDir(work)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			names = append(names, e.Name())
-		}
-		return names
-	}
+	files := func() []string { return entriesOf(t, work) }
 	clean := []string{"name"}
 	for name, end := range map[string]func(s api.Session){
 		"removed": func(api.Session) {
@@ -307,6 +298,148 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 			_, err := d.Session(t.Context(), "s")
 			return errors.Is(err, client.NotFound)
 		})
+	}
+}
+
+func entriesOf(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// The same of mounts that a session is made with: what was there before stays, and what is missing of a target is made
+// and removed, however the session ends, and if it never begins.
+func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lends)
+	source := lent(t, d, "one")
+	work := lent(t, d, "work", "work/there")
+	owned(t, work, work+"/there")
+	before := func() bool {
+		return slices.Equal(entriesOf(t, work), []string{"name", "there"}) && slices.Equal(entriesOf(t, work+"/there"), []string{"name"})
+	}
+	request := api.SessionRequest{ID: "s", Mounts: []api.Mount{
+		{Source: work, Target: "/workspace", Mode: "rw"},
+		{Source: source, Target: "/workspace/.in/deep/a", Mode: "ro"},
+		{Source: source, Target: "/workspace/.in/b", Mode: "ro"},
+		{Source: source, Target: "/workspace/there/x", Mode: "ro"},
+	}}
+	kill := func(s api.Session) {
+		if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, end := range map[string]func(s api.Session){
+		"removed": func(api.Session) {
+			if err := d.Delete(t.Context(), "s"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"killed":              kill,
+		"killed without boxd": func(s api.Session) { d.Kill(); kill(s); d.Restart() },
+		"after another boxd": func(api.Session) {
+			d.Kill()
+			d.Restart()
+			if err := d.Delete(t.Context(), "s"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		s := create(t, d, request)
+		if got := succeeds(t, d, "s", sh("cat /workspace/.in/deep/a/name /workspace/.in/b/name /workspace/there/x/name")); got != "oneoneone" {
+			t.Errorf("%s: mounted is %q", name, got)
+		}
+		end(s)
+		boxtest.Eventually(t, "the directory is as it was: "+name, before)
+		boxtest.Eventually(t, "the session has ended", func() bool {
+			_, err := d.Session(t.Context(), "s")
+			return errors.Is(err, client.NotFound)
+		})
+	}
+	// The third fails when the first two are there.
+	if err := os.WriteFile(work+"/file", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	request.Mounts[3].Target = "/workspace/file/x"
+	if s, _, err := d.Create(t.Context(), &request); err == nil {
+		t.Errorf("mounted below a file: %+v", s)
+	}
+	if got := entriesOf(t, work); !slices.Equal(got, []string{"file", "name", "there"}) {
+		t.Errorf("after a start that has failed: %q", got)
+	}
+}
+
+// Of sessions that share a directory, one that ends takes nothing from the others, whoever has made what they have mounts
+// on, and the last leaves nothing.
+func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lends)
+	source := lent(t, d, "one")
+	work := lent(t, d, "work")
+	owned(t, work)
+	link := filepath.Join(d.Dir, "lent", "link")
+	if err := os.Symlink("work", link); err != nil {
+		t.Fatal(err)
+	}
+	at := func(id, source string, more ...api.Mount) api.Session {
+		return create(t, d, api.SessionRequest{ID: id, Mounts: append([]api.Mount{{Source: source, Target: "/data/" + id, Mode: "rw"}}, more...)})
+	}
+	has := func(id, target string) {
+		t.Helper()
+		if got := succeeds(t, d, id, sh("cat /data/"+id+"/"+target+"/name")); got != "one" {
+			t.Errorf("%s has %q on %s", id, got, target)
+		}
+	}
+	end := func(id string) {
+		t.Helper()
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at("a", work, api.Mount{Source: source, Target: "/data/a/.in/x/y", Mode: "ro"}) // makes it all
+	at("b", link, api.Mount{Source: source, Target: "/data/b/.in/x", Mode: "ro"})
+	at("c", work)
+	mount(t, d, "c", api.MountRequest{Source: source, Target: "/data/c/.in/x"})
+	mount(t, d, "c", api.MountRequest{Source: source, Target: "/data/c/.in/z"})
+	at("d", link)
+	mount(t, d, "d", api.MountRequest{Source: source, Target: "/data/d/.in/z"})
+	end("a")
+	if got := entriesOf(t, work+"/.in/x"); len(got) != 0 {
+		t.Errorf("of what the first alone has needed there is %q", got)
+	}
+	has("b", ".in/x")
+	has("c", ".in/x")
+	unmount(t, d, "c", "/data/c/.in/z") // which it has made, and d needs
+	has("d", ".in/z")
+	d.Kill()
+	d.Restart()
+	end("b")
+	has("c", ".in/x")
+	unmount(t, d, "c", "/data/c/.in/x")
+	if got := entriesOf(t, work+"/.in"); !slices.Equal(got, []string{"z"}) {
+		t.Errorf("there is %q when d alone is left", got)
+	}
+	has("d", ".in/z")
+	// Whoever was to remove it dies, without a boxd too.
+	s, err := d.Session(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Kill()
+	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	has("d", ".in/z")
+	end("d")
+	if got := entriesOf(t, work); !slices.Equal(got, []string{"name"}) {
+		t.Errorf("the last has left %q", got)
 	}
 }
 

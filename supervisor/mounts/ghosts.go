@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/ghosts"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Ghosts sees to it that no directory stays in directories of the host that was made for a mount, and that none is
+// removed that another session has a mount on.
+type Ghosts struct {
+	Boxes *driver.Driver
+	Book  *ghosts.Book
+	Keep  func(key string) error // writes the record of a session
+	Log   *slog.Logger
+}
+
+// lentAt is the directory of the host that a target of a session is below, if it can be made there.
+func lentAt(made []policy.Mount, target string) (lent policy.Mount, found bool) {
+	for _, m := range made {
+		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(lent.Target) {
+			lent = m
+		}
+	}
+	return lent, lent.Mode == policy.MountReadWrite
+}
+
+// targetsOf are those of the mounts that a session is made with.
+func targetsOf(settings *policy.Settings) (list []string) {
+	for _, m := range settings.Mounts {
+		list = append(list, m.Target)
+	}
+	for _, in := range settings.Inputs {
+		list = append(list, in.Target)
+	}
+	return list
+}
+
+// Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
+// mounts. It reports whether that is to be written down before.
+func (d *Ghosts) Begin(ctx context.Context, s *session.Session) (bool, error) {
+	settings := s.Current()
+	for _, target := range targetsOf(&settings) {
+		lent, below := lentAt(settings.Mounts, target)
+		if !below {
+			continue
+		}
+		err := d.enter(ctx, s, target)
+		var found *isolation.Mounted
+		if err == nil {
+			found, err = d.look(ctx, s, &lent, target)
+		}
+		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
+			continue // the box is refused for it, which says it better
+		}
+		if err != nil {
+			return false, err
+		}
+		if found.Made != "" {
+			d.Book.Own(s.Key, d.ghost(s.Key, s.Caller(), &lent, found.Made, target))
+		}
+	}
+	return d.Book.Of(s.Key) != nil, nil
+}
+
+// enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
+func (d *Ghosts) enter(ctx context.Context, s *session.Session, target string) error {
+	lent, below := lentAt(s.Current().Mounts, target)
+	if !below {
+		return nil
+	}
+	real := d.Book.Real(s.Key, lent.Source)
+	if real == "" {
+		real = lent.Source
+		found, err := d.look(ctx, s, &lent, target)
+		if err == nil {
+			real = found.Source
+		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // else it is not lent any more
+			return err
+		}
+	}
+	return d.Book.Enter(ctx, s.Key, lent.Source, real, real+target[len(lent.Target):])
+}
+
+// look asks the keeper what is missing of a target below a directory of the host.
+func (d *Ghosts) look(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
+	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.ghost(s.Key, s.Caller(), lent, target, target)))
+}
+
+// ghost is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
+// that is.
+func (d *Ghosts) ghost(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *ghosts.Ghost {
+	return &ghosts.Ghost{
+		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: lent.Source, Owner: lent.Owner, At: lent.Target,
+		Real: cmp.Or(d.Book.Real(key, lent.Source), lent.Source), Made: made, Target: target,
+	}
+}
+
+// outside asks for something about directories of the host, without a box.
+func outside(op isolation.MountOp, key string, g *ghosts.Ghost) *isolation.ChangeMount {
+	return &isolation.ChangeMount{
+		Key: key, Op: op, Caller: isolation.Caller{UID: g.UID, GID: g.GID, Groups: g.Groups}, Made: g.Made, Target: g.Target,
+		Mount: isolation.Mount{Source: g.Source, Target: g.At, Writable: true, Owner: g.Owner},
+	}
+}
+
+// made is what was made for a mount in a directory of the host, if that is where it is.
+func (d *Ghosts) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *ghosts.Ghost {
+	l, below := lentAt(lent, target)
+	if !below || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
+		return nil
+	}
+	return d.ghost(key, caller, &l, made, target)
+}
+
+// Ending notes that a session ends, which has or may have mounts besides those it was made with. It reports whether
+// there are directories to be removed after its box.
+func (d *Ghosts) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
+	var list []ghosts.Ghost
+	for _, m := range live {
+		if g := d.made(key, caller, settings.Mounts, m.Target, m.Made); g != nil {
+			list = append(list, *g)
+		}
+	}
+	return d.Book.Ending(key, list)
+}
+
+// End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
+// cannot be removed is left, and told.
+func (d *Ghosts) End(ctx context.Context, key string) {
+	d.sweep(ctx, key)
+	d.Book.Forget(key)
+}
+
+// sweep removes what a session has to remove and does not need any more, and reports whether there was anything.
+func (d *Ghosts) sweep(ctx context.Context, key string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	found, err := d.Book.Sweep(ctx, key, func(r *ghosts.Removal) {
+		d.tell(r)
+		if r.Ghost.Made == "" {
+			return
+		}
+		if _, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.Ghost)); err != nil {
+			d.Log.Warn("directories made for mounts are left", "key", key, "error", err)
+		}
+	})
+	if err != nil {
+		d.Log.Warn("directories made for mounts are left", "key", key, "error", err)
+	}
+	return found
+}
+
+// tell writes down who has been given something by a removal.
+func (d *Ghosts) tell(r *ghosts.Removal) {
+	if r.Heir == "" {
+		return
+	}
+	if err := d.Keep(r.Heir); err != nil {
+		d.Log.Error("record not written", "key", r.Heir, "error", err)
+	}
+}
+
+// enter notes that the session is about to have a mount on a target.
+func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
+	if err := c.Session.Await(ctx); err != nil { // nobody would drop it
+		return err
+	}
+	if err := c.Ghosts.enter(ctx, c.Session, m.Target); err != nil {
+		return c.failure(m, err)
+	}
+	return nil
+}
+
+// take removes mounts of the session, and what was made for them and no other session needs.
+func (c *Changer) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	d, s := c.Ghosts, c.Session
+	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
+		r, err := d.Book.Leave(ctx, s.Key, g)
+		if err != nil {
+			return nil, err
+		}
+		defer d.Book.Done(r)
+		d.tell(r)
+		req.Made = r.Ghost.Made
+	}
+	return c.Boxes.ChangeMount(ctx, req)
+}
+
+// only has others see the mounts alone that there are now, and those that may be there.
+func (c *Changer) only() {
+	settings := c.Session.Current()
+	targets := targetsOf(&settings)
+	live, change := c.Session.Mounting()
+	for _, m := range change.Leftovers(live) {
+		targets = append(targets, m.Target)
+	}
+	var places []string
+	for _, t := range targets {
+		if l, below := lentAt(settings.Mounts, t); below {
+			if real := c.Ghosts.Book.Real(c.Session.Key, l.Source); real != "" {
+				places = append(places, real+t[len(l.Target):])
+			}
+		}
+	}
+	c.Ghosts.Book.Only(c.Session.Key, places)
+}
+
+// sweep removes what the session had been given to remove, and does not need any more.
+func (c *Changer) sweep(ctx context.Context) error {
+	if !c.Ghosts.sweep(ctx, c.Session.Key) {
+		return nil
+	}
+	return c.Keep()
+}

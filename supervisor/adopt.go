@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/recording"
 	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -66,9 +67,6 @@ func (v *Supervisor) park(s *Session) {
 	s.FinishEnd()
 }
 
-// adoptAtOnce is how many boxes are taken over at a time.
-const adoptAtOnce = 16
-
 // takeOver takes over the boxes of the sessions that an earlier boxd has left, and cleans up what is left of
 // all others: a session lives if it has a record and a box. A workspace may be there without either.
 func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
@@ -102,7 +100,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		adopted []*Session
 		rest    []string
 	)
-	err = atOnce(all, func(box string) (err error) {
+	err = recording.AtOnce(all, func(box string) (err error) {
 		var s *Session
 		if l.Lives(box) {
 			s, err = v.takeOverOne(ctx, l.Sessions[box])
@@ -121,24 +119,8 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	}
 	// From here on sessions hand on to each other what they have made in directories that they share.
 	v.record.Lost(l, rest)
-	_ = atOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
-	return atOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
-}
-
-// atOnce does something with each of a list, several at a time.
-func atOnce[T any](list []T, do func(T) error) error {
-	errs := make([]error, len(list))
-	room := make(chan struct{}, adoptAtOnce)
-	var work sync.WaitGroup
-	for i, one := range list {
-		room <- struct{}{}
-		work.Go(func() {
-			defer func() { <-room }()
-			errs[i] = do(one)
-		})
-	}
-	work.Wait()
-	return errors.Join(errs...)
+	_ = recording.AtOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
+	return recording.AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
 // takeOverOne takes over the session of a living box; nil: it is lost.

@@ -15,7 +15,9 @@ import (
 // A quota of a directory of the host is the kernel's, or refused by name, or let go by the operator.
 func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 	t.Parallel()
-	at := func(source, target, mode string) []Mount { return []Mount{{Source: source, Target: target, Mode: mode}} }
+	at := func(source, target, mode string) []Mount {
+		return []Mount{{Source: source, Target: target, Mode: mode}}
+	}
 	asked := new(8 * quantity.MiB)
 	for _, tc := range []struct {
 		name    string

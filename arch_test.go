@@ -181,7 +181,7 @@ func mayImport() map[string]string {
 		"relay/files":               "isolation/trees supervisor/changes relay/api relay/route relay/wire supervisor supervisor/files isolation/files internal/fault",
 		"supervisor/skills/address": "internal/fault",
 		"relay/download":            "internal/fault supervisor/skills/address",
-		"relay/images":              "relay/api relay/files relay/route supervisor/files supervisor/images isolation/files",
+		"relay/images":              "relay/api relay/files relay/route supervisor/files supervisor/images isolation/files internal/fault",
 		"relay/client/images":       "relay/api relay/client",
 		"relay/skills":              "supervisor/environments access internal/fault isolation/files relay/api relay/download relay/route relay/wire supervisor/files supervisor/skills supervisor/skills/address",
 		"relay/client/skills":       "relay/api relay/client",

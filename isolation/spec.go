@@ -41,6 +41,7 @@ const (
 	// MaxMounts leaves room for the workspace, the control group, the listening socket and the message in one
 	// message of 253 descriptors.
 	MaxMounts   = 249
+	rootMounts  = 8    // of a root that programs can write to, at most: what is changed, and trees of the host
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256
@@ -70,7 +71,7 @@ type Spec struct {
 	Mounts      []Mount
 	Network     []string // rule.Egress and the rules of it, see isolation/network/rule; none: no network
 	Image       string   // the tree of an image of the store; "": the host's programs
-	Writable    bool     // what programs change of the image is kept beside the workspace, within Work, until the box ends
+	Writable    bool     // what programs change of the image is kept, within Work, until the box ends: beside the workspace, unless that is lent
 }
 
 // Quota bounds a directory on disk and all below it. Neither number is zero, or both are.
@@ -133,12 +134,12 @@ func (s *Spec) Validate() error {
 		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root or a directory of the host"}
-	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{}):
+	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.Writable):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
 	case s.Image != "" && !trees.Valid(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
-	case s.Writable && (s.Image == "" || s.Space != "" || len(s.Mounts)+len(s.Lent) > MaxMounts-2): // it has two mounts itself
-		return &Refusal{"read_only_root", "false", "true, but for an image of the store, without a workspace that is lent, with two mounts less"}
+	case s.Writable && len(s.Mounts)+len(s.Lent) > MaxMounts-rootMounts:
+		return &Refusal{"read_only_root", "false", "true, but with " + strconv.Itoa(rootMounts) + " mounts less"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:

@@ -59,10 +59,11 @@ func TestValidateNamesTheFieldThatIsWrong(t *testing.T) {
 			s.ManagedWork, s.Space, s.Work, s.Mounts = true, strings.Repeat("../", KeyLen/3)+"aa", Quota{}, nil
 		}, "workspace"},
 		{"a writable root", func(s *Spec) { s.ManagedWork, s.Writable, s.Image, s.Work = false, true, "tree", Quota{1, 1} }, ""},
-		{"a writable root of the host", func(s *Spec) { s.Writable, s.Image = true, "" }, "read_only_root"},
+		{"a writable root of the host", func(s *Spec) { s.Writable, s.Image = true, "" }, ""},
+		{"a writable root with too many mounts", func(s *Spec) { s.Writable, s.Mounts = true, mounts(MaxMounts-rootMounts+1) }, "read_only_root"},
 		{"a writable root beside a space", func(s *Spec) {
-			s.ManagedWork, s.Writable, s.Image, s.Space, s.Work, s.Mounts = true, true, "tree", s.Key, Quota{}, nil
-		}, "read_only_root"},
+			s.ManagedWork, s.Writable, s.Image, s.Space, s.Work, s.Mounts = true, true, "tree", s.Key, Quota{1, 1}, nil
+		}, ""},
 		{"an input that is a path", func(s *Spec) { s.Lent = []string{strings.Repeat("../", KeyLen/3) + "aa/mnt/x"} }, "inputs"},
 		{"an input without a target", func(s *Spec) { s.Lent = []string{s.Key} }, "inputs"},
 		{"an input that is nothing", func(s *Spec) { s.Lent = []string{""} }, "inputs"},

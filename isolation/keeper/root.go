@@ -3,36 +3,55 @@
 package keeper
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/names"
 	"github.com/boxd-dev/boxd/isolation/overlay"
 	"github.com/boxd-dev/boxd/isolation/sources"
 )
 
-// mapRoot makes the layers of a root that programs can write to, which come first of all mounts. Both are mapped as the
-// workspace is, by the box's own namespace: the box user owns all that is in the image, and in what is changed of it PID 1
-// has a part of its own.
+// mapRoot makes the layers of a root that programs can write to, which come first of all mounts. An image, and what is
+// changed of the root, are mapped as the workspace is, by the box's own namespace: the box user owns all that is in the
+// image, and in what is changed PID 1 has a part of its own. The host's trees have a map of their own (sources.HostOwner).
 func (l *launching) mapRoot() (string, error) {
 	if !l.spec.Writable {
 		return "", nil
 	}
-	for _, layer := range []struct {
-		open     func() (int, error)
-		writable bool
-	}{
-		{func() (int, error) { return l.k.work.TreeTop(l.spec.Image) }, false},
-		{func() (int, error) { return l.k.work.OpenPath(l.spec.Key) }, true},
-	} {
-		dir, err := layer.open()
-		if err != nil {
-			return overlay.Target, err
+	changes := layer{overlay.Target, func() (int, error) { return l.k.work.OpenPath(l.spec.Key) }, true, sources.WorkOwner()}
+	list := []layer{{overlay.Target, func() (int, error) { return l.k.work.TreeTop(l.spec.Image) }, false, sources.WorkOwner()}, changes}
+	if l.spec.Image == "" {
+		list = []layer{changes}
+		for _, name := range names.HostTrees() {
+			open := func() (int, error) {
+				return unix.Open("/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			}
+			list = append(list, layer{"/" + name, open, false, sources.HostOwner()})
 		}
-		err = l.mapMount(sources.Source{FD: dir, Mount: isolation.Mount{Target: overlay.Target, Writable: layer.writable}, Owner: sources.WorkOwner()})
+	}
+	for _, part := range list {
+		dir, err := part.open()
+		if part.target != overlay.Target && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) { // ENOTDIR: a link
+			continue
+		}
+		if err != nil {
+			return part.target, err
+		}
+		err = l.mapMount(sources.Source{FD: dir, Mount: isolation.Mount{Target: part.target, Writable: part.writable}, Owner: part.owner})
 		unix.Close(dir)
 		if err != nil {
-			return overlay.Target, err
+			return part.target, err
 		}
 	}
 	return "", nil
+}
+
+// layer is one of a root.
+type layer struct {
+	target   string
+	open     func() (int, error)
+	writable bool
+	owner    sources.Owner
 }

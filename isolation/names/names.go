@@ -26,6 +26,12 @@ func Files(hostname string) []File {
 // Directories are those that every box has at the top of its tree, apart from those that mounts of a session go to.
 func Directories() []string { return []string{"proc", "dev", "etc", "var", "run", "home"} }
 
+// HostTrees are those of the host that the image "host" shows whole, as far as they are directories: on most hosts all but
+// the first are links into that.
+func HostTrees() []string {
+	return []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+}
+
 // Links are the links that every box has, with where they lead. What of /etc is about the box differs from box to box, and
 // PID 1 writes it.
 func Links() map[string]string {

@@ -15,7 +15,8 @@ import (
 )
 
 // Target is where the two layers of a root go, as mounts of a Setup: the image, read-only, and the directory of what
-// the box changes of it, writable.
+// the box changes of it, writable. Where that comes first there is no image, and trees of the host follow it, each for
+// its own place (host.go).
 const Target = "/"
 
 // Names in the directory of what the box changes.
@@ -41,8 +42,14 @@ type layers struct {
 // makes it that of the process; without layers it does nothing. root is open for paths (O_PATH), before and after. With an
 // error comes what that is about.
 func Enter(s *isolation.Setup, mounts *[]int, root *int, proc int) (made bool, item string, err error) {
-	if len(s.Mounts) < 2 || s.Mounts[0].Target != Target {
+	switch {
+	case len(s.Mounts) == 0 || s.Mounts[0].Target != Target:
 		return false, "", nil
+	case s.Mounts[0].Writable:
+		item, err = enterHost(s, mounts, root, proc)
+		return true, item, err
+	case len(s.Mounts) < 2:
+		return false, Target, unix.EINVAL
 	}
 	l := layers{image: (*mounts)[0], changes: (*mounts)[1], old: *root, proc: proc}
 	*root, item, err = l.enter()
@@ -59,7 +66,7 @@ func (l *layers) enter() (root int, item string, err error) {
 		return -1, item, err
 	}
 	defer unix.Close(m)
-	if item, err := l.furnish(m); err != nil {
+	if item, err := l.furnish(m, upperPlace+"/"+Upper); err != nil {
 		return -1, item, err
 	}
 	if err := enter(m); err != nil {
@@ -86,8 +93,7 @@ func (l *layers) mount() (m int, item string, err error) {
 	if item, err := skeleton(upper); err != nil {
 		return -1, item, err
 	}
-	m, err = mountfd.New("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-		"lowerdir", "/"+imagePlace, "upperdir", "/"+upperPlace+"/"+Upper, "workdir", "/"+upperPlace+"/"+Work, "userxattr", "")
+	m, err = stack("/"+imagePlace, upperPlace+"/"+Upper, upperPlace+"/"+Work)
 	if err != nil {
 		return -1, "overlay", err
 	}
@@ -96,6 +102,11 @@ func (l *layers) mount() (m int, item string, err error) {
 		return -1, rootPlace, err
 	}
 	return m, "", nil
+}
+
+// stack makes an overlay that can be written to.
+func stack(lower, upper, work string) (int, error) {
+	return mountfd.New("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", lower, "upperdir", "/"+upper, "workdir", "/"+work, "userxattr", "", "volatile", "")
 }
 
 // directory is one of the skeleton.
@@ -145,41 +156,47 @@ func makeDir(upper int, d directory) error {
 	return unix.Fchmodat(upper, d.path, 0o1777, 0)
 }
 
-// furnish brings what is mounted in the old tree to the new one, and shows what that is made of.
-func (l *layers) furnish(root int) (item string, err error) {
+// shown is something of the old tree that the new one has too.
+type shown struct {
+	from, to  string
+	recursive bool
+	attr      uint64
+}
+
+// furnish brings what is mounted in the old tree to the new one, and shows what that is made of: upper is what was changed.
+func (l *layers) furnish(root int, upper string) (item string, err error) {
 	// The procfs has what covers parts of it below it, and was mounted in this namespace: it can be moved.
 	if err := mountfd.Attach(l.proc, root, "proc"); err != nil {
 		return "/proc", err
 	}
-	for _, c := range []struct {
-		from, to  string
-		recursive bool
-		attr      uint64
-	}{
+	for _, c := range []shown{
 		{"dev", "/dev", true, 0}, // and what is locked of it stays as it is
 		{isolation.FilesProgram[1:], isolation.FilesProgram, false, 0},
 		{imagePlace, trees.RootImage, false, unix.MOUNT_ATTR_RDONLY},
-		{upperPlace + "/" + Upper, trees.RootChanged, false, unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC},
+		{upper, trees.RootChanged, false, changedAttr},
 	} {
-		if err := show(l.old, c.from, c.recursive, c.attr, root, c.to[1:]); err != nil {
+		if err := c.in(l.old, root); err != nil {
 			return c.to, err
 		}
 	}
 	return "", nil
 }
 
-func show(old int, from string, recursive bool, attr uint64, root int, to string) error {
-	tree, err := mountfd.Clone(old, from, recursive)
+// changedAttr is how a box sees what overlayfs keeps.
+const changedAttr = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC
+
+func (c shown) in(old, root int) error {
+	tree, err := mountfd.Clone(old, c.from, c.recursive)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
-	if attr != 0 {
-		if err := mountfd.Restrict(tree, &unix.MountAttr{Attr_set: attr}); err != nil {
+	if c.attr != 0 {
+		if err := mountfd.Restrict(tree, &unix.MountAttr{Attr_set: c.attr}); err != nil {
 			return err
 		}
 	}
-	return mountfd.Attach(tree, root, to)
+	return mountfd.Attach(tree, root, c.to[1:])
 }
 
 // enter makes a mount the root, and lets go of the one before.

@@ -96,10 +96,11 @@ func (b *builder) links(links map[string]string) error {
 
 // programs shows /usr and what of /bin, /lib and so on is not a link into it.
 func (b *builder) programs() error {
-	if err := b.bind("usr"); err != nil {
+	trees := names.HostTrees()
+	if err := b.bind(trees[0]); err != nil {
 		return err
 	}
-	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
+	for _, name := range trees[1:] {
 		if err := b.show(name); err != nil {
 			return err
 		}

@@ -73,6 +73,7 @@ type Owner struct {
 	dirGID  uint32
 	Mapped  bool // false: no map, the box user is a stranger there
 	Managed bool // of a managed workspace, see WorkOwner
+	host    bool // of a tree of the host, see HostOwner
 }
 
 // UID is the owner on the host.
@@ -310,3 +311,8 @@ func become(c isolation.Caller) error {
 func WorkOwner() Owner {
 	return Owner{uid: isolation.BoxUID, gid: isolation.BoxGID, Mapped: true, Managed: true}
 }
+
+// HostOwner owns the trees of the host in boxes that can write to their root: it is root of the host, and every other user
+// has the own number there, the box user's the last one. None of them is in-box root: overlay.enterHost needs a mounter that
+// owns nothing.
+func HostOwner() Owner { return Owner{Mapped: true, host: true} }

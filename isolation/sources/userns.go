@@ -68,6 +68,25 @@ func (u *UserNamespaces) closeLocked() {
 // program is ever in it.
 const strangerGID = isolation.BoxGID + 1
 
+// maps are the ids on disk, as ContainerID, and those of the box.
+func (o *Owner) maps(base int) (users, groups []syscall.SysProcIDMap) {
+	if o.host {
+		const last = isolation.IDRange - 1
+		all := []syscall.SysProcIDMap{
+			{ContainerID: 0, HostID: base + isolation.BoxUID, Size: 1},
+			{ContainerID: 1, HostID: base + 1, Size: isolation.BoxUID - 1},
+			{ContainerID: isolation.BoxUID, HostID: base + last, Size: 1},
+			{ContainerID: isolation.BoxUID + 1, HostID: base + isolation.BoxUID + 1, Size: last - isolation.BoxUID - 1},
+		}
+		return all, all
+	}
+	groups = []syscall.SysProcIDMap{{ContainerID: int(o.gid), HostID: base + isolation.BoxGID, Size: 1}}
+	if o.dirGID != o.gid {
+		groups = append(groups, syscall.SysProcIDMap{ContainerID: int(o.dirGID), HostID: base + strangerGID, Size: 1})
+	}
+	return []syscall.SysProcIDMap{{ContainerID: int(o.uid), HostID: base + isolation.BoxUID, Size: 1}}, groups
+}
+
 func newUserNamespace(o Owner, base uint32) (int, error) {
 	var stdin [2]int
 	if err := unix.Pipe2(stdin[:], unix.O_CLOEXEC); err != nil {
@@ -75,15 +94,12 @@ func newUserNamespace(o Owner, base uint32) (int, error) {
 	}
 	defer unix.Close(stdin[1]) // ends the holder if the kill below does not
 	defer unix.Close(stdin[0])
-	groups := []syscall.SysProcIDMap{{ContainerID: int(o.gid), HostID: int(base) + isolation.BoxGID, Size: 1}}
-	if o.dirGID != o.gid {
-		groups = append(groups, syscall.SysProcIDMap{ContainerID: int(o.dirGID), HostID: int(base) + strangerGID, Size: 1})
-	}
+	users, groups := o.maps(int(base))
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", isolation.HoldCommand}, &syscall.ProcAttr{
 		Files: []uintptr{uintptr(stdin[0])},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.uid), HostID: int(base) + isolation.BoxUID, Size: 1}},
+			UidMappings: users,
 			GidMappings: groups,
 		},
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/overlay"
 	"github.com/boxd-dev/boxd/isolation/removal"
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 	"github.com/boxd-dev/boxd/isolation/trees"
@@ -77,7 +78,8 @@ func (w *Dir) Keep(key, tree string) error {
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 
-// lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has.
+// lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has. What lies beside it, of a box
+// that could write to its root, is left for Remove, and has the quota as long.
 func (w *Dir) lend(key, space string) error {
 	if (&isolation.Space{Key: key}).Validate() != nil || (&isolation.Space{Key: space}).Validate() != nil {
 		return unix.EINVAL
@@ -92,7 +94,11 @@ func (w *Dir) lend(key, space string) error {
 		return err
 	}
 	defer lent.Close()
-	err = unix.Renameat2(int(work.Fd()), key, int(lent.Fd()), space, unix.RENAME_NOREPLACE)
+	name := key
+	if rooted(int(work.Fd()), key) {
+		name += "/" + workName
+	}
+	err = unix.Renameat2(int(work.Fd()), name, int(lent.Fd()), space, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(lent.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil // an earlier keeper has done it
 	}
@@ -103,6 +109,18 @@ func (w *Dir) lend(key, space string) error {
 	delete(w.ids, key) // its project is found by the directory
 	w.mu.Unlock()
 	return errors.Join(lent.Sync(), work.Sync())
+}
+
+// rooted reports whether the directory of a box has its workspace beside what it has changed of its root: what that is kept
+// in belongs to root, which nothing does that a program has made.
+func rooted(work int, key string) bool {
+	fd, err := mountfd.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Uid == 0
 }
 
 // TreeTop opens the uppermost directory of a tree for what needs no right to read it (O_PATH).

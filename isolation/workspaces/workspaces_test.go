@@ -102,3 +102,71 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a box has changed of its root belongs to root and stays where it is; a workspace in which a program has made
+// directories of those names is kept whole.
+func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
+	t.Parallel()
+	asRoot(t)
+	w, err := Open(t.TempDir(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	for _, tc := range []struct {
+		key  string
+		spec isolation.Spec
+		want string // in what is kept
+		left bool
+	}{
+		{strings.Repeat("a", isolation.KeyLen), isolation.Spec{Writable: true}, "file", true},
+		{strings.Repeat("b", isolation.KeyLen), isolation.Spec{}, "workspace/file", false},
+	} {
+		tc.spec.Key = tc.key
+		if err := w.MakeFor(&tc.spec); err != nil {
+			t.Fatal(err)
+		}
+		own := filepath.Join(w.root.Name(), tc.key)
+		for _, name := range []string{"upper", "work", "workspace"} {
+			if err := os.Mkdir(filepath.Join(own, name), 0o700); err == nil {
+				err = os.Chown(filepath.Join(own, name), isolation.BoxUID, isolation.BoxGID)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := os.WriteFile(filepath.Join(own, "workspace", "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		space := tc.key[1:] + "z"
+		for range 2 { // it may be called again
+			if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(w.Spaces.root.Name(), space, tc.want)); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(own, "upper")); (err == nil) != tc.left {
+			t.Errorf("what was changed of the root: %v", err)
+		}
+		if err := w.Remove(tc.key); err != nil {
+			t.Error(err)
+		}
+		if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
+			t.Errorf("what was kept, and nothing is left of it: %v", err)
+		}
+	}
+}
+
+// asRoot passes over a test that only root can do, for files of others.
+func asRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("BOXD_TEST_STRICT") == "1" {
+		t.Fatal("missing: root")
+	}
+	t.Skip("missing: root")
+}

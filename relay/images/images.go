@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	asked "github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/files"
@@ -71,6 +72,10 @@ func Commit(c *route.Call) (any, error) {
 	}
 	if err := files.Writable(s); err != nil {
 		return nil, err
+	}
+	if s.Settings.Root == nil {
+		return nil, fault.Errorf(fault.Conflict, "session %s has the host's own programs, which are no image", fault.Show(s.ID)).
+			WithHint("an image can be made of a session that was made of one; boxctl diff shows what is other than on the host")
 	}
 	to := &store.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
 	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b asked.Bounds, w io.Writer) error {

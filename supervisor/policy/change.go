@@ -129,7 +129,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
 		Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}
-	if s.Workspace == "" {
+	if s.Workspace == "" || !s.ReadOnlyRoot {
 		req.WorkspaceInodes = &s.WorkspaceInodes
 		if s.OwnDisk() { // that of another workspace is a word of the profile's
 			req.WorkspaceQuota = &s.WorkspaceQuota

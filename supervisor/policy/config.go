@@ -202,8 +202,7 @@ func defaultEnv() map[string]string {
 }
 
 // defaultProfiles have the numbers of LangBot's profiles of the same names. That of MCP servers lends directories to be read, stays, and
-// leaves time to start in. Its root is read-only, since that of the host's own programs can be nothing else: who names an image
-// of the store may ask for one to write to.
+// leaves time to start in.
 func defaultProfiles() map[string]Profile {
 	readonly := DefaultProfile()
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids = MountReadOnly, 0.5, 256*quantity.MiB, 64
@@ -216,6 +215,7 @@ func defaultProfiles() map[string]Profile {
 	extended.ReadOnlyRoot, extended.MaxTimeout = false, seconds(300)
 	mcp := DefaultProfile()
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = NetworkEgress, MountReadOnly, 1536*quantity.MiB, 512*quantity.MiB, 256
+	mcp.ReadOnlyRoot = false
 	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = seconds(120), seconds(600), 0, 0
 	return map[string]Profile{
 		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,

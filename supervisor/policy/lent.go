@@ -50,7 +50,7 @@ func (s *Settings) lent(req *Request) error {
 		return err
 	}
 	for field, given := range map[string]bool{"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil} {
-		if given {
+		if given && s.ReadOnlyRoot { // or it is of what the session changes of its root
 			return fault.Field(field, fault.Word("given"), "nothing: workspace "+fault.Show(s.Workspace)+" has its own").
 				WithHint("its quota is told when it is made, and all sessions share it")
 		}

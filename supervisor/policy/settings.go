@@ -170,7 +170,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
 		return s, nil, err
 	}
-	return s, &p, s.supported()
+	return s, &p, nil
 }
 
 // ManagedWork reports whether /workspace is boxd's own directory and not one of the host.
@@ -294,21 +294,6 @@ func (s *Settings) validate() error {
 
 // maxSize is far beyond any machine and leaves room for sums.
 const maxSize = 1024 * quantity.TiB
-
-// supported refuses what this version cannot do yet. It never does less than was asked for.
-func (s *Settings) supported() error {
-	switch {
-	case s.ReadOnlyRoot:
-		return nil
-	case s.Image == ImageHost:
-		return fault.Field("read_only_root", s.ReadOnlyRoot, "true for the image "+ImageHost).Of(fault.Unsupported).
-			WithHint("the host's own programs are in no writable root; name an image of the store, or do with %s, %s and /tmp, which are writable", isolation.Workspace, isolation.Home)
-	case s.Workspace != "":
-		return fault.Field("read_only_root", s.ReadOnlyRoot, "true beside a workspace with a name").Of(fault.Unsupported).
-			WithHint("leave one of them out; a writable root shares the quota of the session's own workspace")
-	}
-	return nil
-}
 
 // OwnDisk reports whether the session has something on disk of its own, which the quota of its workspace is for: that, or
 // what it changes of a root it can write to.

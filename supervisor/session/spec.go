@@ -37,8 +37,9 @@ func (s *Session) Spec() *isolation.Spec {
 			spec.ManagedWork = false
 		}
 	}
+	spec.Writable = !s.Settings.ReadOnlyRoot
 	if s.Settings.Root != nil {
-		spec.Image, spec.Writable = s.Settings.Root.Tree, !s.Settings.ReadOnlyRoot
+		spec.Image = s.Settings.Root.Tree
 	}
 	return spec
 }

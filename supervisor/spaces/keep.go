@@ -27,11 +27,6 @@ func (s *Store) Keep(owner, name, box string, settings *policy.Settings, by poli
 		f.Field, f.Value = "workspace", name
 		return f
 	}
-	if !settings.ReadOnlyRoot { // it lies beside what the box has changed of its root, under one quota
-		f := fault.Errorf(fault.Conflict, "the session can write to its root, and its workspace is part of that").WithHint("boxctl drives promote makes a drive of a directory, boxctl cp copies it")
-		f.Field, f.Value = "workspace", name
-		return f
-	}
 	key := policy.SpaceKey(owner, name)
 	if _, err := os.Lstat(filepath.Join(s.place, key)); !errors.Is(err, fs.ErrNotExist) {
 		s.mu.Lock()

@@ -19,7 +19,7 @@ import (
 )
 
 // lockedProfile has what a request, or a record, may not change.
-const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\"]\n"
+const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\", \"read_only_root\"]\n"
 
 // recordOf is the path of the record of the session with an id.
 func recordOf(t *testing.T, d *boxtest.Daemon, id string) string {

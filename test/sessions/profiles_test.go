@@ -39,6 +39,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	extended.Network, extended.CPUs, extended.Memory, extended.Pids, extended.ReadOnlyRoot, extended.MaxTimeout = "egress", 2, quantity.GiB, 256, false, *duration("5m")
 	mcp := base
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = "egress", "ro", 1536*quantity.MiB, 512*quantity.MiB, 256
+	mcp.ReadOnlyRoot = false
 	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = *duration("2m"), *duration("10m"), 0, 0
 	want := api.ProfileList{Default: "default", Profiles: map[string]api.Profile{
 		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
@@ -46,46 +47,18 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	for _, name := range []string{"", "default", "offline_readonly"} {
+	for _, name := range []string{"", "default", "offline_readonly", "mcp"} {
 		want := want.Profiles[name]
 		if name == "" {
 			want = base
 		}
-		s := create(t, d, api.SessionRequest{ID: "of " + name, Profile: name})
-		if s.Memory != want.Memory || s.Pids != want.Pids || s.CPUs != want.CPUs || s.TTL != want.TTL || s.MaxLifetime != want.MaxLifetime || s.Network != "off" {
+		s := create(t, d, api.SessionRequest{ID: "of " + name, Profile: name, Network: new("off")})
+		if s.Memory != want.Memory || s.Pids != want.Pids || s.CPUs != want.CPUs || s.TTL != want.TTL || s.MaxLifetime != want.MaxLifetime || s.Network != "off" || s.ReadOnlyRoot != want.ReadOnlyRoot {
 			t.Errorf("%q: %+v", name, s)
 		}
 		if r := in(t, d, s.ID, sh("true")); r.Timeout != want.Timeout {
 			t.Errorf("%q: timeout %v", name, r.Timeout)
 		}
-	}
-}
-
-func TestWhatThisVersionCannotDoIsRefusedByName(t *testing.T) {
-	t.Parallel()
-	d := boxtest.Start(t)
-	d.Warm()
-	before := d.Look()
-	for _, tc := range []struct {
-		name  string
-		req   api.SessionRequest
-		field string
-		hint  string
-	}{
-		{"extended", api.SessionRequest{Profile: "network_extended"}, "read_only_root", "no writable root"},
-		{"extended without", api.SessionRequest{Profile: "network_extended", Network: new("off")}, "read_only_root", "no writable root"},
-		{"a writable root", api.SessionRequest{ReadOnlyRoot: new(false)}, "read_only_root", "no writable root"},
-	} {
-		_, _, err := d.Create(t.Context(), &tc.req)
-		if e := refused(t, err, http.StatusNotImplemented, tc.field); !strings.Contains(e.Hint, tc.hint) {
-			t.Errorf("%s: %+v", tc.name, e)
-		}
-		_, err = d.Run(t.Context(), &api.OneShotRequest{Session: tc.req, Exec: sh("true")})
-		refused(t, err, http.StatusNotImplemented, tc.field)
-	}
-	d.NothingLeft(before)
-	if got := sessions(t, d); len(got) > 0 {
-		t.Errorf("sessions %q", got)
 	}
 }
 

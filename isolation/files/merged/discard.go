@@ -82,9 +82,13 @@ func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
 	return is, was, err
 }
 
-// into opens a directory in both layers and in the root. What is mounted there is not of the root.
+// into opens a directory in both layers and in the root. What is mounted there is not of the root, unless what is changed of
+// it is by itself as well: then it is a tree of the host, which has an overlay of its own.
 func (u *undoing) into(l layers, at int, prefix, name string, image bool, do func(next layers, fd int) error) error {
 	fd, err := enter(at, name)
+	if errors.Is(err, unix.EXDEV) && apart(l.changed, name) {
+		fd, err = openDir(at, name)
+	}
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -193,6 +197,15 @@ func (u *undoing) all(image, at int, prefix string) error {
 // enter opens a directory for reading. EXDEV: something else is mounted there.
 func enter(at int, name string) (int, error) {
 	return unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
+}
+
+// apart reports whether something is mounted on a directory.
+func apart(at int, name string) bool {
+	fd, err := enter(at, name)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return errors.Is(err, unix.EXDEV)
 }
 
 // chmod sets the permissions of a directory, which may be such that it cannot be opened.

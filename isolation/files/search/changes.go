@@ -29,6 +29,7 @@ type survey struct {
 	walk
 	out    filter
 	mount  uint64
+	across bool // what is mounted in it is part of it
 	unread int
 	err    error // that ends the walk
 	found  func(dir int, name string, s *state, st *unix.Statx_t) error
@@ -76,7 +77,7 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 	}
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, lookFor, &st)
-	if err != nil || st.Mnt_id != s.mount { // it is gone, or of something else that is mounted there
+	if err != nil || st.Mnt_id != s.mount && !s.across { // it is gone, or of something else that is mounted there
 		return errPass
 	}
 	e := &state{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}

@@ -30,7 +30,7 @@ func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 	}
 	defer unix.Close(image)
 	d := &difference{comparison: comparison{req: &files.Changes{Limit: req.Limit}}, image: image, shared: map[string]bool{".": true}}
-	s := &survey{found: d.found}
+	s := &survey{found: d.found, across: true} // nothing is there but what PID 1 shows of it
 	if err := s.run(req.Changed, nil, req.Walk); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
+)
+
+// ofHost makes a directory below one of the host's, with files in it by name and mode.
+func ofHost(t *testing.T, parent string, files map[string]fs.FileMode) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(parent, "boxd-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	err = os.Chmod(dir, 0o755)
+	for name, mode := range files {
+		at := filepath.Join(dir, name)
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte("text of "+filepath.Base(name)+"\n"), 0o600), os.Chmod(at, mode))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// surface lists what is in a directory of the host, with contents, owners, modes, times and attributes.
+func surface(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err = errors.Join(err, unix.Lstat(name, &st)); err != nil {
+			return err
+		}
+		data, _ := os.ReadFile(name)
+		attributes := make([]byte, 256)
+		n, _ := unix.Llistxattr(name, attributes)
+		b.WriteString(strings.Join([]string{name, e.Type().String(), string(data), string(attributes[:max(n, 0)]), fs.FileMode(st.Mode).String()}, " "))
+		b.WriteString(quantity.Size(st.Ino).String() + " " + quantity.Size(st.Uid).String() + " " + quantity.Size(uint64(st.Mtim.Nano())).String() + "\n")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, "[mounts]\nallow = [\"%DIR%/lent\"]\n[profiles.ready]\nread_only_root = false\nwarm = 1\n")
+	lent := filepath.Join(d.Dir, "lent", "one")
+	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/name", []byte("one"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	warm(t, d, 1)
+	dir := ofHost(t, "/usr/local", map[string]fs.FileMode{"tool": 0o755, "lib/old": 0o644, "lib/other": 0o644})
+	was := surface(t, dir)
+	create(t, d, api.SessionRequest{ID: "a", Profile: "ready"}) // ahead of need
+	if took(d) != 1 {
+		t.Errorf("it was not: %s", d.Log())
+	}
+	create(t, d, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
+	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
+		t.Error(err)
+	}
+	if got := succeeds(t, d, "a", sh("cat /srv/name")); got != "one" {
+		t.Errorf("a mount of a session that lives: %q", got)
+	}
+	succeeds(t, d, "a", sh(`set -e; cd `+dir+`; test "$(stat -c %u .)" = 1000
+		echo new > lib/new; echo more >> lib/old; rm lib/other; mkdir -p /usr/lib/boxd-test; echo x > /usr/lib/boxd-test/x; mv tool tool2; chmod 700 tool2
+		echo x > /etc/new; echo x >> /etc/passwd; ln -sf /bin/true /usr/local/bin/boxd-test; boxd-test; ls /etc/ld.so.cache /dev/null /proc/self/exe; cat /etc/hostname; /bin/sh -c true; python3 -c 1`))
+	if got := succeeds(t, d, "a", sh("cd "+dir+"; cat lib/*; ls")); got != "new\ntext of old\nmore\nlib\ntool2\n" {
+		t.Errorf("%q", got)
+	}
+	if got := succeeds(t, d, "b", sh("cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true")); got != "text of old\ntext of other\nlib\ntool\n" {
+		t.Errorf("in another session: %q", got)
+	}
+	c := images.Client{Client: d.Client}
+	if diff, err := c.Diff(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+		t.Errorf("%+v, %v", diff, err)
+	}
+	if now := surface(t, dir); now != was {
+		t.Errorf("the host had\n%s\nand has\n%s", was, now)
+	}
+	d.Kill()
+	d.Restart()
+	if got := succeeds(t, d, "a", sh("cat "+dir+"/lib/new && rm -r "+dir+"/lib && ls "+dir)); got != "new\ntool2\n" {
+		t.Errorf("after boxd was killed: %q", got)
+	}
+	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
+	paths := map[string]string{}
+	for kind, list := range map[string][]api.File{"created": diff.Created, "changed": diff.Changed} {
+		for _, f := range list {
+			paths[f.Path] = kind
+		}
+	}
+	for _, f := range diff.Removed {
+		paths[f.Path] = "removed"
+	}
+	for path, kind := range map[string]string{
+		dir + "/lib": "removed", dir + "/tool": "removed", dir + "/tool2": "created", "/etc/new": "created", "/etc/passwd": "changed", "/usr/lib/boxd-test": "created", "/usr/lib/boxd-test/x": "created",
+	} {
+		if paths[path] != kind {
+			t.Errorf("%s is %q, want %s: %v, %+v", path, paths[path], kind, err, diff)
+		}
+	}
+	if _, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil {
+		t.Error(err)
+	}
+	if got := succeeds(t, d, "a", sh("cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/lib/boxd-test 2>/dev/null; tail -n1 /etc/passwd")); got != "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" {
+		t.Errorf("undone: %q", got)
+	}
+	if diff, err := c.Diff(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+		t.Errorf("undone: %+v, %v", diff, err)
+	}
+	if now := surface(t, dir); now != was {
+		t.Errorf("the host had\n%s\nand has\n%s", was, now)
+	}
+	if _, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); statusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
+		t.Errorf("an image of it: %v", err)
+	}
+	if err := errors.Join(d.Delete(t.Context(), "a"), d.Delete(t.Context(), "b")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the box's user may not read of the host is not to be had by what a writable root lets that user do to it. The attacker
+// owns, as it looks, every file of the host.
+func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	dir := ofHost(t, "/usr/local", map[string]fs.FileMode{
+		"open": 0o644, "secret": 0o600, "group": 0o640, "run": 0o711, "script": 0o700, "theirs": 0o600, "theirgroup": 0o640, "suid": 0o6755, "closed/in": 0o644, "closed/deep/in": 0o644, "blind/open": 0o644, "blind/secret": 0o600,
+	})
+	err := errors.Join(os.Chown(dir+"/theirs", 1000, 1000), os.Chown(dir+"/theirgroup", 0, 1000), os.Chown(dir+"/group", 0, 1),
+		os.Chmod(dir+"/closed", 0o700), os.Chmod(dir+"/blind", 0o711), os.Chmod(dir+"/suid", 0o755|fs.ModeSetuid|fs.ModeSetgid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, d, api.SessionRequest{ID: "a", ReadOnlyRoot: new(false)})
+	// All end by printing what they have got of a file. A file that is copied to be changed has its text in what is kept.
+	attacks := `
+		r=/var/lib/boxd/image
+		for f; do
+			n=$(basename $f); d=$(dirname $f); w=/workspace/$n
+			cat $f; cat $r$f; cp $f $w && cat $w; head -c 10 $r$f; cat /proc/self/root$f; tar c $f | tr -d '\0'
+			ln $f $d/hard && cat $d/hard; ln $f $w.hard && cat $w.hard; ln $r$f $w.hard2 && cat $w.hard2
+			$f; sh $f; chmod 777 $r$f $r$d; chmod 777 $d && cat $f; chmod 777 $f && cat $f; touch $f && cat $f; chgrp 1 $f && cat $f; (echo >> $f) && cat $f
+			mv $f $d/moved && cat $d/moved && mv $d/moved $f
+		done
+		python3 - "$@" <<-E
+			import os, sys
+			def attempt(do, *args):
+			    try: print(do(*args))
+			    except Exception as e: pass
+			def opened(f, flags):
+			    fd = os.open(f, flags)
+			    return open("/proc/self/fd/%d" % fd).read(), os.sendfile(1, fd, 0, 100)
+			for f in sys.argv[1:]:
+			    for name in "user.overlay.metacopy", "user.overlay.redirect", "user.overlay.opaque", "trusted.overlay.metacopy", "trusted.overlay.redirect":
+			        attempt(os.setxattr, f, name, b"/usr/local")
+			        attempt(os.setxattr, os.path.dirname(f), name, b"/usr/local")
+			    for flags in os.O_PATH, os.O_RDONLY, os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_NOATIME: attempt(opened, f, flags)
+		E
+		for f; do d=$(dirname $f); mv $d $d.moved && cat $d.moved/*; done; true`
+	attack := func(id string, files ...string) string {
+		r := in(t, d, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...)})
+		return r.Stdout + r.Stderr
+	}
+	var secrets []string
+	for _, name := range []string{"secret", "group", "run", "script", "theirs", "theirgroup", "closed/in", "closed/deep/in", "blind/secret"} {
+		secrets = append(secrets, dir+"/"+name)
+	}
+	if got := attack("a", secrets...); strings.Contains(strings.ReplaceAll(strings.ReplaceAll(got, "text of open", ""), "text of suid", ""), "text of") {
+		t.Errorf("the host's secrets: %s", got)
+	}
+	create(t, d, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
+	for _, f := range []string{dir + "/open", dir + "/blind/open", dir + "/suid"} { // they do find what may be found
+		if got := attack("b", f); strings.Count(got, "text of") < 15 {
+			t.Errorf("%s: %s", f, got)
+		}
+	}
+	// The box's user has no right by a bit, and makes no device.
+	if got := succeeds(t, d, "a", sh(`cp /bin/cat /usr/local/cat; chmod 6777 /usr/local/cat; /usr/local/cat /proc/self/status | grep -c '^Uid:.*1000.1000.1000.1000'; mknod /usr/local/null c 1 3 2>/dev/null; ls /usr/local/null 2>/dev/null; true`)); got != "1\n" {
+		t.Errorf("bits: %q", got)
+	}
+	for line := range strings.Lines(succeeds(t, d, "a", sh("cat /proc/self/mountinfo"))) {
+		f := strings.Fields(line)
+		ours := f[4] == "/" || strings.HasPrefix(f[4], "/usr") || strings.HasPrefix(f[4], "/var/lib/boxd")
+		if ours && (!strings.Contains(f[5], "nosuid") || !strings.Contains(f[5], "nodev")) || strings.HasPrefix(f[4], "/var/lib/boxd") && !strings.HasPrefix(f[5], "ro,") {
+			t.Errorf("mounted is %s", line)
+		}
+	}
+	// What overlayfs keeps of them has no text of theirs either.
+	err = filepath.WalkDir(filepath.Join(d.State, "workspaces"), func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		for _, secret := range []string{"secret", "group", "run", "script", "theirs", "theirgroup", "in"} {
+			if strings.Contains(string(data), "text of "+secret+"\n") {
+				t.Errorf("%s has %q", name, data)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A workspace that lies beside what was changed of the root becomes one with a name, and one with a name has what is changed
+// beside it.
+func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.Warm()
+	before := d.Look()
+	create(t, d, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false)})
+	succeeds(t, d, "own", sh("mkdir upper work; echo text > file; echo x > /usr/local/boxd-test"))
+	if w, err := spacesOf(d).Keep(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
+		t.Errorf("left are %q, %v", left, err)
+	}
+	create(t, d, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false)})
+	if got := succeeds(t, d, "a", sh("ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file")); got != "file\nupper\nwork\n" {
+		t.Errorf("%q", got)
+	}
+	// One that can not write to its root and has made itself directories of those names is kept whole.
+	create(t, d, api.SessionRequest{ID: "plain"})
+	succeeds(t, d, "plain", sh("mkdir upper work workspace; echo text > file"))
+	if _, err := spacesOf(d).Keep(t.Context(), "plain", "whole"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"kept": "file\nupper\nwork\ntext\nmore\n", "whole": "file\nupper\nwork\nworkspace\ntext\n"} {
+		create(t, d, api.SessionRequest{ID: name, Workspace: name})
+		if got := succeeds(t, d, name, sh("ls; cat file")); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+		if err := errors.Join(d.Delete(t.Context(), name), spacesOf(d).Remove(t.Context(), name)); err != nil {
+			t.Error(err)
+		}
+	}
+	d.NothingLeft(before)
+}

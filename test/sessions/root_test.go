@@ -231,7 +231,13 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false)})
+	own := create(t, d, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	fill := func(id string, s *api.Session) { // where the host keeps quotas, what is changed of the root has one
+		if got := in(t, d, id, sh("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
+			t.Errorf("64 MiB in the root of %s: %q", id, got)
+		}
+	}
+	fill("own", &own)
 	succeeds(t, d, "own", sh("mkdir upper work; echo text > file; echo x > /usr/local/boxd-test"))
 	if w, err := spacesOf(d).Keep(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
 		t.Fatalf("%+v, %v", w, err)
@@ -239,7 +245,8 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
 		t.Errorf("left are %q, %v", left, err)
 	}
-	create(t, d, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false)})
+	a := create(t, d, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	fill("a", &a)
 	if got := succeeds(t, d, "a", sh("ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file")); got != "file\nupper\nwork\n" {
 		t.Errorf("%q", got)
 	}

@@ -225,6 +225,7 @@ func (c *contract) sessions() {
 	c.refused(409, "memory, ttl", ask{route: route, body: `{"id":"a/b %2f ü","memory":"64MiB","ttl":"2h"}`})
 	c.refused(409, "env", ask{route: route, body: `{"id":"a/b %2f ü","env":{"TOKEN":"other"}}`})
 	c.refused(403, "memory", ask{route: route, body: `{"profile":"fixed","memory":"64MiB"}`})
+	c.refused(501, "workspace_quota", ask{route: route, body: `{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"}`})
 	c.refused(403, "network", ask{route: route, body: `{"network":"host"}`})
 	for body, field := range map[string]string{
 		`{"memory":"1KiB"}`: "memory", `{"cpus":0}`: "cpus", `{"pids":0}`: "pids", `{"tmp":"1B"}`: "tmp", `{"profile":"none"}`: "profile", `{"id":"\u0007"}`: "id",
@@ -382,6 +383,7 @@ func (c *contract) oneShots() {
 	c.refused(400, "exec.shell", ask{route: run, body: `{"exec":{"argv":["true"],"shell":1}}`, odd: true})
 	c.refused(403, "memory", ask{route: run, body: `{"session":{"profile":"fixed","memory":"64MiB"},"exec":{"argv":["true"]}}`})
 	c.refused(409, "", ask{route: run, body: `{"session":{"id":"s"},"exec":{"argv":["true"]}}`})
+	c.refused(501, "workspace_quota", ask{route: run, body: `{"session":{"mounts":[{"source":"/srv","target":"/workspace"}],"workspace_quota":"1GiB"},"exec":{"argv":["true"]}}`})
 }
 
 // limits asks a boxd that is full.

@@ -80,7 +80,7 @@ func (h *Host) Checks() []isolation.Check {
 		c := isolation.Check{Name: "quotas below " + found[0], Detail: "kept by project quota, by the kernel's word"}
 		if found[1] != "" {
 			c.Level, c.Detail = isolation.CheckWarn, found[1]
-			c.Hint = "sessions with a workspace limit cannot write there, unless limits.best_effort has \"workspace\"; boxd(8) says what it takes"
+			c.Hint = "sessions with a workspace limit cannot write there, unless limits.best_effort has \"workspace\"; box.toml(5) says what it takes, under mounts.quota_roots"
 		}
 		list = append(list, c)
 	}

@@ -22,7 +22,7 @@ import (
 // ofHost makes a directory below one of the host's, with files in it by name and mode.
 func ofHost(t *testing.T, parent string, files map[string]fs.FileMode) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(parent, "boxd-test-")
+	dir, err := os.MkdirTemp(parent, "boxd-test-") //nolint:usetesting // below a directory of the host
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -343,6 +343,21 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 		},
 		"killed":              kill,
 		"killed without boxd": func(s api.Session) { d.Kill(); kill(s); d.Restart() },
+		"boxd killed over it": func(api.Session) {
+			d.Kill()
+			found, err := filepath.Glob(filepath.Join(d.Dir, "state", "sessions", "*.json"))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("records: %q, %v", found, err)
+			}
+			record, err := os.ReadFile(found[0])
+			if err == nil {
+				err = os.WriteFile(found[0], append([]byte(`{"ending":true,`), record[1:]...), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Restart()
+		},
 		"after another boxd": func(api.Session) {
 			d.Kill()
 			d.Restart()

@@ -77,7 +77,9 @@ func mayImport() map[string]string {
 		"isolation/live":              "isolation/trees isolation isolation/sources internal/mountfd",
 		"isolation/inherited":         "",
 		"isolation/zygote":            "isolation isolation/inherited isolation/ids isolation/rootfs internal/fdpass",
-		"isolation/keeper":            "isolation/bounds isolation/shared isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/keeper":            "isolation/bounds isolation/shared isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/lending isolation/errands isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/errands":           "internal/fdpass",
+		"isolation/lending":           "isolation isolation/errands isolation/live isolation/sources internal/fdpass",
 		// the program that serves files inside a box, and what it is asked
 		"isolation/files":        "",
 		"isolation/files/layers": "isolation/files",
@@ -142,7 +144,7 @@ func mayImport() map[string]string {
 		"supervisor/gate":              "internal/durable internal/fault",
 		"supervisor/session":           "supervisor/totals supervisor/overdue supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault supervisor/policy/drive",
 		"supervisor/resolving":         "isolation/network/names isolation/network/talk internal/fault internal/fdpass",
-		"supervisor/mounts":            "supervisor/ghosts access supervisor/driver supervisor/events supervisor/policy supervisor/session isolation isolation/client internal/fault",
+		"supervisor/mounts":            "supervisor/ghosts access supervisor/driver supervisor/events supervisor/failure supervisor/policy supervisor/session isolation isolation/client internal/fault",
 		"supervisor/recording":         "supervisor/mounts supervisor/records supervisor/session isolation",
 		"supervisor/traffic":           "isolation isolation/network/names isolation/network/rule",
 		"supervisor/alter":             "supervisor/driver supervisor/policy supervisor/session isolation internal/fault",
@@ -222,7 +224,7 @@ func mayImport() map[string]string {
 		// programs
 		"cmd/boxinit":        "isolation/inside",
 		"cmd/boxfiles":       "isolation/files isolation/files/layers isolation/files/serve",
-		"cmd/boxkeeper":      "isolation isolation/bounds isolation/keeper isolation/network isolation/network/rule isolation/zygote cgroup/tree",
+		"cmd/boxkeeper":      "isolation isolation/bounds isolation/errands isolation/lending isolation/keeper isolation/network isolation/network/rule isolation/zygote cgroup/tree",
 		"cmd/boxnames":       "isolation/network/counter isolation/network/resolve internal/fdpass",
 		"cmd/boxd/config":    "supervisor/images isolation/network/rule supervisor/policy/egress access/rules relay/actionrpc/setup supervisor/audit supervisor/policy systemd/journal isolation cgroup internal/quantity supervisor/skills supervisor/drives",
 		"cmd/boxd":           "relay/actionrpc/setup supervisor/activation supervisor/secrets access/previews isolation/network/names isolation/network/resolve supervisor/traffic supervisor/images isolation/network/talk supervisor/resolving internal/fault internal/fdpass internal/slack access/gate access/grants access/rules cmd/boxd/config relay relay/actionrpc relay/api supervisor supervisor/driver supervisor/policy isolation isolation/client systemd supervisor/events supervisor/recent supervisor/audit systemd/journal relay/metrics relay/route supervisor/leaks supervisor/skills supervisor/drives",

@@ -5,6 +5,7 @@ package isolation
 import (
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
 // KeeperConfig is what a keeper is started with. It comes from root as flags and is never changed by a
@@ -21,7 +22,8 @@ type KeeperConfig struct {
 	Group    string // control group that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
 	Etc      []string
-	Network  []string // as isolation/network has it
+	Network  []string      // as isolation/network has it
+	Patience time.Duration // for filesystems that callers name; 0: some seconds
 
 	QuotaRoots []string // directories of the host below which such can be given quotas
 }
@@ -38,7 +40,7 @@ func (c *KeeperConfig) Flags() []string {
 	flags := []string{
 		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
-		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group,
+		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group, "-patience=" + c.Patience.String(),
 	}
 	for _, list := range []struct {
 		name   string

@@ -27,7 +27,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	            ◄──────────────────────── Done{req}              or Failed
 //	Reclaim{req, key} ─────────────────►  take memory back that the programs of a box do not need
 //	            ◄──────────────────────── Done{req}              or Failed
-//	ChangeMount{req, key, mount} ──────►  add, replace or remove a mount of a living box
+//	ChangeMount{req, key, mount} ──────►  add, replace or remove a mount of a living box, or follow a path
 //	            ◄──────────────────────── Mounted{req, …}        or Failed
 //	Space{req, key, quota, remove} ────►  make a workspace that boxes can be lent, or remove it
 //	            ◄──────────────────────── Done{req}              or Failed

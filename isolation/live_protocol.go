@@ -15,6 +15,7 @@ const (
 	MountTidy    // after the box has ended: remove the directories that were made for its mounts
 	MountLook    // change nothing: what there is, to find out later what a change has come to that was interrupted
 	MountMissing // change nothing, from outside: where on the host a directory is, and what a target below it lacks
+	MountFollow  // change nothing, of no box: where a path leads
 )
 
 // MaxMountUsers is how many of those who use a mount are named.
@@ -84,7 +85,7 @@ func ValidTarget(target string) error {
 // Mounted is what has come of a ChangeMount.
 type Mounted struct {
 	ID    uint64 // of the new mount, as in mountinfo; 0: there is none
-	Made  string // the first of the directories that were made for the target; "": none
+	Made  string // the first of the directories that were made for the target; "": none. To follow: where it leads
 	Below bool   // what was replaced is still there, below the new one
 	Attrs uint64 // ST_ flags of the new mount, as the kernel has them (statfs(2))
 	// Users are those for whom it was not removed. Nothing has changed then.
@@ -137,9 +138,7 @@ func (e *encoder) changeMount(c *ChangeMount) {
 	e.caller(&c.Caller)
 	e.mount(&c.Mount)
 	e.u32(uint32(len(c.IDs)))
-	for _, id := range c.IDs {
-		e.u64(id)
-	}
+	e.u64(c.IDs...)
 	e.str(c.Made)
 	e.str(c.Target)
 	e.bool(c.Force)
@@ -156,7 +155,7 @@ func (d *decoder) changeMount() *ChangeMount {
 	}
 	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
 	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Drive: d.str(), Tree: d.str()}
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountMissing || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
+	d.bad = d.bad || c.Op < MountAdd || c.Op > MountFollow || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
 	return c
 }
 
@@ -175,9 +174,7 @@ func (e *encoder) mounted(m *Mounted) {
 		}
 	}
 	e.u32(uint32(len(m.IDs)))
-	for _, id := range m.IDs {
-		e.u64(id)
-	}
+	e.u64(m.IDs...)
 }
 
 func (d *decoder) mounted() *Mounted {

@@ -47,7 +47,7 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if w.settings.Root, err = v.Skills.Root(w.settings.Image); err != nil {
 		return w, err
 	}
-	if err = mounts.Leads(&w.held, w.settings.Mounts); err != nil {
+	if err = mounts.Leads(ctx, v.boxes, &w.held, who.UID, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {

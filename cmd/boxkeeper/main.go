@@ -19,7 +19,9 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/bounds"
+	"github.com/boxd-dev/boxd/isolation/errands"
 	"github.com/boxd-dev/boxd/isolation/keeper"
+	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/zygote"
@@ -42,6 +44,8 @@ func run(args []string) error {
 			return zygote.Host(args[1:])
 		case zygote.ImageCommand:
 			return zygote.Image()
+		case errands.Command:
+			return lending.Work(args[1:])
 		case sweepCommand:
 			return sweep(args[1:])
 		case liftCommand:
@@ -104,6 +108,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.StringVar(&cfg.Group, "group", "", "control group that boxd may make groups in, an absolute path")
 	f.Uint64Var(&cfg.Store, "store", 0, "bytes of the store of workspaces, where the state directory has no quotas")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
+	f.DurationVar(&cfg.Patience, "patience", 0, "how long the filesystem of a mount source may take to answer; 0: some seconds")
 	f.BoolVar(&cfg.Linger, "linger", false, "stay when neither boxd nor a box is left")
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))

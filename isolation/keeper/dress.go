@@ -3,11 +3,15 @@
 package keeper
 
 import (
+	"context"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/dress"
+	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/live"
+	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
@@ -34,14 +38,17 @@ func (k *Keeper) known(key string) (*box, error) {
 	return b, nil
 }
 
-// changeMount changes a mount of a living box, or removes what was made for one of a box that has ended.
-func (k *Keeper) changeMount(req *isolation.ChangeMount) (*isolation.Mounted, error) {
+// changeMount changes a mount of a living box, or removes what was made for one of a box that has ended, or says where a
+// path leads.
+func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	if req.Op == isolation.MountFollow {
+		return k.lending.Follow(ctx, req)
+	}
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	lender := live.Lender{Rules: &k.rules, Maps: &k.users}
 	if req.Op == isolation.MountTidy || req.Op == isolation.MountMissing {
-		return lender.Outside(req)
+		return k.lending.Outside(ctx, req)
 	}
 	b, err := k.known(req.Key)
 	if err != nil {
@@ -49,7 +56,16 @@ func (k *Keeper) changeMount(req *isolation.ChangeMount) (*isolation.Mounted, er
 	}
 	b.mounting.Lock()
 	defer b.mounting.Unlock()
-	return lender.Change(&live.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
+	if req.Skill != (isolation.Skill{}) {
+		lender := live.Lender{Rules: &sources.Rules{State: k.state}}
+		return lender.Skill(&live.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
+	}
+	process, err := b.processFD()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(process)
+	return k.lending.Change(ctx, &lending.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
 }
 
 // lives reports whether the box's PID 1 has not ended yet.

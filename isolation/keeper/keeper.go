@@ -7,6 +7,7 @@
 package keeper
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log"
@@ -22,7 +23,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/bounds"
+	"github.com/boxd-dev/boxd/isolation/errands"
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/records"
@@ -41,7 +44,15 @@ type Config struct {
 
 // Times the keeper gives to things that take milliseconds when all is well.
 const (
-	endPatience = 30 * time.Second
+	endPatience    = 30 * time.Second
+	errandPatience = 5 * time.Second // where the configuration says nothing
+)
+
+// How many filesystems that callers have named may be waited for at a time, and how many of one user. Each has a process
+// of some megabytes.
+const (
+	mostErrands     = 64
+	mostErrandsEach = 8
 )
 
 // Keeper serves one boxd at a time, and watches its boxes also while there is none.
@@ -53,9 +64,10 @@ type Keeper struct {
 	boxInit  int // descriptor of cfg.BoxInit
 	boxFiles int // of the program that serves files in boxes, which lies beside it
 	filters  [2]seccomp.Filter
-	rules    sources.Rules
+	state    string // directory, without links
 	ids      *ids.Ranges
 	users    sources.UserNamespaces
+	lending  lending.Desk
 	zygotes  zygote.Set
 	ahead    nursery
 	groups   groups
@@ -101,14 +113,15 @@ func (k *Keeper) prepare() error {
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	k.rules.State = state
-	for _, text := range k.cfg.Allow {
-		rule, err := sources.ParseAllowRule(text)
-		if err != nil {
+	k.state = state
+	for _, text := range k.cfg.Allow { // which the workers go by
+		if _, err := sources.ParseAllowRule(text); err != nil {
 			return err
 		}
-		k.rules.Allow = append(k.rules.Allow, rule)
 	}
+	k.lending = lending.Desk{Maps: &k.users, Pool: errands.New(errands.Config{
+		Args: lending.Args(state, k.cfg.Allow), Patience: cmp.Or(k.cfg.Patience, errandPatience), Most: mostErrands, Each: mostErrandsEach, Keep: 2, Log: k.cfg.Log,
+	})}
 	for i := range k.filters {
 		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
 		if err != nil {
@@ -153,6 +166,9 @@ func (k *Keeper) close() {
 	if k.listener != nil { // first of all: who is refused here starts another keeper
 		k.listener.Close()
 		k.run.Hide()
+	}
+	if k.lending.Pool != nil {
+		k.lending.Pool.Close()
 	}
 	k.ahead.close(k.ids)
 	k.zygotes.Close()

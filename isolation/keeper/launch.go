@@ -4,6 +4,7 @@ package keeper
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
@@ -24,6 +26,7 @@ import (
 // ones before it have taken, in reverse.
 type launching struct {
 	k       *Keeper
+	wanted  func() context.Context // as long as boxd is there
 	spec    *isolation.Spec
 	box     *box
 	watched bool // the box's end releases the box
@@ -70,16 +73,16 @@ type launchStep struct {
 // launch starts a box as far as the keeper is needed: PID 1 runs and knows what to make of itself.
 // Whether it has made it, it tells who holds the control socket. On success the caller owns the
 // descriptors of l.embryo.
-func (k *Keeper) launch(spec *isolation.Spec) *launching {
-	l := k.tryLaunch(spec)
+func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
+	l := k.tryLaunch(ctx, spec)
 	if l.failed != nil && l.embryo != nil && l.embryo.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
-		l = k.tryLaunch(spec) // that one may have died since it was cloned
+		l = k.tryLaunch(ctx, spec) // that one may have died since it was cloned
 	}
 	return l
 }
 
-func (k *Keeper) tryLaunch(spec *isolation.Spec) *launching {
-	l := &launching{k: k, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
+func (k *Keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching {
+	l := &launching{k: k, wanted: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -128,7 +131,7 @@ func (l *launching) claim() (string, error) {
 
 func (l *launching) openSources() (string, error) {
 	var err error
-	l.sources, err = l.k.rules.Open(l.spec)
+	l.sources, err = l.k.lending.Open(l.wanted(), l.spec.Caller, l.spec.Mounts)
 	return "", err
 }
 
@@ -323,7 +326,7 @@ func (l *launching) mapMounts() (string, error) {
 }
 
 func (l *launching) mapMount(src sources.Source) error {
-	tree, err := src.Tree(func() (int, error) { return l.userNamespace(src.Owner) })
+	tree, err := l.tree(&src)
 	if err != nil {
 		return err
 	}
@@ -332,14 +335,17 @@ func (l *launching) mapMount(src sources.Source) error {
 	return nil
 }
 
-// userNamespace returns a descriptor of the map from an owner on disk to the box user. Managed
-// workspaces have the box user's own number on disk, so the box's own namespace is that map. It knows
-// the other ids of the box as well, root's too, so a host directory never gets it, whoever owns that.
-func (l *launching) userNamespace(o sources.Owner) (int, error) {
-	if !o.Managed {
-		return l.k.users.Get(o, l.embryo.ids.Base)
+// tree makes a mount of a source. The filesystem of one of the host is a caller's to name, and is asked by a worker.
+//
+// Managed workspaces have the box user's own number on disk, so the box's own namespace is their map. It knows the other
+// ids of the box as well, root's too, so a host directory never gets it, whoever owns that.
+func (l *launching) tree(src *sources.Source) (int, error) {
+	if !src.Owner.Managed {
+		return l.k.lending.Tree(l.wanted(), l.spec.Caller.UID, lending.FieldOf(slices.Index(l.spec.Mounts, src.Mount)), src, l.embryo.ids.Base)
 	}
-	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return src.Tree(func() (int, error) {
+		return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
 }
 
 // sendSetup tells PID 1 what to make of itself.

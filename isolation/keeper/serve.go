@@ -50,6 +50,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	}
 	stopReaper := reap.Start()
 	defer stopReaper()
+	k.lending.Pool.Warm()
 	conns, stop := k.accept()
 	defer stop()
 	first := time.NewTimer(firstPatience)
@@ -146,6 +147,8 @@ func (k *Keeper) admit(fd int) (*fdpass.Conn, error) {
 // returned. All others are answered then. The connection stays the caller's.
 func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.KeeperRequest {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	wanted, gone := context.WithCancel(ctx) // filesystems are not waited for when nobody does any more
+	defer gone()
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	for {
@@ -161,16 +164,17 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.Keep
 				k.cfg.Log.Printf("connection to boxd: %v", err)
 			}
 			conn.Close() // so that no answer waits for a boxd that has stopped
+			gone()
 			return isolation.KeeperRequest{}
 		case req.Leave || req.Quit:
 			return *req
 		}
-		requests.Go(func() { k.answer(conn, req) }) //nolint:contextcheck // what has begun is finished or undone
+		requests.Go(func() { k.answer(wanted, conn, req) })
 	}
 }
 
-// answer serves one request. A reply that cannot be sent means that boxd is gone.
-func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
+// answer serves one request: what has begun is finished or undone, but for what waits for a filesystem when ctx ends. A reply that cannot be sent means that boxd is gone.
+func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	reply := isolation.KeeperReply{Req: req.Req}
 	var files []int
 	refused := refuse(req)
@@ -178,7 +182,7 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	case refused != nil:
 		reply.Failed = stepError(isolation.StepSetup, refused.Error(), refused)
 	case req.Launch != nil:
-		k.answerLaunch(conn, req)
+		k.answerLaunch(ctx, conn, req)
 		return
 	case req.Adopt != nil:
 		var err error
@@ -206,7 +210,7 @@ func (k *Keeper) answer(conn *fdpass.Conn, req *isolation.KeeperRequest) {
 		}
 	case req.Mount != nil:
 		var err error
-		if reply.Mounted, err = k.changeMount(req.Mount); err != nil {
+		if reply.Mounted, err = k.changeMount(ctx, req.Mount); err != nil {
 			reply.Failed = stepError(isolation.StepMount, req.Mount.Mount.Target, err)
 		}
 	case req.Space != nil:
@@ -265,9 +269,9 @@ func refuse(req *isolation.KeeperRequest) error {
 }
 
 // answerLaunch starts a box. One that boxd does not get is ended: nobody would know of it.
-func (k *Keeper) answerLaunch(conn *fdpass.Conn, req *isolation.KeeperRequest) {
+func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	reply := isolation.KeeperReply{Req: req.Req}
-	l := k.launch(req.Launch)
+	l := k.launch(ctx, req.Launch)
 	if l.failed != nil {
 		reply.Failed = l.failed
 		k.cfg.Log.Printf("box %s: %v", req.Launch.Key, l.failed)

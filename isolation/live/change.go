@@ -16,27 +16,22 @@ import (
 // Lender knows which directories of the host are lent, as for boxes that are made.
 type Lender struct {
 	Rules *sources.Rules
-	Maps  *sources.UserNamespaces
 }
 
-// Change does what a request asks for, which is valid. One change of a box is made at a time.
-func (l *Lender) Change(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	if req.Skill != (isolation.Skill{}) {
-		return l.skill(b, req)
-	}
+// Change does what a request asks for, which is valid and about no skill. One change of a box is made at a time. src is
+// what is added, with its id map, a user namespace; both stay the caller's. It waits for filesystems that callers have
+// named: what is mounted, and what the target is in.
+func Change(b *Box, req *isolation.ChangeMount, src *sources.Source, idMap func() (int, error)) (*isolation.Mounted, error) {
 	switch req.Op {
 	case isolation.MountLook:
 		return b.Look(req.Mount.Target)
 	case isolation.MountRemove:
 		return b.Remove(req.Mount.Target, req.IDs, req.Made, req.Force)
+	case isolation.MountAdd, isolation.MountReplace:
 	default:
+		return nil, unix.EINVAL
 	}
-	src, err := l.open(req)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(src.FD)
-	tree, err := src.Tree(func() (int, error) { return l.Maps.Get(src.Owner, b.IDBase) })
+	tree, err := src.Tree(idMap)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +45,7 @@ func (l *Lender) Change(b *Box, req *isolation.ChangeMount) (*isolation.Mounted,
 // Outside does what needs no box. It removes the directories that were made for the mounts of one that has ended, in a
 // directory of the host; one that is gone has none. Or it says which a target lacks.
 func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	src, err := l.open(req)
+	src, err := l.Rules.Open(req.Caller, req.Mount)
 	if errors.Is(err, unix.ENOENT) && req.Op == isolation.MountTidy {
 		return &isolation.Mounted{}, nil
 	}
@@ -68,13 +63,4 @@ func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error)
 	}
 	done.Made, err = missing(src.FD, mount, owner, req.Target)
 	return done, err
-}
-
-// open opens the directory of a request under the rules.
-func (l *Lender) open(req *isolation.ChangeMount) (*sources.Source, error) {
-	list, err := l.Rules.Open(&isolation.Spec{Caller: req.Caller, Mounts: []isolation.Mount{req.Mount}})
-	if err != nil {
-		return nil, err
-	}
-	return &list[0], nil
 }

@@ -34,6 +34,7 @@ type Box struct {
 // place is a thread in the mount namespace of a box.
 type place struct {
 	root int    // of the box
+	fds  int    // /proc/self/fd of the host
 	uid  uint32 // of whose the directories are that are made for targets, on the host: the box user
 }
 
@@ -68,6 +69,11 @@ func apart(f func() error) error {
 }
 
 func (b *Box) inside(ns int, f func(p *place) error) error {
+	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fds)
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
@@ -79,7 +85,7 @@ func (b *Box) inside(ns int, f func(p *place) error) error {
 		return err
 	}
 	defer unix.Close(root)
-	p := &place{root: root, uid: b.IDBase + isolation.BoxUID}
+	p := &place{root: root, fds: fds, uid: b.IDBase + isolation.BoxUID}
 	if b.closed {
 		p.uid = 0
 	}
@@ -139,7 +145,7 @@ func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) er
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, detach(tree))
+	return errors.Join(err, p.detach(tree))
 }
 
 // note writes down what the kernel has made of a mount.
@@ -150,12 +156,14 @@ func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 	return err
 }
 
-// detach takes a mount off by its own root, wherever it is by now.
-func detach(root int) error {
-	if err := unix.Fchdir(root); err != nil {
+// detach takes a mount off by its own root, wherever it is by now. That is found by a link of /proc, so that its
+// filesystem is asked nothing: it may not answer, and to go there would be to ask (chdir(2)).
+func (p *place) detach(root int) error {
+	if err := unix.Fchdir(p.fds); err != nil {
 		return err
 	}
-	return unix.Unmount(".", unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	defer func() { _ = unix.Fchdir(p.root) }()
+	return unix.Unmount(strconv.Itoa(root), unix.MNT_DETACH)
 }
 
 // isAt reports whether a mount is what is found at a path; ESTALE: it is not.
@@ -226,15 +234,11 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	}
 	// The new one is below the old one, which goes. From then on it is where the old one was, and found by its
 	// number if the box has moved that: taken away, it would leave nothing in that place.
-	err = detach(target)
-	if cerr := unix.Fchdir(p.root); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := p.detach(target); err != nil {
 		return err
 	}
 	if err := note(tree, m, done); err != nil {
-		return errors.Join(err, detach(tree))
+		return errors.Join(err, p.detach(tree))
 	}
 	return nil
 }
@@ -310,7 +314,7 @@ func (p *place) remove(at string, id uint64, force bool) error {
 		if now, err := mountID(root, ""); err != nil || now != id {
 			return unix.ESTALE
 		}
-		return detach(root)
+		return p.detach(root)
 	}
 	parent, err := p.open(path.Dir(at))
 	if err != nil {
@@ -327,10 +331,11 @@ func (p *place) remove(at string, id uint64, force bool) error {
 	return unix.Unmount(name, unix.UMOUNT_NOFOLLOW)
 }
 
-// mountID is the number of the mount that a name below a directory is in; "": of the directory itself.
+// mountID is the number of the mount that a name below a directory is in; "": of the directory itself. Nothing is asked of
+// its filesystem (AT_STATX_DONT_SYNC).
 func mountID(dir int, name string) (uint64, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(dir, name, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st); err != nil {
+	if err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st); err != nil {
 		return 0, err
 	}
 	return st.Mnt_id, nil
@@ -339,7 +344,7 @@ func mountID(dir int, name string) (uint64, error) {
 // isMountRoot reports whether a descriptor is of the root of a mount.
 func isMountRoot(fd int) (bool, error) {
 	var st unix.Statx_t
-	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)
+	err := unix.Statx(fd, "", unix.AT_STATX_DONT_SYNC|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err
 }
 

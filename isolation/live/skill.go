@@ -13,9 +13,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/sources"
 )
 
-// skill adds or removes a skill of a box. What is made for its target is root's, in a directory that no program of the
+// Skill adds or removes a skill of a box: nothing here is of a caller's naming. What is made for its target is root's, in a directory that no program of the
 // box can write to: nobody there moves a skill, or has something else in its place.
-func (l *Lender) skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	own := &Box{PID: b.PID, IDBase: b.IDBase, Alive: b.Alive, closed: true}
 	target := req.Mount.Target
 	stack, err := own.stack(target)
@@ -75,10 +75,7 @@ func (p *place) bare(target string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := detach(fd); err != nil {
-		return err
-	}
-	return unix.Fchdir(p.root)
+	return p.detach(fd)
 }
 
 // stack lists the mounts on a target, the uppermost first. They are looked for in the box's table, so that there is

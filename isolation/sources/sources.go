@@ -79,45 +79,51 @@ type Owner struct {
 // UID is the owner on the host.
 func (o *Owner) UID() uint32 { return o.uid }
 
-// Open opens the mounts of a spec with the rights of its caller and holds them against the
-// rules. What it returns is what will be mounted, whatever happens to the paths afterwards.
-func (r *Rules) Open(spec *isolation.Spec) ([]Source, error) {
-	if len(spec.Mounts) == 0 {
-		return nil, nil
+// Words are an owner for another process of the keeper; it is none of a managed workspace.
+func (o *Owner) Words() []uint32 {
+	words := []uint32{o.uid, o.gid, o.dirGID, 0}
+	if o.Mapped {
+		words[3] = 1
 	}
-	fds := make([]int, len(spec.Mounts))
-	errs := make([]error, len(spec.Mounts))
-	err := asCaller(spec.Caller, func() {
-		for i, m := range spec.Mounts {
-			fds[i], errs[i] = mountfd.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
-				Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-			})
-			if errs[i] == nil { // O_PATH asks for no right on the directory itself
-				errs[i] = unix.Faccessat2(fds[i], "", accessMode(m), unix.AT_EMPTY_PATH|unix.AT_EACCESS)
-			}
+	return words
+}
+
+// OwnerOf is the owner of Words.
+func OwnerOf(words [4]uint32) Owner {
+	return Owner{uid: words[0], gid: words[1], dirGID: words[2], Mapped: words[3] != 0}
+}
+
+// Open opens the source of a mount with the rights of its caller and holds it against the rules. What it returns is what
+// will be mounted, whatever happens to the path afterwards. It waits for the filesystem that the caller has named.
+func (r *Rules) Open(caller isolation.Caller, m isolation.Mount) (*Source, error) {
+	fd := -1
+	var oerr error
+	err := asCaller(caller, func() {
+		fd, oerr = mountfd.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if oerr == nil { // O_PATH asks for no right on the directory itself
+			oerr = unix.Faccessat2(fd, "", accessMode(m), unix.AT_EMPTY_PATH|unix.AT_EACCESS)
 		}
 	})
-	sources := make([]Source, 0, len(fds))
-	for i, m := range spec.Mounts {
-		src := Source{Mount: m, FD: fds[i]}
-		if err == nil && errs[i] != nil {
-			err = failed(m.Source, errs[i])
-		}
-		if err == nil {
-			src.Owner, err = r.permit(spec, i, src.FD)
-		}
-		sources = append(sources, src)
+	src := &Source{Mount: m, FD: fd}
+	if err == nil && oerr != nil {
+		err = failed(m.Source, oerr)
 	}
 	if err == nil {
-		return sources, nil
+		src.Owner, err = r.permit(caller, m, fd)
 	}
-	for _, fd := range fds {
-		if fd > 0 {
-			unix.Close(fd)
-		}
+	if err == nil {
+		return src, nil
+	}
+	if fd >= 0 {
+		unix.Close(fd)
 	}
 	return nil, err
 }
+
+// Field is what a refusal of a source is about, of the first mount.
+const Field = "mounts[0].source"
 
 // failed says which source the kernel refused.
 func failed(path string, err error) error {
@@ -136,8 +142,7 @@ func accessMode(m isolation.Mount) uint32 {
 }
 
 // permit decides on the directory that was opened, not on the path that was asked for.
-func (r *Rules) permit(spec *isolation.Spec, i, fd int) (Owner, error) {
-	m := spec.Mounts[i]
+func (r *Rules) permit(caller isolation.Caller, m isolation.Mount, fd int) (Owner, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
 	if err != nil {
@@ -148,10 +153,10 @@ func (r *Rules) permit(spec *isolation.Spec, i, fd int) (Owner, error) {
 		return Owner{}, failed(m.Source, err)
 	}
 	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: r.State, home: homeOf}
-	own, allowed := d.permit(r.Allow, spec.Caller, m)
+	own, allowed := d.permit(r.Allow, caller, m)
 	if allowed != "" {
 		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
-			Field: "mounts[" + strconv.Itoa(i) + "].source", Value: m.Source, Allowed: allowed,
+			Field: Field, Value: m.Source, Allowed: allowed,
 		}}
 	}
 	return own, nil

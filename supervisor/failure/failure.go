@@ -42,6 +42,8 @@ func Start(id string, settings *policy.Settings, err error) error {
 		return fmt.Errorf("start session %q: %w", id, err)
 	}
 	switch {
+	case Unanswered(step):
+		return NoAnswer(step.Refused.Field, step)
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
@@ -89,6 +91,19 @@ func noQuota(step *isolation.StepError) error {
 	case unix.EOPNOTSUPP:
 		return f.Of(fault.Unsupported).WithHint("the quota is the kernel's, of a directory below " + roots.Key + "; the guide to workspaces says what it takes")
 	}
+	return f
+}
+
+// Unanswered reports whether a filesystem that the caller has named has not answered in time.
+func Unanswered(step *isolation.StepError) bool {
+	return step.Refused != nil && step.Errno == unix.ETIMEDOUT
+}
+
+// NoAnswer is the refusal of a directory, given in a field, whose filesystem has not answered in time.
+func NoAnswer(field string, step *isolation.StepError) error {
+	f := fault.Field(field, step.Refused.Value, step.Refused.Allowed).Of(fault.Unavailable).
+		WithHint("is its server there? box.toml says how long a directory may take to answer (mounts.patience)")
+	f.Err = fmt.Errorf("%w: %w", f.Err, step.Errno)
 	return f
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -43,7 +44,7 @@ const patience = time.Minute
 // Add gives the session a mount, or the one that it has already if that is the same; isNew tells which. With
 // replace, another one on the target gives way, so that nobody finds the target without either.
 func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
-	if m, err = c.allowed(m); err != nil {
+	if m, err = c.allowed(ctx, m); err != nil {
 		return is, false, err
 	}
 	err = c.exclusively(ctx, func(ctx context.Context) error {
@@ -54,14 +55,14 @@ func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is pol
 }
 
 // allowed holds a mount against all rules but those of the host itself, which are the keeper's.
-func (c *Changer) allowed(m policy.Mount) (policy.Mount, error) {
+func (c *Changer) allowed(ctx context.Context, m policy.Mount) (policy.Mount, error) {
 	s := c.Session
 	m, err := s.Profile().LiveMount(s.Current().Profile, m)
 	if err == nil && !c.Held.Lends(m.Source) {
 		err = c.Held.NotLent(0, m.Source)
 	}
 	if err == nil {
-		err = Leads(&c.Held, []policy.Mount{m})
+		err = Leads(ctx, c.Boxes, &c.Held, c.Session.Caller().UID, []policy.Mount{m})
 	}
 	if err == nil {
 		err = c.request(isolation.MountAdd, m).Validate()
@@ -272,6 +273,8 @@ func (c *Changer) failure(m *policy.Mount, err error) error {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: %w", fault.Show(c.Session.ID), err).
 			WithHint("boxd starts another keeper; try again")
+	case ok && failure.Unanswered(step):
+		return fieldOf(failure.NoAnswer(step.Refused.Field, step))
 	case ok && step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field("source", r.Value, r.Allowed).Of(fault.Denied).
@@ -342,14 +345,25 @@ func BoundsOf(cfg *policy.Config, who access.Principal) policy.Held {
 }
 
 // Leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
-// asks mounts.allow of what it has opened in the end.
-func Leads(held *policy.Held, mounts []policy.Mount) error {
+// asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
+// not answer.
+func Leads(ctx context.Context, boxes *driver.Driver, held *policy.Held, uid uint32, mounts []policy.Mount) error {
 	if slices.Contains(held.Mounts, policy.Any) {
 		return nil
 	}
 	for i, m := range mounts {
-		if real, err := filepath.EvalSymlinks(m.Source); err == nil && !held.Lends(real) {
+		if !isolation.CleanAbsolute(m.Source) {
+			continue // refused as such
+		}
+		at, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: isolation.Caller{UID: uid}, Mount: isolation.Mount{Source: m.Source}})
+		step, answered := errors.AsType[*isolation.StepError](err)
+		switch {
+		case err == nil && !held.Lends(at.Made):
 			return held.NotLent(i, m.Source)
+		case answered && failure.Unanswered(step):
+			return failure.NoAnswer("mounts["+strconv.Itoa(i)+"].source", step)
+		case err != nil && (!answered || step.Step != isolation.StepMountSource):
+			return fault.Errorf(fault.Unavailable, "nobody can tell at the moment where %s leads: %w", fault.Show(m.Source), err).WithHint("try again")
 		}
 	}
 	return nil

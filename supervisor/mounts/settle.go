@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -44,7 +45,8 @@ func (c *Changer) look(ctx context.Context, target string) (*isolation.Mounted, 
 // interrupted is what follows when a change has failed, of which nobody knows whether it was done: it may be finished
 // all the same.
 func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
-	if _, answered := errors.AsType[*isolation.StepError](err); answered { // what was made is removed by then
+	step, answered := errors.AsType[*isolation.StepError](err)
+	if answered && !failure.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
 		list, change := c.Session.Mounting()
 		told := *change
 		told.Missing = ""

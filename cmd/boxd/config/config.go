@@ -135,10 +135,17 @@ const (
 	mostStore  = 16 * quantity.TiB
 )
 
+// Bounds of how long a filesystem may take to answer. What waits for one goes on for so long when boxd or its keeper stop.
+const (
+	leastPatience = 100 * time.Millisecond
+	mostPatience  = 15 * time.Second
+)
+
 // Mounts lists the host directories that sessions may mount.
 type Mounts struct {
-	Allow      []Rule   `toml:"allow"`
-	QuotaRoots []string `toml:"quota_roots"`
+	Allow      []Rule            `toml:"allow"`
+	Patience   quantity.Duration `toml:"patience"`
+	QuotaRoots []string          `toml:"quota_roots"`
 }
 
 // Image says what boxes see of the host's files.
@@ -184,7 +191,7 @@ func Default() Config {
 		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
 		Groups: Groups{Driver: DriverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
-		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, QuotaRoots: []string{}},
+		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
@@ -232,6 +239,9 @@ func (c *Config) Check(path string) error {
 		if !isolation.CleanAbsolute(root) || root == "/" {
 			errs = append(errs, fmt.Errorf("mounts.quota_roots has %q: allowed are clean absolute paths of directories, but not /", root))
 		}
+	}
+	if d := time.Duration(c.Mounts.Patience); d < leastPatience || d > mostPatience {
+		errs = append(errs, fmt.Errorf("mounts.patience = %v: allowed is %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
 	}
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))

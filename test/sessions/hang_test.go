@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/mounts"
+)
+
+// hanging is a filesystem of a user that lets others in: an empty directory, as long as it answers.
+type hanging struct {
+	at     string
+	dev    *os.File
+	silent atomic.Bool // it takes what it is asked and says nothing
+}
+
+// hang mounts one. One that is deaf does not even take what it is asked.
+func hang(t *testing.T, at string, deaf bool) *hanging {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Mount("hanging", at, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
+	h := &hanging{at: at, dev: os.NewFile(uintptr(fd), "fuse")} // only now can the poller wait for it
+	t.Cleanup(h.end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !deaf {
+		go h.serve() // until end
+	}
+	return h
+}
+
+// end ends the filesystem, and all that waits for it.
+func (h *hanging) end() {
+	_ = unix.Unmount(h.at, unix.MNT_FORCE|unix.MNT_DETACH)
+	h.dev.Close()
+}
+
+// Requests of the kernel.
+const (
+	fuseGetattr = 3
+	fuseStatfs  = 17
+	fuseInit    = 26
+	fuseAccess  = 34
+)
+
+func (h *hanging) serve() {
+	buf := make([]byte, 1<<17)
+	for {
+		n, err := h.dev.Read(buf)
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, unix.ENODEV) {
+			return
+		}
+		op := binary.LittleEndian.Uint32(buf[4:])
+		if err != nil || n < 16 || h.silent.Load() && op != fuseInit {
+			continue
+		}
+		body, status := []byte(nil), uint32(0)
+		switch op {
+		case fuseInit:
+			body = make([]byte, 64)
+			binary.LittleEndian.PutUint32(body, 7)
+			binary.LittleEndian.PutUint32(body[4:], 31)
+			binary.LittleEndian.PutUint32(body[20:], 4096)
+		case fuseGetattr:
+			body = make([]byte, 16+88)
+			binary.LittleEndian.PutUint64(body[16:], 1)
+			binary.LittleEndian.PutUint32(body[16+60:], 0o40755)
+			binary.LittleEndian.PutUint32(body[16+64:], 2)
+		case fuseStatfs:
+			body = make([]byte, 80)
+		case fuseAccess:
+		default:
+			status = ^uint32(unix.ENOSYS) + 1
+		}
+		head := binary.LittleEndian.AppendUint32(nil, uint32(16+len(body)))
+		head = binary.LittleEndian.AppendUint32(head, status)
+		_, _ = h.dev.Write(append(append(head, buf[8:16]...), body...))
+	}
+}
+
+// A directory of which the filesystem does not answer is refused by its field, whether a session starts with it or is
+// given it, and nobody else waits for that: no other session, and not the next boxd. The kernel insists on an answer to
+// what was taken, so that the process which waits for that cannot even be killed.
+func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting, lends+"patience = \"1s\"\n")
+	ok := lent(t, d, "ok", "deaf", "silent")
+	deaf := hang(t, filepath.Join(d.Dir, "lent", "deaf"), true)
+	silent := hang(t, filepath.Join(d.Dir, "lent", "silent"), false)
+	silent.silent.Store(true)
+	starting := make(chan error, 2)
+	start := func(id, source string) {
+		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: source, Target: "/mnt/x", Mode: "ro"}}})
+		starting <- err
+	}
+	for _, source := range []string{deaf.at, silent.at} {
+		go start("hangs", source)
+		id := filepath.Base(source)
+		create(t, d, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: ok, Target: "/mnt/x", Mode: "ro"}}})
+		succeeds(t, d, id, sh("cat /mnt/x/name"))
+		select {
+		case err := <-starting:
+			t.Errorf("others have waited until the one that hangs was refused: %v", err)
+			starting <- err
+		default:
+		}
+		if e := problemOf(t, <-starting); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "1s") {
+			t.Errorf("%s: %+v", source, e.Problem)
+		}
+		_, _, err := mounts.Add(t.Context(), d.Client, id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
+		if e := problemOf(t, err); e.Status != 503 || e.Field != "source" {
+			t.Errorf("live, %s: %+v", source, e.Problem)
+		}
+	}
+	boxtest.Eventually(t, "the one that cannot be killed is told", func() bool { return strings.Contains(d.Log(), "the kernel does not let go of the process") })
+	go start("hangs", silent.at)
+	d.Kill()
+	if err := <-starting; err == nil {
+		t.Error("a session has started with a filesystem that hangs")
+	}
+	d.Restart()
+	succeeds(t, d, "deaf", sh("cat /mnt/x/name"))
+
+	// One that hangs later on can be taken away, by force, and does not keep its session.
+	later := hang(t, filepath.Join(d.Dir, "lent", "ok"), false)
+	mount(t, d, "deaf", api.MountRequest{Source: later.at, Target: "/mnt/y"})
+	mount(t, d, "silent", api.MountRequest{Source: later.at, Target: "/mnt/y"})
+	later.silent.Store(true)
+	if err := mounts.Remove(t.Context(), d.Client, "deaf", "/mnt/y", true); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []string{"deaf", "silent"} {
+		if err := d.Delete(t.Context(), id); err != nil && !errors.Is(err, client.NotFound) {
+			t.Error(err)
+		}
+	}
+	for _, h := range []*hanging{deaf, silent, later} {
+		h.end()
+	}
+	boxtest.Eventually(t, "no process waits any more", func() bool {
+		for _, pid := range boxtest.Children(t, d.Keeper()) {
+			if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(text), ") S ") {
+				return false
+			}
+		}
+		return true
+	})
+}

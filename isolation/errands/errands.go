@@ -93,7 +93,7 @@ func (p *Pool) Warm() {
 func (p *Pool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, ErrLate)
 	defer cancel()
-	defer context.AfterFunc(p.life, cancel)()
+	defer context.AfterFunc(p.life, cancel)() //nolint:contextcheck // the end of the pool ends it as well
 	if err := p.await(ctx, user); err != nil {
 		return nil, nil, err
 	}

@@ -278,7 +278,7 @@ func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, req *isola
 		_ = conn.Send(reply.Encode())
 		return
 	}
-	defer k.ahead.leave(k)
+	defer k.ahead.leave(k) //nolint:contextcheck // what it makes is for whoever comes next
 	files := []int{l.embryo.control, l.embryo.pidfd}
 	reply.Launched = &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.Base, Group: l.box.path()}
 	k.mu.Lock()

@@ -27,7 +27,7 @@ func (k *Keeper) dress(req *isolation.Dress) error {
 	return dress.Name(b.pid, b.lives, req.Hostname)
 }
 
-// known returns a box that boxd knows of. ESRCH: there is none.
+// known is a box that boxd knows of; ESRCH: there is none.
 func (k *Keeper) known(key string) (*box, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -41,14 +41,11 @@ func (k *Keeper) known(key string) (*box, error) {
 // changeMount changes a mount of a living box, or removes what was made for one of a box that has ended, or says where a
 // path leads.
 func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	if req.Op == isolation.MountFollow {
-		return k.lending.Follow(ctx, req)
+	if lending.NeedsNoBox(req.Op) {
+		return k.lending.Outside(ctx, req)
 	}
 	if err := req.Validate(); err != nil {
 		return nil, err
-	}
-	if req.Op == isolation.MountTidy || req.Op == isolation.MountMissing {
-		return k.lending.Outside(ctx, req)
 	}
 	b, err := k.known(req.Key)
 	if err != nil {

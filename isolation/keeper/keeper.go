@@ -7,7 +7,6 @@
 package keeper
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log"
@@ -23,7 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/bounds"
-	"github.com/boxd-dev/boxd/isolation/errands"
 	"github.com/boxd-dev/boxd/isolation/ids"
 	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/network"
@@ -44,15 +42,7 @@ type Config struct {
 
 // Times the keeper gives to things that take milliseconds when all is well.
 const (
-	endPatience    = 30 * time.Second
-	errandPatience = 5 * time.Second // where the configuration says nothing
-)
-
-// How many filesystems that callers have named may be waited for at a time, and how many of one user. Each has a process
-// of some megabytes.
-const (
-	mostErrands     = 64
-	mostErrandsEach = 8
+	endPatience = 30 * time.Second
 )
 
 // Keeper serves one boxd at a time, and watches its boxes also while there is none.
@@ -67,7 +57,7 @@ type Keeper struct {
 	state    string // directory, without links
 	ids      *ids.Ranges
 	users    sources.UserNamespaces
-	lending  lending.Desk
+	lending  *lending.Desk
 	zygotes  zygote.Set
 	ahead    nursery
 	groups   groups
@@ -114,14 +104,9 @@ func (k *Keeper) prepare() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	k.state = state
-	for _, text := range k.cfg.Allow { // which the workers go by
-		if _, err := sources.ParseAllowRule(text); err != nil {
-			return err
-		}
+	if k.lending, err = lending.Open(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
+		return err
 	}
-	k.lending = lending.Desk{Maps: &k.users, Pool: errands.New(errands.Config{
-		Args: lending.Args(state, k.cfg.Allow), Patience: cmp.Or(k.cfg.Patience, errandPatience), Most: mostErrands, Each: mostErrandsEach, Keep: 2, Log: k.cfg.Log,
-	})}
 	for i := range k.filters {
 		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
 		if err != nil {
@@ -167,9 +152,7 @@ func (k *Keeper) close() {
 		k.listener.Close()
 		k.run.Hide()
 	}
-	if k.lending.Pool != nil {
-		k.lending.Pool.Close()
-	}
+	k.lending.Close()
 	k.ahead.close(k.ids)
 	k.zygotes.Close()
 	k.users.Close()

@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/lending"
 	"github.com/boxd-dev/boxd/isolation/sources"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
@@ -326,7 +325,7 @@ func (l *launching) mapMounts() (string, error) {
 }
 
 func (l *launching) mapMount(src sources.Source) error {
-	tree, err := l.tree(&src)
+	tree, err := l.k.lending.Tree(l.wanted(), l.spec, &src, l.embryo.ids.Base, l.ownMap)
 	if err != nil {
 		return err
 	}
@@ -335,17 +334,9 @@ func (l *launching) mapMount(src sources.Source) error {
 	return nil
 }
 
-// tree makes a mount of a source. The filesystem of one of the host is a caller's to name, and is asked by a worker.
-//
-// Managed workspaces have the box user's own number on disk, so the box's own namespace is their map. It knows the other
-// ids of the box as well, root's too, so a host directory never gets it, whoever owns that.
-func (l *launching) tree(src *sources.Source) (int, error) {
-	if !src.Owner.Managed {
-		return l.k.lending.Tree(l.wanted(), l.spec.Caller.UID, lending.FieldOf(slices.Index(l.spec.Mounts, src.Mount)), src, l.embryo.ids.Base)
-	}
-	return src.Tree(func() (int, error) {
-		return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+// ownMap opens the box's own user namespace. It knows the other ids of the box as well, root's too.
+func (l *launching) ownMap() (int, error) {
+	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // sendSetup tells PID 1 what to make of itself.

@@ -5,12 +5,16 @@
 package lending
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
+	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +28,33 @@ import (
 type Desk struct {
 	Pool *errands.Pool
 	Maps *sources.UserNamespaces
+}
+
+// How many filesystems that callers have named may be waited for at a time, and how many of one user, each with a process
+// of some megabytes; and for how long, where the configuration says nothing.
+const (
+	mostErrands     = 64
+	mostErrandsEach = 8
+	patience        = 5 * time.Second
+)
+
+// Open checks the rules by which directories are lent, and returns a desk whose workers go by them.
+func Open(state string, cfg *isolation.KeeperConfig, maps *sources.UserNamespaces, log *log.Logger) (*Desk, error) {
+	for _, text := range cfg.Allow {
+		if _, err := sources.ParseAllowRule(text); err != nil {
+			return nil, err
+		}
+	}
+	return &Desk{Maps: maps, Pool: errands.New(errands.Config{
+		Args: Args(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: mostErrands, Each: mostErrandsEach, Keep: 2, Log: log,
+	})}, nil
+}
+
+// Close ends all errands.
+func (d *Desk) Close() {
+	if d != nil {
+		d.Pool.Close()
+	}
 }
 
 // What is asked: the first byte of an errand, and of its answer: what follows is a KeeperReply.
@@ -134,14 +165,20 @@ func (d *Desk) open(ctx context.Context, caller isolation.Caller, m isolation.Mo
 	return &sources.Source{Mount: m, FD: files[0], Owner: ownerOf(owner)}, nil
 }
 
-// Tree is the Tree of a source of a box with these ids. field is what the source was given as.
-func (d *Desk) Tree(ctx context.Context, caller uint32, field string, src *sources.Source, base uint32) (int, error) {
+// Tree is the Tree of a source of a box with these ids. The filesystem of a directory of the host is a caller's to name;
+// boxd's own are not asked by a worker. Managed workspaces have the box user's own number on disk, so the box's own
+// namespace, which own opens, is their map. It knows root of the box too, so a host directory never gets it.
+func (d *Desk) Tree(ctx context.Context, spec *isolation.Spec, src *sources.Source, base uint32, own func() (int, error)) (int, error) {
+	if src.Owner.Managed {
+		return src.Tree(own)
+	}
+	field := FieldOf(slices.Index(spec.Mounts, src.Mount))
 	files, err := d.files(src, base)
 	if err != nil {
 		return -1, err
 	}
 	defer fdpass.CloseAll(files[1:])
-	w := about{caller, isolation.StepMountSource, src.Mount.Target, field, src.Mount.Source}
+	w := about{spec.Caller.UID, isolation.StepMountSource, src.Mount.Target, field, src.Mount.Source}
 	_, _, got, err := d.do(ctx, w, encode(askTree, nil, &isolation.ChangeMount{Op: isolation.MountAdd, Mount: src.Mount}), files...)
 	if err != nil {
 		return -1, err
@@ -193,17 +230,24 @@ func (d *Desk) Change(ctx context.Context, b *Place, req *isolation.ChangeMount)
 	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMount, req.Mount.Target, "target", req.Mount.Target}, encode(askChange, place, req), files...)
 }
 
-// Outside removes what was made for mounts of a box that has ended, or says what a target lacks.
-func (d *Desk) Outside(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, sources.Field, req.Mount.Source}, encode(askOutside, nil, req))
+// NeedsNoBox reports whether a change is for Outside.
+func NeedsNoBox(op isolation.MountOp) bool {
+	return op == isolation.MountTidy || op == isolation.MountMissing || op == isolation.MountFollow
 }
 
-// Follow says where the source of a mount leads, without links, as Made; "": nowhere.
-func (d *Desk) Follow(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	if !isolation.CleanAbsolute(req.Mount.Source) {
-		return nil, &isolation.Refusal{Field: sources.Field, Value: req.Mount.Source, Allowed: "an absolute path"}
+// Outside removes what was made for mounts of a box that has ended, or says what a target lacks, or, as Made, where the
+// source of a mount leads without links.
+func (d *Desk) Outside(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	kind := askOutside
+	if req.Op == isolation.MountFollow {
+		kind = askFollow
+		if !isolation.CleanAbsolute(req.Mount.Source) {
+			return nil, &isolation.Refusal{Field: sources.Field, Value: req.Mount.Source, Allowed: "an absolute path"}
+		}
+	} else if err := req.Validate(); err != nil {
+		return nil, err
 	}
-	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, sources.Field, req.Mount.Source}, encode(askFollow, nil, req))
+	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, sources.Field, req.Mount.Source}, encode(kind, nil, req))
 }
 
 func (d *Desk) mounted(ctx context.Context, w about, request []byte, files ...int) (*isolation.Mounted, error) {

@@ -21,6 +21,8 @@ import (
 type limitFlags struct {
 	memory, memoryHigh, swap, oom string
 	ioRead, ioWrite, quota        string
+	bandwidth                     string
+	connections                   int
 	ttl, maxLifetime              string
 	cpus                          float64
 	pids, cpuWeight, ioWeight     int
@@ -41,6 +43,8 @@ func (f *limitFlags) add(cmd *cobra.Command) {
 	f.set.IntVar(&f.ioWeight, "io-weight", 0, "`WEIGHT` against other boxes for the disk, 1 to 10000")
 	f.set.StringVar(&f.ioRead, "io-read", "", "`SIZE` that may be read from the disk per second, such as 10MiB")
 	f.set.StringVar(&f.ioWrite, "io-write", "", "`SIZE` that may be written to the disk per second")
+	f.set.IntVar(&f.connections, "network-connections", 0, "`NUMBER` of connections at a time, at most the profile's")
+	f.set.StringVar(&f.bandwidth, "network-bandwidth", "", "`SIZE` that may be sent, and as much received, per second, such as 1MiB")
 	f.set.StringVar(&f.quota, "workspace-quota", "", "`SIZE` of the workspace")
 	f.set.IntVar(&f.inodes, "workspace-inodes", 0, "`NUMBER` of files and directories in the workspace")
 	f.set.StringVar(&f.ttl, "ttl", "", "end after this `TIME` without use, such as 10m")
@@ -55,7 +59,7 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 		name string
 		from *int
 		to   **int
-	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}, {"workspace-inodes", &f.inodes, &c.WorkspaceInodes}} {
+	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}, {"workspace-inodes", &f.inodes, &c.WorkspaceInodes}, {"network-connections", &f.connections, &c.NetworkConnections}} {
 		if given(number.name) {
 			*number.to = number.from
 		}
@@ -76,6 +80,7 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 		{"io-read", f.ioRead, &c.IORead},
 		{"io-write", f.ioWrite, &c.IOWrite},
 		{"workspace-quota", f.quota, &c.WorkspaceQuota},
+		{"network-bandwidth", f.bandwidth, &c.NetworkBandwidth},
 	} {
 		*size.to = parseFlag(&errs, f.set, size.name, size.text, quantity.ParseSize)
 	}

@@ -3,6 +3,7 @@
 package network
 
 import (
+	"cmp"
 	"encoding/binary"
 	"strconv"
 	"strings"
@@ -25,10 +26,31 @@ const WordSockets = "sockets"
 // resolvAt is the resolv.conf(5) of a box with rules by name: a server on its own loopback, where it may not listen.
 const resolvAt = "# Names are resolved by boxd, as the rules of this box allow.\nnameserver 127.0.0.1\n"
 
-// asking is how a box resolves names: rules 0 is by asking the resolvers of the network.
+// asking is how a box resolves names: rules 0 is by asking the resolvers of the network. caps are what else is said
+// before its rules.
 type asking struct {
 	rules  uint32
 	strict bool
+	caps   rule.Caps
+}
+
+// read takes apart what is said of the network of a box: how names are resolved, how much there may be, and the rules,
+// which are held against what root has named.
+func (h *Host) read(words []string) (asking, []rule.Rule, error) {
+	as, words, err := readAsking(words)
+	if err != nil {
+		return as, nil, err
+	}
+	own, words, err := rule.TakeCaps(words)
+	if err != nil {
+		return as, nil, err
+	}
+	if what, more := own.Exceed(h.cfg.Most); more {
+		return as, nil, &Failure{Reason: "no profile of box.toml lets a box have " + what, Errno: unix.EPERM}
+	}
+	as.caps = rule.Caps{Connections: cmp.Or(own.Connections, h.cfg.Connections), Bandwidth: cmp.Or(own.Bandwidth, h.cfg.Bandwidth)}
+	rules, err := h.parse(words)
+	return as, rules, err
 }
 
 // readAsking takes WordNames from the beginning of the rules, if it is there, and WordStrict behind it.

@@ -38,11 +38,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if words[0] != rule.Egress {
 		return "", &Failure{Reason: "network " + words[0] + " is none", Errno: unix.EINVAL}
 	}
-	as, words, err := readAsking(words[1:])
-	if err != nil {
-		return "", err
-	}
-	rules, err := h.parse(words)
+	as, rules, err := h.read(words[1:])
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +55,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	go func() { // beside the link, which it does not need; waited for below
 		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
 	}()
-	if err = errors.Join(h.join(key, space, up), <-written); err != nil {
+	if err = errors.Join(h.join(key, space, up, as.caps.Bandwidth), <-written); err != nil {
 		h.Remove(key)
 		return "", err
 	}
@@ -70,7 +66,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 }
 
 // join makes the link of a box. What is made of it when that fails is for Remove.
-func (h *Host) join(key string, space *os.File, up *uplink) error {
+func (h *Host) join(key string, space *os.File, up *uplink, bandwidth uint64) error {
 	if err := h.ensure(); err != nil {
 		return err
 	}
@@ -82,7 +78,7 @@ func (h *Host) join(key string, space *os.File, up *uplink) error {
 	h.mu.Lock()
 	h.links[key] = l
 	h.mu.Unlock()
-	return l.build(space, up)
+	return l.build(space, up, bandwidth)
 }
 
 // namespace opens the network of a box. The host's own is none: what is written there would be for all.
@@ -125,9 +121,9 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 }
 
 // build makes both ends.
-func (l *Link) build(space *os.File, up *uplink) error {
+func (l *Link) build(space *os.File, up *uplink, bandwidth uint64) error {
 	h := l.host
-	ends := pair.Ends{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: h.cfg.Bandwidth}
+	ends := pair.Ends{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
 	return lackingCaps(ends.Make(space))
 }
 
@@ -206,11 +202,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		files, err = sockets.Dial(space, words[1:])
 		return nil, files, err
 	case WordRules:
-		as, words, err := readAsking(words[1:])
-		if err != nil {
-			return nil, nil, err
-		}
-		rules, err := h.parse(words)
+		as, rules, err := h.read(words[1:])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -235,7 +227,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	return nil, nil, unix.EINVAL
 }
 
-// rewrite replaces the rules of a box, and answers with the text of its resolv.conf(5) under these.
+// rewrite replaces the rules and caps of a box, and answers with the text of its resolv.conf(5) under these.
 func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([]string, []int, error) {
 	_, six, err := h.end(l)
 	if err != nil {
@@ -243,6 +235,9 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 	}
 	near, err := neighbours()
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := lackingCaps(pair.Slow(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
 		return nil, nil, err
 	}
 	resolvers := h.resolvers(six)

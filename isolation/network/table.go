@@ -185,15 +185,15 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}
 	w := &writer{c: c, table: t}
-	if h.cfg.Connections > 0 || as.rules != 0 {
+	if as.caps.Connections > 0 || as.rules != 0 {
 		w.forgetLoopback(as)
 	}
-	w.refusals(before, h.cfg.Connections)
+	w.refusals(before, as.caps.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
-	w.looking(as, h.cfg.Connections)
+	w.looking(as, as.caps.Connections)
 	w.rule(within(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
-	w.most(h.cfg.Connections)
+	w.most(as.caps.Connections)
 	w.goOn(as)
 	if as.rules != 0 {
 		resolvers = nil

@@ -52,6 +52,9 @@ type SessionRequest struct {
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
 	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
+
+	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time; at most the profile's
+	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction; at most the profile's
 }
 
 // SessionChange asks for other limits, times and rules of a living session: the body of PATCH
@@ -73,6 +76,9 @@ type SessionChange struct {
 	TTL             *quantity.Duration `json:"ttl,omitempty"`
 	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
+
+	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time
+	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction
 }
 
 // Session describes a session.
@@ -130,6 +136,9 @@ type Session struct {
 	Workspace *Quota `json:"workspace,omitempty"`
 	// Traffic is there in the answer about one session, if that has a network.
 	Traffic *Traffic `json:"traffic,omitempty"`
+
+	NetworkConnections int           `json:"network_connections,omitempty"` // at a time, of egress; left out: any number
+	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction, of egress; left out: any
 }
 
 // Traffic is what has gone over the network of a session, headers counted in.
@@ -340,38 +349,6 @@ type Setting struct {
 
 // OriginBuiltIn is the origin of what nobody has set.
 const OriginBuiltIn = "built-in"
-
-// Profile describes a profile.
-type Profile struct {
-	Image           string            `json:"image"`
-	Network         string            `json:"network"`
-	NetworkRules    []string          `json:"network_rules"`
-	NetworkStrict   bool              `json:"network_strict"`
-	ReadOnlyRoot    bool              `json:"read_only_root"`
-	Mounts          string            `json:"mounts"`
-	Skills          []string          `json:"skills"` // names, of a session that asks for none
-	CPUs            float64           `json:"cpus"`
-	Memory          quantity.Size     `json:"memory"`
-	MemoryHigh      quantity.Size     `json:"memory_high"`
-	Swap            quantity.Size     `json:"swap"`
-	OOM             string            `json:"oom"`
-	Pids            int               `json:"pids"`
-	CPUWeight       int               `json:"cpu_weight"`
-	IOWeight        int               `json:"io_weight"`
-	IORead          quantity.Size     `json:"io_read"`
-	IOWrite         quantity.Size     `json:"io_write"`
-	Tmp             quantity.Size     `json:"tmp"`
-	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
-	WorkspaceInodes int               `json:"workspace_inodes"`
-	Timeout         quantity.Duration `json:"timeout"`
-	MaxTimeout      quantity.Duration `json:"max_timeout"`
-	TTL             quantity.Duration `json:"ttl"`
-	MaxLifetime     quantity.Duration `json:"max_lifetime"`
-	Leftovers       string            `json:"leftovers"`
-	FreezeAfter     quantity.Duration `json:"freeze_after"` // unused; 0 is never
-	Warm            int               `json:"warm"`         // boxes that are started ahead of need
-	Locked          []string          `json:"locked"`
-}
 
 // Status is the answer of GET /v1/status.
 type Status struct {

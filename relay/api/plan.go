@@ -47,6 +47,9 @@ type PlannedSession struct {
 	Skills          []string          `json:"skills,omitempty"`
 	Drives          []string          `json:"drives,omitempty"`
 	Env             []string          `json:"env"` // names only
+
+	NetworkConnections int           `json:"network_connections,omitempty"`
+	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`
 }
 
 // PlannedExec is what an execution would be. Code that is too long to be an argument, and input, are not in it.

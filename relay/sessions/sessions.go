@@ -98,7 +98,7 @@ func Change(c *route.Call) (any, error) {
 	err = c.Sup.Update(c.Context(), s, &policy.Request{
 		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
 		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
-		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules,
+		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth,
 	})
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ const stateUnhealthy = "unhealthy"
 func Session(i supervisor.Info) api.Session {
 	s := api.Session{
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
-		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
+		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
 		CPUs: i.Settings.CPUs, Memory: i.Settings.Memory, MemoryHigh: i.Settings.MemoryHigh, Swap: i.Settings.Swap, OOM: i.Settings.OOM,
 		Pids: i.Settings.Pids, CPUWeight: i.Settings.CPUWeight, IOWeight: i.Settings.IOWeight, IORead: i.Settings.IORead, IOWrite: i.Settings.IOWrite, Tmp: i.Settings.Tmp,
 		WorkspaceQuota: i.Settings.WorkspaceQuota, WorkspaceInodes: i.Settings.WorkspaceInodes, TTL: i.Settings.TTL, MaxLifetime: i.Settings.MaxLifetime,

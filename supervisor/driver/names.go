@@ -125,6 +125,8 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 			only = true
 		case text == rule.Strict:
 			byName.Strict = true
+		case rule.IsCap(text):
+			others = append(others, text)
 		case names.Written(text):
 			texts = append(texts, text)
 		default:

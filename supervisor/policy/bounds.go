@@ -15,6 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/naming"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 )
 
@@ -65,6 +67,9 @@ type Ceilings struct {
 	Timeout         quantity.Duration `toml:"timeout"`
 	TTL             quantity.Duration `toml:"ttl"`
 	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
+
+	NetworkConnections int           `toml:"network_connections"`
+	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`
 }
 
 // Any stands for all there are in Profiles and Mounts.
@@ -240,7 +245,7 @@ func (b *Bounds) validate(c *Config) error {
 	if b.Memory > maxSize {
 		bad("total_memory", b.Memory, fmt.Sprintf("at most %v", quantity.Size(maxSize)))
 	}
-	if err := validTemplate(b.Template); err != nil {
+	if err := naming.Valid(b.Template); err != nil {
 		bad("session_template", fmt.Sprintf("%q", b.Template), err.Error())
 	}
 	if b.Force && b.Template == "" && c.Sessions.Template == "" {
@@ -263,7 +268,7 @@ func (c *Ceilings) validate() error {
 		CPUWeight: cmp.Or(c.CPUWeight, p.CPUWeight), IOWeight: cmp.Or(c.IOWeight, p.IOWeight), IORead: c.IORead, IOWrite: c.IOWrite, Tmp: cmp.Or(c.Tmp, p.Tmp),
 		WorkspaceQuota: cmp.Or(c.WorkspaceQuota, p.WorkspaceQuota), WorkspaceInodes: cmp.Or(c.WorkspaceInodes, p.WorkspaceInodes),
 	}
-	if err := s.validate(); err != nil {
+	if err := cmp.Or(s.validate(), (egress.Caps{Connections: c.NetworkConnections, Bandwidth: c.NetworkBandwidth}).Check()); err != nil {
 		return fmt.Errorf("ceilings: %w", err)
 	}
 	if c.Timeout > longestTimeout {

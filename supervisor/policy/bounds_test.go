@@ -75,7 +75,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 		}
 		clamped := s.Clamped
 		s.Clamped = nil
-		got := Ceilings{s.CPUs, s.Memory, s.Swap, s.Pids, s.CPUWeight, s.IOWeight, s.IORead, s.IOWrite, s.Tmp, s.WorkspaceQuota, s.WorkspaceInodes, ceilings.Timeout, s.TTL, s.MaxLifetime}
+		got := Ceilings{s.CPUs, s.Memory, s.Swap, s.Pids, s.CPUWeight, s.IOWeight, s.IORead, s.IOWrite, s.Tmp, s.WorkspaceQuota, s.WorkspaceInodes, ceilings.Timeout, s.TTL, s.MaxLifetime, s.NetworkConnections, s.NetworkBandwidth}
 		want := ceilings
 		if req.Swap == nil {
 			want.Swap = 0

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
@@ -32,8 +33,8 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 			return h.NotLent(i, s.Mounts[i].Source)
 		}
 	}
-	var err error
-	s.Clamped, err = h.cut(s, asked)
+	clamped, err := h.cut(s, asked)
+	s.Clamped = joined(s.Clamped, clamped)
 	return err
 }
 
@@ -50,7 +51,7 @@ func (h *Held) network(s *Settings) error {
 // Limits holds what a living session is changed to: its limits and, where it is asked for, its network. What is cut
 // is in Settings.Clamped.
 func (h *Held) Limits(s *Settings, asked *Request) error {
-	if asked.NetworkRules != nil {
+	if asked.NetworkRules != nil || asked.NetworkConnections != nil || asked.NetworkBandwidth != nil {
 		if err := h.network(s); err != nil {
 			return err
 		}
@@ -59,14 +60,23 @@ func (h *Held) Limits(s *Settings, asked *Request) error {
 	if err != nil {
 		return err
 	}
-	was := slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool {
-		return asked.names(c.Field) || slices.ContainsFunc(clamped, func(n Clamp) bool { return n.Field == c.Field })
-	})
-	s.Clamped = append(was, clamped...)
-	if len(s.Clamped) == 0 {
-		s.Clamped = nil // as it is where there never was any
-	}
+	s.Clamped = joined(slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return asked.names(c.Field) }), clamped)
 	return nil
+}
+
+// joined are clamps of before and of now, each field once.
+func joined(was, now []Clamp) []Clamp {
+	was = slices.DeleteFunc(slices.Clone(was), func(c Clamp) bool {
+		i := slices.IndexFunc(now, func(n Clamp) bool { return n.Field == c.Field })
+		if i >= 0 && (c.Field == egress.FieldConnections || c.Field == egress.FieldBandwidth) { // the profile has cut it first
+			now[i].Asked = c.Asked
+		}
+		return i >= 0
+	})
+	if len(was)+len(now) == 0 {
+		return nil // as it is where there never was any
+	}
+	return append(was, now...)
 }
 
 // names reports whether a request has said a limit itself.
@@ -94,6 +104,10 @@ func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
 	s.IOWeight = ceiling(&t, "io_weight", s.IOWeight, c.IOWeight, asked.IOWeight != nil, false)
 	s.IORead = ceiling(&t, "io_read", s.IORead, c.IORead, asked.IORead != nil, true)
 	s.IOWrite = ceiling(&t, "io_write", s.IOWrite, c.IOWrite, asked.IOWrite != nil, true)
+	if s.Network == NetworkEgress {
+		s.NetworkConnections = ceiling(&t, egress.FieldConnections, s.NetworkConnections, c.NetworkConnections, asked.NetworkConnections != nil, true)
+		s.NetworkBandwidth = ceiling(&t, egress.FieldBandwidth, s.NetworkBandwidth, c.NetworkBandwidth, asked.NetworkBandwidth != nil, true)
+	}
 	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
 	if s.OwnDisk() || len(s.Bounded) > 0 {
 		s.WorkspaceQuota = ceiling(&t, "workspace_quota", s.WorkspaceQuota, c.WorkspaceQuota, asked.WorkspaceQuota != nil, true)

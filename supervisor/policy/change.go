@@ -45,7 +45,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 			return s, err
 		}
 	}
-	if err := cmp.Or(s.quotaFor(req), s.still(now)); err != nil {
+	if err := cmp.Or(s.mergeCaps(p, req), s.quotaFor(req), s.still(now)); err != nil {
 		return s, err
 	}
 	if req.Labels != nil {

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/naming"
 	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
 	"github.com/boxd-dev/boxd/supervisor/policy/language"
 	"github.com/boxd-dev/boxd/supervisor/policy/queue"
 	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
 	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
@@ -38,6 +40,7 @@ type Config struct {
 	Secrets   map[string]secret.Secret     `toml:"secrets"`
 	Profiles  map[string]Profile           `toml:"-"` // [profiles.x], each on top of the built-in default
 	Policies  map[string]Bounds            `toml:"-"` // [policy.x], each on top of NoBounds
+	UsualCaps egress.Caps                  `toml:"-"` // of profiles that have none of their own
 	Roots     roots.List                   `toml:"-"` // mounts.quota_roots
 }
 
@@ -127,6 +130,9 @@ type Profile struct {
 	FreezeAfter     quantity.Duration `toml:"freeze_after"` // unused; 0: never
 	Warm            int               `toml:"warm"`         // boxes that are started ahead of need
 	Locked          []string          `toml:"locked"`
+
+	NetworkConnections int           `toml:"network_connections"` // at a time; 0: that of everybody
+	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`   // a second, in each direction; 0: that of everybody
 }
 
 // Values of the word-valued profile fields.
@@ -148,7 +154,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "network_rules", "network_strict", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "network_rules", "network_strict", "network_connections", "network_bandwidth", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -185,19 +191,10 @@ func DefaultConfig() Config {
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
 		Files:     filelimits.Default(),
 		Usage:     UsageKeep{KeepDays: 400},
-		Env:       defaultEnv(),
+		Env:       variables.Default(),
 		Languages: language.Default(),
 		Profiles:  defaultProfiles(),
 		Policies:  map[string]Bounds{UsualBounds: NoBounds()},
-	}
-}
-
-func defaultEnv() map[string]string {
-	return map[string]string{
-		"HOME": "/home/box", "USER": "box", "LOGNAME": "box", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
-		"PATH":                      "/home/box/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"PIP_BREAK_SYSTEM_PACKAGES": "1",
-		"npm_config_prefix":         "/home/box/.local",
 	}
 }
 
@@ -297,7 +294,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	errs = append(errs, c.named()...)
-	if err := validTemplate(c.Sessions.Template); err != nil {
+	if err := naming.Valid(c.Sessions.Template); err != nil {
 		bad("sessions.template", fmt.Sprintf("%q", c.Sessions.Template), err.Error())
 	}
 	if c.Sessions.ForceTemplate && c.Sessions.Template == "" {
@@ -330,7 +327,10 @@ func (p *Profile) validate() (errs []error) {
 	if _, err := egress.Merge("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := skillsOf(p.Skills); err != nil {
+	if err := (egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := skillnames.Read(p.Skills, MaxSkills); err != nil {
 		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))
 	}
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {

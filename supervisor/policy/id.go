@@ -80,35 +80,8 @@ func forced(field, value, allowed, rule string) error {
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: allowed, Setting: rule + " = false"})
 }
 
-// validTemplate refuses what is no template; nothing is one too.
-func validTemplate(text string) error {
-	if text == "" {
-		return nil
-	}
-	_, err := naming.Parse(text)
-	return err
-}
-
 // Key names a session on the host. Principals have no NUL in their names, so no two pairs are one.
 func Key(principal, id string) string {
 	sum := sha256.Sum256([]byte(principal + "\x00" + id))
 	return hex.EncodeToString(sum[:isolation.KeyLen/2])
-}
-
-// Hostname makes a DNS label of an id.
-func Hostname(id string) string {
-	label := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		}
-		return '-'
-	}, id)
-	label = label[:min(len(label), isolation.MaxHostname)]
-	if label = strings.Trim(label, "-"); label == "" {
-		return "box"
-	}
-	return label
 }

@@ -4,13 +4,12 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
+	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
 )
 
 // Mount asks for a host directory in the box.
@@ -65,34 +64,17 @@ type ActiveSkill struct {
 // MaxSkills is how many a session can have.
 const MaxSkills = 128
 
-// maxSkillName is more bytes than the name of any skill has.
-const maxSkillName = 1024
-
 // mergeSkills are the skills of a session: those it asks for, or those of its profile if it asks for none.
 func mergeSkills(name string, p *Profile, asked []string) ([]string, error) {
-	usual, err := skillsOf(p.Skills)
+	usual, err := skillnames.Read(p.Skills, MaxSkills)
 	if err != nil || asked == nil {
 		return usual, err
 	}
-	list, err := skillsOf(asked)
+	list, err := skillnames.Read(asked, MaxSkills)
 	if err == nil && slices.Contains(p.Locked, "skills") && !slices.Equal(list, usual) {
 		err = locked("skills", strings.Join(list, ", "), cmp.Or(strings.Join(usual, ", "), "none"), name)
 	}
 	return list, err
-}
-
-// skillsOf are the names of the skills that are asked for, each once. Whether they are there is not asked here.
-func skillsOf(names []string) ([]string, error) {
-	list := slices.Compact(slices.Sorted(slices.Values(names)))
-	if len(list) > MaxSkills {
-		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", MaxSkills))
-	}
-	for _, name := range list {
-		if name == "" || len(name) > maxSkillName || !variables.Printable(name) {
-			return nil, fault.Field("skills", name, "names of skills")
-		}
-	}
-	return list, nil
 }
 
 // LiveMount gives a mount that is asked for of a living session its mode, under the rules of one that is asked for

@@ -18,6 +18,21 @@ func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 	return err
 }
 
+// mergeCaps settles how much of the network the session may use.
+func (s *Settings) mergeCaps(p *Profile, req *Request) error {
+	w := egress.Wish{
+		Network: s.Network, Profile: s.Profile, Most: egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: egress.Caps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
+		Connections: req.NetworkConnections, Bandwidth: req.NetworkBandwidth, Locked: p.Locked,
+	}
+	got, cuts, err := w.Settle()
+	s.NetworkConnections, s.NetworkBandwidth = got.Connections, got.Bandwidth
+	s.Clamped = slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return w.Asks(c.Field) })
+	for _, c := range cuts {
+		s.Clamped = append(s.Clamped, Clamp(c))
+	}
+	return err
+}
+
 // mergeSecrets settles which secrets go with that.
 func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
 	s.Secrets, s.NetworkStrict, err = secret.Settle(c.Secrets, &secret.Wish{
@@ -36,5 +51,5 @@ func (s *Settings) rules() []string {
 
 // KeeperNetwork is what the driver of boxes is asked for.
 func (s *Settings) KeeperNetwork() []string {
-	return egress.Words(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict)
+	return egress.Words(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict, egress.Caps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 func TestRulesOfALivingSessionAreHeld(t *testing.T) {
@@ -54,5 +56,64 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 	}
 	if err := held.Limits(&next, &Request{}); err != nil {
 		t.Errorf("another change: %v", err)
+	}
+}
+
+// A session has what its profile has, or what all have; it may ask for less, and what is cut is said once.
+func TestCapsAreTheProfilesAtMost(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	c.UsualCaps = egress.Caps{Connections: 1024}
+	p := c.Profiles["network_basic"]
+	p.NetworkBandwidth = quantity.MiB
+	c.Profiles["network_basic"] = p
+	tight := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{NetworkConnections: 10} }), Name: "ci"}
+	for name, k := range map[string]struct {
+		connections *int
+		bandwidth   *quantity.Size
+		held        Held
+		want        []string
+		clamped     []Clamp
+	}{
+		"nothing": {nil, nil, Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, nil},
+		"less":    {new(5), new(64 * quantity.KiB), Held{Bounds: NoBounds()}, []string{"connections=5", "bandwidth=65536"}, nil},
+		"more": {new(5000), new(quantity.Size(0)), Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, []Clamp{
+			{egress.FieldConnections, "5000", "1024", "profiles.network_basic.network_connections"}, {egress.FieldBandwidth, "0", "1MiB", "profiles.network_basic.network_bandwidth"},
+		}},
+		"held":      {nil, nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{egress.FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
+		"held more": {new(5000), nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{egress.FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
+	} {
+		req := &Request{Profile: "network_basic", NetworkConnections: k.connections, NetworkBandwidth: k.bandwidth}
+		s, profile, err := c.Merge(req)
+		if err == nil {
+			err = k.held.Hold(&s, req)
+		}
+		if got := s.KeeperNetwork(); err != nil || !slices.Equal(got[1:3], k.want) || !slices.Equal(s.Clamped, k.clamped) {
+			t.Errorf("%s: %q, %+v, %v", name, got, s.Clamped, err)
+			continue
+		}
+		less := &Request{NetworkConnections: new(3)}
+		next, err := profile.Change(&s, less)
+		if err == nil {
+			err = k.held.Limits(&next, less)
+		}
+		if err != nil || next.NetworkConnections != 3 || next.NetworkBandwidth != s.NetworkBandwidth || slices.ContainsFunc(next.Clamped, func(c Clamp) bool { return c.Field == egress.FieldConnections }) {
+			t.Errorf("%s, less while it lives: %+v, %v", name, next, err)
+		}
+	}
+	for name, k := range map[string]struct {
+		req  Request
+		kind fault.Kind
+	}{
+		"off":      {Request{NetworkConnections: new(5)}, fault.Invalid},
+		"below 0":  {Request{Profile: "network_basic", NetworkConnections: new(-1)}, fault.Invalid},
+		"too slow": {Request{Profile: "network_basic", NetworkBandwidth: new(quantity.KiB)}, fault.Invalid},
+		"locked":   {Request{Profile: "locked", NetworkConnections: new(5)}, fault.Denied},
+	} {
+		p.Locked = []string{egress.FieldConnections}
+		c.Profiles["locked"] = p
+		if _, _, err := c.Merge(&k.req); fault.KindOf(err) != k.kind {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -59,6 +59,9 @@ type Request struct {
 	Env             map[string]string
 	Labels          map[string]string
 	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
+
+	NetworkConnections *int
+	NetworkBandwidth   *quantity.Size
 }
 
 // Settings are what a session was made with, after the profile has been applied.
@@ -97,6 +100,9 @@ type Settings struct {
 	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
 	Root            *root.Root        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
+
+	NetworkConnections int           `json:"network_connections,omitempty"` // at a time; 0: as the keeper says
+	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // a second, in each direction; 0: as the keeper says
 }
 
 // Bounds of a session's fields.
@@ -150,6 +156,10 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if m.err != nil {
 		return s, nil, m.err
 	}
+	p.NetworkConnections, p.NetworkBandwidth = cmp.Or(p.NetworkConnections, c.UsualCaps.Connections), cmp.Or(p.NetworkBandwidth, c.UsualCaps.Bandwidth)
+	if s.Network == NetworkEgress {
+		s.NetworkConnections, s.NetworkBandwidth = p.NetworkConnections, p.NetworkBandwidth
+	}
 	var err error
 	if s.Mounts, err = mergeMounts(name, &p, req.Mounts); err != nil {
 		return s, nil, err
@@ -167,7 +177,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -313,6 +323,8 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("network", req.Network != nil, s.Network == asked.Network)
 	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
 	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
+	check(egress.FieldConnections, req.NetworkConnections != nil, s.NetworkConnections == asked.NetworkConnections)
+	check(egress.FieldBandwidth, req.NetworkBandwidth != nil, s.NetworkBandwidth == asked.NetworkBandwidth)
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)

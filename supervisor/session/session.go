@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
+	"github.com/boxd-dev/boxd/supervisor/naming"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -63,7 +64,7 @@ type Params struct {
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
-		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID), Settings: p.Settings, Created: p.Created,
+		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: naming.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
 		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}

@@ -7,15 +7,20 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation/network/apart"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -109,5 +114,49 @@ func TestABoxHasSoMuchBandwidth(t *testing.T) {
 	const least = time.Second * (echoed - 128<<10) / bandwidth // but for what may go at once
 	if up < least || all-up < least {
 		t.Errorf("it has sent for %v and received for %v: at least %v each", up, all-up, least)
+	}
+}
+
+// What a profile, a policy and a request say of one session is what the kernel keeps, also when it changes.
+func TestCapsOfOneSession(t *testing.T) {
+	newWorld(t)
+	d := boxtest.Start(t, configuration+"connections = 5\n", "[profiles.wide]\nnetwork = \"egress\"\nnetwork_connections = 8\nnetwork_bandwidth = \"64KiB\"\n")
+	const some = `n=0; for f in {30..45}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
+	s := create(t, d, api.SessionRequest{ID: "wide", Profile: "wide", NetworkConnections: new(100)})
+	if len(s.Clamped) != 1 || s.NetworkConnections != 8 || s.NetworkBandwidth != 64*quantity.KiB {
+		t.Errorf("%d connections, %v a second, clamped %+v", s.NetworkConnections, s.NetworkBandwidth, s.Clamped)
+	}
+	if got := in(t, d, "wide", some); got != "8\n" {
+		t.Errorf("of the profile: %q", got)
+	}
+	space, err := os.Open("/proc/" + strconv.Itoa(int(s.PID)) + "/ns/net")
+	must(t, err)
+	defer space.Close()
+	rate := func() (list []uint64) {
+		t.Helper()
+		must(t, apart.In(space, func() error {
+			all, err := netlink.QdiscList(nil)
+			for _, q := range all {
+				if slow, ok := q.(*netlink.Tbf); ok {
+					list = append(list, slow.Rate)
+				}
+			}
+			return err
+		}))
+		return list
+	}
+	if got := rate(); !slices.Equal(got, []uint64{64 << 10}) {
+		t.Errorf("bandwidth of the profile: %v", got)
+	}
+	changed, err := d.Change(t.Context(), "wide", &api.SessionChange{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)})
+	must(t, err)
+	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {
+		t.Errorf("changed: %d connections, clamped %+v", changed.NetworkConnections, changed.Clamped)
+	}
+	if got := in(t, d, "wide", some); got != "3\n" {
+		t.Errorf("of a living session: %q", got)
+	}
+	if got := rate(); !slices.Equal(got, []uint64{32 << 10}) {
+		t.Errorf("bandwidth of a living session: %v", got)
 	}
 }

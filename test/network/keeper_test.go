@@ -72,7 +72,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		_ = box.Process.Kill()
 		_ = box.Wait()
 	}()
-	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Connections: 100}, log.New(io.Discard, "", 0))
+	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Caps: rule.Caps{Connections: 100}}, log.New(io.Discard, "", 0))
 	defer h.Close()
 	alive := func() bool { return true }
 	_, err := h.Attach("key", box.Process.Pid, alive, []string{rule.Egress, public4 + "/32 tcp 80"})

@@ -55,6 +55,7 @@ func Load(path string, required bool, environ []string) (Config, error) {
 	if len(cfg.Mounts.QuotaRoots) > 0 {
 		cfg.Roots = cfg.Mounts.QuotaRoots
 	}
+	cfg.usualCaps()
 	return cfg, cfg.Check(path)
 }
 

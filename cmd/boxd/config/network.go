@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,7 +26,7 @@ type Network struct {
 }
 
 func defaultNetwork() Network {
-	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}, Connections: 1024}
+	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}, Connections: egress.UsualConnections}
 }
 
 func (n *Network) validate() error {
@@ -60,9 +61,11 @@ const mostResolvers = 3
 
 // NetworkWords are what the keeper is told.
 func (c *Config) NetworkWords() []string {
-	k := rule.Config{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
+	usual := rule.Caps{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
+	k := rule.Config{Caps: usual, Most: usual}
 	var all []string
 	for name, p := range c.Profiles {
+		k.Most.Connections, k.Most.Bandwidth = most(k.Most.Connections, p.NetworkConnections), most(k.Most.Bandwidth, uint64(p.NetworkBandwidth))
 		all = append(all, p.NetworkRules...)
 		if p.Network == policy.NetworkHost {
 			k.Shared = append(k.Shared, name)
@@ -77,6 +80,20 @@ func (c *Config) NetworkWords() []string {
 		k.Resolvers[i], _ = rule.Resolver(r)
 	}
 	return k.Words()
+}
+
+// most is the larger of what boxes may have; 0 is the most there is.
+func most[T cmp.Ordered](usual, its T) T {
+	var any T
+	if usual == any {
+		return any
+	}
+	return max(usual, its)
+}
+
+// usualCaps tells profiles what their boxes have where they do not say.
+func (c *Config) usualCaps() {
+	c.UsualCaps = egress.Caps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 
 // Resolvers are those that are named for boxes.

@@ -19,8 +19,8 @@ type Config struct {
 	Shared    []string     // profiles whose boxes are in the network of the host; none: no box is
 	Named     []Rule       // what is blocked unless named, and may be named in the rules of a box
 
-	Connections int    // of one box at a time; 0: any number
-	Bandwidth   uint64 // of one box in each direction, in bytes a second; 0: any
+	Caps      // of a box that has none of its own
+	Most Caps // that a box may have of its own; 0: any
 }
 
 // Keys of the words of a keeper's configuration.
@@ -33,6 +33,7 @@ const (
 
 	keyConnections = "connections"
 	keyBandwidth   = "bandwidth"
+	prefixMost     = "most-" // of a cap
 )
 
 // Bounds of caps. Less bandwidth than the least holds up a single packet for seconds.
@@ -61,11 +62,9 @@ func (c *Config) Words() (words []string) {
 	for _, p := range c.Shared {
 		words = append(words, keyShared+"="+p)
 	}
-	if c.Connections > 0 {
-		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
-	}
-	if c.Bandwidth > 0 {
-		words = append(words, keyBandwidth+"="+strconv.FormatUint(c.Bandwidth, 10))
+	words = append(words, c.Caps.Words()...)
+	for _, word := range c.Most.Words() {
+		words = append(words, prefixMost+word)
 	}
 	return words
 }
@@ -100,14 +99,15 @@ func ParseConfig(run string, words []string) (Config, error) {
 			var r Rule
 			r, err = Parse(value)
 			c.Named = append(c.Named, r)
-		case keyConnections:
-			var n uint64
-			n, err = number(value, 1, MaxConnections)
-			c.Connections = int(n)
-		case keyBandwidth:
-			c.Bandwidth, err = number(value, LeastBandwidth, MaxBandwidth)
 		default:
-			err = errors.New("unknown")
+			to, name := &c.Caps, key
+			if strings.HasPrefix(key, prefixMost) {
+				to, name = &c.Most, strings.TrimPrefix(key, prefixMost)
+			}
+			var taken bool
+			if taken, err = to.take(name, value); !taken {
+				err = errors.New("unknown")
+			}
 		}
 		if err != nil {
 			return c, fmt.Errorf("network %q: %w", word, err)

@@ -149,12 +149,12 @@ func FuzzParse(f *testing.F) {
 
 func TestConfigurationOfTheKeeper(t *testing.T) {
 	t.Parallel()
-	words := []string{"ipv4=10.77.0.0/24", "shared=near", "shared=other", "connections=7", "bandwidth=65536"}
+	words := []string{"ipv4=10.77.0.0/24", "shared=near", "shared=other", "connections=7", "bandwidth=65536", "most-connections=9"}
 	c, err := ParseConfig("/run/x", words)
-	if err != nil || c.Connections != 7 || c.Bandwidth != 65536 || !slices.Equal(c.Words(), words) {
+	if err != nil || c.Connections != 7 || c.Most.Connections != 9 || c.Bandwidth != 65536 || !slices.Equal(c.Words(), words) {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, bad := range []string{"connections=0", "connections=-1", "connections=1048577", "connections=", "bandwidth=1", "bandwidth=1e9", "bandwidth=1099511627777", "other=1"} {
+	for _, bad := range []string{"connections=0", "connections=-1", "connections=1048577", "connections=", "bandwidth=1", "bandwidth=1e9", "bandwidth=1099511627777", "other=1", "most-ipv4=1"} {
 		if _, err := ParseConfig("/run/x", []string{bad}); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

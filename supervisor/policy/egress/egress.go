@@ -141,8 +141,9 @@ func Settle(network, profile string, its, asked []string, locked, strict bool) (
 }
 
 // Words are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
-// rules are, strict that connections to names are looked at; nil rules are no network, or that of the host.
-func Words(network string, rules []string, namesOnly, strict bool) []string {
+// rules are, strict that connections to names are looked at; nil rules are no
+// network, or that of the host.
+func Words(network string, rules []string, namesOnly, strict bool, caps Caps) []string {
 	if network == Host {
 		return []string{Host}
 	}
@@ -156,7 +157,7 @@ func Words(network string, rules []string, namesOnly, strict bool) []string {
 	if strict {
 		words = append(words, rule.Strict)
 	}
-	return append(words, rules...)
+	return slices.Concat(words, caps.words(), rules)
 }
 
 // ByName reports whether a rule is by name.

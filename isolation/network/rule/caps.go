@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rule
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Caps are the most of the network that one box may use. Their words stand before the rules of a box, and in the
+// configuration of the keeper, which says what boxes have whose words say nothing.
+type Caps struct {
+	Connections int    // at a time; 0: any number, or the keeper's
+	Bandwidth   uint64 // in each direction, in bytes a second; 0: any, or the keeper's
+}
+
+// Words are those of what c says.
+func (c Caps) Words() (words []string) {
+	if c.Connections > 0 {
+		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
+	}
+	if c.Bandwidth > 0 {
+		words = append(words, keyBandwidth+"="+strconv.FormatUint(c.Bandwidth, 10))
+	}
+	return words
+}
+
+// take reads a word if it is one of caps.
+func (c *Caps) take(key, value string) (taken bool, err error) {
+	switch key {
+	case keyConnections:
+		var n uint64
+		n, err = number(value, 1, MaxConnections)
+		c.Connections = int(n)
+	case keyBandwidth:
+		c.Bandwidth, err = number(value, LeastBandwidth, MaxBandwidth)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// TakeCaps takes the words of caps from the beginning of the rules.
+func TakeCaps(words []string) (c Caps, rules []string, err error) {
+	for len(words) > 0 {
+		key, value, _ := strings.Cut(words[0], "=")
+		taken, err := c.take(key, value)
+		if err != nil {
+			return c, nil, err
+		}
+		if !taken {
+			break
+		}
+		words = words[1:]
+	}
+	return c, words, nil
+}
+
+// IsCap reports whether a word is about a cap, and not a rule.
+func IsCap(word string) bool {
+	key, _, said := strings.Cut(word, "=")
+	return said && (key == keyConnections || key == keyBandwidth)
+}
+
+// Exceed names what of c is more than most lets a box have.
+func (c Caps) Exceed(most Caps) (what string, exceeds bool) {
+	switch {
+	case most.Connections > 0 && c.Connections > most.Connections:
+		return strconv.Itoa(c.Connections) + " connections", true
+	case most.Bandwidth > 0 && c.Bandwidth > most.Bandwidth:
+		return strconv.FormatUint(c.Bandwidth, 10) + " bytes a second", true
+	}
+	return "", false
+}

@@ -46,7 +46,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 20
+const KeeperVersion = 21
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 	"github.com/boxd-dev/boxd/supervisor/resolving"
 	"github.com/boxd-dev/boxd/supervisor/traffic"
 	"github.com/boxd-dev/boxd/systemd"
@@ -46,6 +47,10 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string {
 				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
 			})
+		}
+	}, func(key string, packets uint64) { //nolint:contextcheck // the same
+		if v := told.Load(); v != nil {
+			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string { return crowded(i, packets) })
 		}
 	})
 	closeScopes := end
@@ -101,6 +106,17 @@ func looked(d *talk.Denied) (text string, ok bool) {
 		text += " for " + d.Asked
 	}
 	return text + " does not say for which name it is", true
+}
+
+// crowded says that a session has met its cap on connections.
+func crowded(i *supervisor.Info, packets uint64) string {
+	c := traffic.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
+	for _, cut := range i.Settings.Clamped {
+		if cut.Field == egress.FieldConnections {
+			c.By = cut.By
+		}
+	}
+	return c.Text()
 }
 
 // tell makes an event for the session of a box.

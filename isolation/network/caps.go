@@ -22,7 +22,9 @@ func (w *writer) crowded(most int) {
 		return
 	}
 	w.at = w.c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
-	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
+	for _, counter := range []string{refusedPackets, crowdedPackets} {
+		w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter}})
+	}
 	w.refuse()
 }
 

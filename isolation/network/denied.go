@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// WordDenied asks what a box was refused by its rules: how many packets, and the last destinations of TCP and UDP, each
-// as "ADDRESS PROTOCOL PORT PACKETS".
+// WordDenied asks what a box was refused: how many packets, how many of them would have begun one connection too many,
+// and the last destinations of TCP and UDP that its rules refused, each as "ADDRESS PROTOCOL PORT PACKETS".
 const WordDenied = "denied"
 
 // Bounds of what is known of refusals.
@@ -27,8 +27,12 @@ const (
 	deniedFor = time.Minute // since the last packet
 )
 
-// refusedChain answers what is refused in a box's table, and refusedPackets counts it.
-const refusedChain, refusedPackets = "refused", "refused"
+// refusedChain answers what is refused in a box's table, and refusedPackets counts it; crowdedPackets counts what there
+// were too many of.
+const refusedChain, refusedPackets, crowdedPackets = "refused", "refused", "crowded"
+
+// counts are those of a box's table.
+type counts struct{ refused, crowded uint64 }
 
 // deniedSet has the destinations of one family that were refused, with a count of packets each.
 func deniedSet(t *nftables.Table, four bool) *nftables.Set {
@@ -43,8 +47,9 @@ func deniedSet(t *nftables.Table, four bool) *nftables.Set {
 // refusals makes the chain that refuses and remembers: from here on refuse leads there. before are the packets that
 // the box was refused by rules of before, and most is how many connections it may have. A set that is full does not
 // hold up the answer.
-func (w *writer) refusals(before uint64, most int) {
-	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: refusedPackets, Packets: before})
+func (w *writer) refusals(before counts, most int) {
+	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: refusedPackets, Packets: before.refused})
+	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: crowdedPackets, Packets: before.crowded})
 	w.crowded(most) // while each rule answers by itself
 	w.at = w.c.AddChain(&nftables.Chain{Name: refusedChain, Table: w.table})
 	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
@@ -70,20 +75,24 @@ func (w *writer) refusals(before uint64, most int) {
 }
 
 // denied reads what refusals has made.
-func denied(space *os.File) (packets uint64, words []string, err error) {
+func denied(space *os.File) (words []string, err error) {
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
 	if err != nil {
-		return 0, nil, lacking("nf_tables", err)
+		return nil, lacking("nf_tables", err)
 	}
 	t := &nftables.Table{Name: boxTable, Family: tableFamily}
-	packets, known, err := refused(c, t)
-	if err != nil || !known {
-		return 0, nil, err
+	n, known, err := refused(c, t)
+	if err != nil {
+		return nil, err
+	}
+	words = []string{strconv.FormatUint(n.refused, 10), strconv.FormatUint(n.crowded, 10)}
+	if !known {
+		return words, nil
 	}
 	for _, four := range []bool{true, false} {
 		list, err := c.GetSetElements(deniedSet(t, four))
 		if err != nil {
-			return 0, nil, fmt.Errorf("refusals: %w", err)
+			return nil, fmt.Errorf("refusals: %w", err)
 		}
 		for _, e := range list {
 			if word, ok := destinationOf(e, four); ok {
@@ -91,22 +100,26 @@ func denied(space *os.File) (packets uint64, words []string, err error) {
 			}
 		}
 	}
-	return packets, words, nil
+	return words, nil
 }
 
 // refused is how many packets a box was refused. known is false of a table that counts none, as a keeper of before has
 // made it, and where there is no table. They are listed: the library's errors do not say what one that is missing is.
-func refused(c *nftables.Conn, t *nftables.Table) (packets uint64, known bool, err error) {
+func refused(c *nftables.Conn, t *nftables.Table) (now counts, known bool, err error) {
 	list, err := c.GetObjects(t)
 	if err != nil {
-		return 0, false, fmt.Errorf("refusals: %w", err)
+		return now, false, fmt.Errorf("refusals: %w", err)
 	}
 	for _, o := range list {
-		if n, ok := o.(*nftables.CounterObj); ok && n.Name == refusedPackets {
-			return n.Packets, true, nil
+		n, ok := o.(*nftables.CounterObj)
+		switch {
+		case ok && n.Name == refusedPackets:
+			now.refused, known = n.Packets, true
+		case ok && n.Name == crowdedPackets:
+			now.crowded = n.Packets
 		}
 	}
-	return 0, false, nil
+	return now, known, nil
 }
 
 // destinationOf is the word of an element. Its parts are each at the beginning of a register.

@@ -208,8 +208,8 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 		}
 		return h.rewrite(l, space, rules, as)
 	case WordDenied:
-		packets, words, err := denied(space)
-		return append([]string{strconv.FormatUint(packets, 10)}, words...), nil, err
+		answer, err = denied(space)
+		return answer, nil, err
 	case WordPins:
 		if len(words) > pinsAtOnce {
 			return nil, nil, unix.E2BIG

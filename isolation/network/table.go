@@ -173,7 +173,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	if err != nil {
 		return lacking("nf_tables", err)
 	}
-	var before uint64
+	var before counts
 	if again {
 		if before, _, err = refused(c, &nftables.Table{Name: boxTable, Family: tableFamily}); err != nil {
 			return err

@@ -54,6 +54,7 @@ func (c *Changer) rules(ctx context.Context, now, next *policy.Settings) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
+	c.Boxes.Refusals(ctx, c.Session.BoxKey()) // while the session has what has refused it
 	begun := *next
 	begun.Unsettled = true
 	if err := c.set(&begun, now); err != nil {

@@ -25,6 +25,7 @@ const (
 // watcher looks what boxes with a network were refused.
 type watcher struct {
 	tell func(key string, r traffic.Refused, name names.Name)
+	full func(key string, packets uint64)
 	stop context.CancelFunc
 	done sync.WaitGroup
 
@@ -39,10 +40,11 @@ const (
 )
 
 // Watch has refused told of the connections that boxes were refused: where to, and the name that has led there, if
-// that is known. It is called once, before the first box; StopResolving ends it.
-func (d *Driver) Watch(refused func(key string, r traffic.Refused, name names.Name)) {
+// that is known; and crowded of boxes that have met their cap on connections. It is called once, before the first box;
+// StopResolving ends it.
+func (d *Driver) Watch(refused func(key string, r traffic.Refused, name names.Name), crowded func(key string, packets uint64)) {
 	ctx, stop := context.WithCancel(context.Background())
-	d.watched = &watcher{tell: refused, stop: stop, boxes: map[string]*traffic.Tally{}}
+	d.watched = &watcher{tell: refused, full: crowded, stop: stop, boxes: map[string]*traffic.Tally{}}
 	d.watched.done.Go(func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
@@ -53,7 +55,7 @@ func (d *Driver) Watch(refused func(key string, r traffic.Refused, name names.Na
 			case <-tick.C:
 			}
 			for _, key := range d.watched.keys() {
-				d.lookDenied(ctx, key)
+				d.Refusals(ctx, key)
 			}
 		}
 	})
@@ -80,14 +82,14 @@ func (d *Driver) unwatch(ctx context.Context, key string) {
 	if d.watched == nil {
 		return
 	}
-	d.lookDenied(ctx, key)
+	d.Refusals(ctx, key)
 	d.watched.mu.Lock()
 	defer d.watched.mu.Unlock()
 	delete(d.watched.boxes, key)
 }
 
-// lookDenied tells what a box was refused since it was looked at. A box that is gone was refused nothing.
-func (d *Driver) lookDenied(ctx context.Context, key string) {
+// Refusals tells what a box was refused since it was looked at. A box that is gone was refused nothing.
+func (d *Driver) Refusals(ctx context.Context, key string) {
 	if d.watched == nil {
 		return
 	}
@@ -99,11 +101,14 @@ func (d *Driver) lookDenied(ctx context.Context, key string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
-	_, list, err := d.refused(ctx, key)
+	all, err := d.refused(ctx, key)
 	if err != nil {
 		return
 	}
-	for _, r := range tally.News(list, time.Now()) {
+	if more := tally.Crowded(all.Crowded, time.Now()); more > 0 {
+		d.watched.full(key, more)
+	}
+	for _, r := range tally.News(all.Lately, time.Now()) {
 		var name names.Name
 		if d.names != nil {
 			name = d.names.NameOf(key, r.To.Addr())
@@ -112,11 +117,11 @@ func (d *Driver) lookDenied(ctx context.Context, key string) {
 	}
 }
 
-func (d *Driver) refused(ctx context.Context, key string) (uint64, []traffic.Refused, error) {
+func (d *Driver) refused(ctx context.Context, key string) (*traffic.Refusals, error) {
 	words, files, err := d.Network(ctx, key, []string{wordDenied})
 	fdpass.CloseAll(files)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	return traffic.ReadRefused(words)
 }
@@ -134,6 +139,10 @@ func (d *Driver) Traffic(ctx context.Context, key string) (*traffic.Use, error) 
 	if err != nil {
 		return nil, err
 	}
-	u.PacketsRejected, _, err = d.refused(ctx, key)
-	return u, err
+	all, err := d.refused(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	u.PacketsRejected = all.Packets
+	return u, nil
 }

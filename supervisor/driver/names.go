@@ -183,7 +183,7 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 }
 
 // SetNetwork gives a living box the rules of network, as isolation.Spec.Network has them, instead of those it has: the
-// kernel cuts what they do not let through. After an error it may have either: whoever has to know calls it again.
+// kernel cuts what they do not let through, and forgets where it has refused the box to go, see Refusals. After an error it may have either: whoever has to know calls it again.
 func (d *Driver) SetNetwork(ctx context.Context, key string, network []string) error {
 	in, byName, err := split(&isolation.Spec{Key: key, Network: network})
 	switch {
@@ -192,7 +192,6 @@ func (d *Driver) SetNetwork(ctx context.Context, key string, network []string) e
 	case d.names == nil && byName != nil:
 		return errNoNames()
 	}
-	d.lookDenied(ctx, key) // the kernel forgets it
 	known := false
 	if d.names != nil { // first: what a name leads to from here on is held against the new rules
 		box := resolving.Box{}

@@ -60,23 +60,34 @@ func ReadLook(words []string) (*Use, error) {
 	return u, nil
 }
 
-// ReadRefused reads the keeper's answer about refusals: how many packets, and where to. The error is
-// isolation.ErrMalformed.
-func ReadRefused(words []string) (packets uint64, list []Refused, err error) {
-	if len(words) == 0 {
-		return 0, nil, isolation.ErrMalformed
+// Refusals are all that a box was refused since it was made.
+type Refusals struct {
+	Packets uint64
+	Crowded uint64    // of them: packets that would have begun one connection more than the box may have
+	Lately  []Refused // where to
+}
+
+// ReadRefused reads the keeper's answer about refusals. The error is isolation.ErrMalformed.
+func ReadRefused(words []string) (*Refusals, error) {
+	const numbers = 2
+	if len(words) < numbers {
+		return nil, isolation.ErrMalformed
 	}
-	if packets, err = strconv.ParseUint(words[0], 10, 64); err != nil {
-		return 0, nil, isolation.ErrMalformed
+	all := &Refusals{}
+	for i, to := range []*uint64{&all.Packets, &all.Crowded} {
+		var err error
+		if *to, err = strconv.ParseUint(words[i], 10, 64); err != nil {
+			return nil, isolation.ErrMalformed
+		}
 	}
-	for _, word := range words[1:] {
+	for _, word := range words[numbers:] {
 		r, ok := readRefused(word)
 		if !ok {
-			return 0, nil, isolation.ErrMalformed
+			return nil, isolation.ErrMalformed
 		}
-		list = append(list, r)
+		all.Lately = append(all.Lately, r)
 	}
-	return packets, list, nil
+	return all, nil
 }
 
 func readRefused(word string) (r Refused, ok bool) {
@@ -136,6 +147,8 @@ type Tally struct {
 	told  map[destination]said
 	since time.Time // when the count of those that were told began
 	count int
+
+	crowded said // what was told of connections that were too many
 }
 
 type destination struct {
@@ -146,6 +159,19 @@ type destination struct {
 type said struct {
 	at      time.Time
 	packets uint64
+}
+
+// Crowded says how many packets there were since it was last told that the box has met its cap on connections; 0: none,
+// or that was in the last minute. What an earlier boxd may have told is told once more.
+func (t *Tally) Crowded(packets uint64, now time.Time) (more uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if packets <= t.crowded.packets || now.Sub(t.crowded.at) < tellOnce {
+		return 0
+	}
+	more = packets - t.crowded.packets
+	t.crowded = said{now, packets}
+	return more
 }
 
 // News returns those of the refusals that are to be told now: that were not told in the last minute, or have not

@@ -21,28 +21,31 @@ func TestAnswersOfTheKeeper(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(u, want) {
 		t.Errorf("%+v, %v", u, err)
 	}
-	n, list, err := ReadRefused([]string{"7", "1.2.3.4 tcp 22 3", "2001:db8::1 udp 443 4"})
-	if err != nil || n != 7 || len(list) != 2 || list[1] != (Refused{netip.MustParseAddrPort("[2001:db8::1]:443"), "udp", 4}) {
-		t.Errorf("%d, %+v, %v", n, list, err)
+	all, err := ReadRefused([]string{"7", "5", "1.2.3.4 tcp 22 3", "2001:db8::1 udp 443 4"})
+	if err != nil || all.Packets != 7 || all.Crowded != 5 || len(all.Lately) != 2 || all.Lately[1] != (Refused{netip.MustParseAddrPort("[2001:db8::1]:443"), "udp", 4}) {
+		t.Errorf("%+v, %v", all, err)
 	}
 	for _, bad := range []string{"", "1", "x 1 2 3 4", "10.77.0.1 1 2 3 -4"} {
 		if _, err := ReadLook(strings.Fields(bad)); err == nil {
 			t.Errorf("look %q is taken", bad)
 		}
 	}
-	for _, bad := range [][]string{nil, {"x"}, {"1", "1.2.3.4 tcp 22"}, {"1", "1.2.3.4 icmp 22 1"}, {"1", "fe80::1%lo tcp 22 1"}, {"1", "1.2.3.4 tcp 65536 1"}} {
-		if _, _, err := ReadRefused(bad); err == nil {
+	for _, bad := range [][]string{nil, {"x"}, {"1"}, {"1", "x"}, {"1", "0", "1.2.3.4 tcp 22"}, {"1", "0", "1.2.3.4 icmp 22 1"}, {"1", "0", "fe80::1%lo tcp 22 1"}, {"1", "0", "1.2.3.4 tcp 65536 1"}} {
+		if _, err := ReadRefused(bad); err == nil {
 			t.Errorf("refusals %q are taken", bad)
 		}
 	}
 }
 
 func FuzzReadRefused(f *testing.F) {
-	f.Add("7\n1.2.3.4 tcp 22 3")
+	f.Add("7\n0\n1.2.3.4 tcp 22 3")
 	f.Fuzz(func(t *testing.T, text string) {
-		_, list, err := ReadRefused(strings.Split(text, "\n"))
-		for _, r := range list {
-			if err != nil || !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
+		all, err := ReadRefused(strings.Split(text, "\n"))
+		if err != nil {
+			return
+		}
+		for _, r := range all.Lately {
+			if !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
 				t.Errorf("%+v, %v", r, err)
 			}
 		}
@@ -116,5 +119,31 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	}
 	if n := news(time.Minute, many...); n != tellMost {
 		t.Errorf("of many, a minute later: %d", n)
+	}
+}
+
+// That a box has met its cap is told once a minute, and again only if it has met it since.
+func TestACapThatIsMetIsToldOnce(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	now := time.Unix(1e9, 0)
+	for i, step := range []struct {
+		after         time.Duration
+		packets, want uint64
+	}{{0, 0, 0}, {0, 3, 3}, {time.Second, 9, 0}, {time.Minute, 9, 6}, {2 * time.Minute, 9, 0}, {time.Second, 10, 1}} {
+		now = now.Add(step.after)
+		if got := tally.Crowded(step.packets, now); got != step.want {
+			t.Errorf("step %d: %d, not %d", i, got, step.want)
+		}
+	}
+	for by, c := range map[string]Crowded{
+		"policy.ci.ceilings.network_connections of more than 5 would": {Packets: 2, Most: 5, By: "policy.ci.ceilings.network_connections", Profile: "p"},
+		"network_connections = 5: attempts":                           {Packets: 2, Most: 5, Profile: "p"},
+		"more network.connections would":                              {Packets: 2, Profile: "p"},
+		"profiles.p or network.connections would":                     {Packets: 2, Most: 5, Profile: "p"},
+	} {
+		if text := c.Text(); !strings.Contains(text, by) {
+			t.Errorf("%q is not in %q", by, text)
+		}
 	}
 }

@@ -150,6 +150,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	}
 	changed, err := d.Change(t.Context(), "wide", &api.SessionChange{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)})
 	must(t, err)
+	deniedOf(t, d, "wide", "the box has met network_connections = 8: attempts to begin one more were refused", "profiles.wide.network_connections of more than 8 would allow it")
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {
 		t.Errorf("changed: %d connections, clamped %+v", changed.NetworkConnections, changed.Clamped)
 	}

@@ -195,7 +195,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	must(t, err)
 	c.FlushRuleset()
 	must(t, c.Flush())
-	if said := do(network.WordDenied); len(said) != 1 || said[0] != "0" {
+	if said := do(network.WordDenied); len(said) != 2 || said[0] != "0" || said[1] != "0" {
 		t.Errorf("without a table: %q", said)
 	}
 	do(network.WordRules, other4+"/32 tcp 80")

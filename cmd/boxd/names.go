@@ -101,6 +101,8 @@ func looked(d *talk.Denied) (text string, ok bool) {
 		return text + " for " + d.Asked + " is allowed by no rule", true
 	case string(resolve.Astray):
 		return text + " for " + d.Asked + ", a name that has not led there", true
+	case string(resolve.Unspoken):
+		return text + " for " + d.Asked + " insists on HTTP/2, and only HTTP/1.1 is spoken to hosts that secrets are for; a client that offers http/1.1 would be let through", true
 	}
 	if d.Asked != "" {
 		text += " for " + d.Asked

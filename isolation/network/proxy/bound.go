@@ -12,11 +12,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
 )
 
@@ -35,8 +37,20 @@ func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records
 		return false
 	}
 	inner := &innards{client: c, in: io.MultiReader(bytes.NewReader(records), r), target: t, host: host}
-	s.bound.take(ctx, tls.Server(inner, set.Serve()))
+	cfg := set.Serve()
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if len(hello.SupportedProtos) > 0 && !slices.ContainsFunc(hello.SupportedProtos, func(p string) bool { return slices.Contains(cfg.NextProtos, p) }) {
+			inner.unspoken()
+		}
+		return nil, nil // the handshake goes on as cfg says, and ends with an alert if they have no protocol in common
+	}
+	s.bound.take(ctx, tls.Server(inner, cfg))
 	return true
+}
+
+// unspoken tells of a connection that speaks nothing that is spoken here.
+func (n *innards) unspoken() {
+	n.server.deny(resolve.Denial{Reason: resolve.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
 
 // innards is a connection of a box to a host that has secrets.
@@ -87,6 +101,11 @@ func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 	}
 	n, ok := shown.NetConn().(*innards)
 	if !ok {
+		return
+	}
+	if r.ProtoMajor > 1 { // what begins with the preface of HTTP/2 all the same
+		n.unspoken()
+		refuse(out, http.StatusMisdirectedRequest, "boxd: only HTTP/1.1 is spoken to "+string(n.target.Name)+" here, which is a host of secrets\n")
 		return
 	}
 	if host, ok := hostOf(r, portTLS); !ok || !sameName(host, n.target.Name) {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
+	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
@@ -136,6 +137,35 @@ func TestSecretsArePutIntoRequests(t *testing.T) {
 	}
 	if n := requests.Load(); n != 3 {
 		t.Errorf("%d requests have come to the host", n)
+	}
+}
+
+// Who insists on HTTP/2, by its hello or by how it begins, is refused, and that is told with the host.
+func TestHTTP2IsRefusedAndTold(t *testing.T) {
+	t.Parallel()
+	for name, protocols := range map[string][]string{"hello": {"h2"}, "preface": nil, "both": {"h2", "http/1.1"}} {
+		var requests atomic.Int32
+		b, trusts := boundBench(t, allowed, &requests)
+		c := tls.Client(b.dial(), &tls.Config{ServerName: allowed, RootCAs: trusts, NextProtos: protocols})
+		text := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+		if name == "both" {
+			text = "GET / HTTP/1.1\r\nHost: " + allowed + "\r\nConnection: close\r\n\r\n"
+		}
+		_, _ = io.WriteString(c, text)
+		_, _ = io.ReadAll(c)
+		c.Close()
+		b.mu.Lock()
+		told := b.denied
+		b.mu.Unlock()
+		if name == "both" {
+			if len(told) > 0 || requests.Load() != 1 {
+				t.Errorf("%s: %+v, %d requests", name, told, requests.Load())
+			}
+			continue
+		}
+		if len(told) != 1 || told[0].Reason != resolve.Unspoken || told[0].Asked != allowed || requests.Load() > 0 {
+			t.Errorf("%s: %+v, %d requests", name, told, requests.Load())
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 	NotThere Reason = "connection" // no rule covers the name that it is for, at this port
 	Astray   Reason = "elsewhere"  // the name has not led to its address
 	NoName   Reason = "nameless"   // it does not say which name it is for
+	Unspoken Reason = "protocol"   // it is for a host with secrets, and speaks HTTP/2 alone
 )
 
 // Denial is an answer that a box did not get.

@@ -224,5 +224,9 @@ func (h *Host) walls(six bool) []strangers.Wall {
 	if err != nil {
 		h.log.Printf("chains of others: %v", err)
 	}
-	return walls
+	legacy, err := strangers.FindLegacy(h.tag, six)
+	if err != nil {
+		h.log.Printf("chains of others: %v", err)
+	}
+	return append(walls, legacy...)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strangers looks at chains of others (firewalld, ufw, Docker) on the way of what boxes send, and at nothing of
+// Package strangers looks at chains of others (firewalld, ufw, Docker, iptables-legacy) on the way of what boxes send, and at nothing of
 // theirs but that. It changes none.
 package strangers
 
@@ -56,21 +56,33 @@ func Find(c *nftables.Conn, tag string, six bool) (walls []Wall, err error) {
 				t.chains[ch.Name] = ch
 			}
 		}
-		for _, p := range []packet{{from: tag}, {to: tag}} {
-			end, at, err := t.walk(base.Name, p, 0)
-			if err != nil {
-				return nil, fmt.Errorf("chain %s of table %s: %w", base.Name, base.Table.Name, err)
-			}
-			if end == on && base.Policy != nil && *base.Policy == nftables.ChainPolicyDrop {
-				end, at = refused, base.Name
-			}
-			if end == refused {
-				walls = append(walls, Wall{Table: family(base.Table.Family) + " " + base.Table.Name, Chain: base.Name, At: at, Answers: p.to != "", Hint: t.hint(base, tag)})
-				break
-			}
+		w, err := t.wall(base.Name, tag, base.Policy != nil && *base.Policy == nftables.ChainPolicyDrop)
+		if err != nil {
+			return nil, fmt.Errorf("chain %s of table %s: %w", base.Name, base.Table.Name, err)
+		}
+		if w != nil {
+			w.Table, w.Hint = family(base.Table.Family)+" "+base.Table.Name, t.hint(base, tag)
+			walls = append(walls, *w)
 		}
 	}
 	return walls, nil
+}
+
+// wall is what a chain is to boxes, nil if it lets them through. shut says that it drops what no rule is about.
+func (t *table) wall(chain, tag string, shut bool) (*Wall, error) {
+	for _, p := range []packet{{from: tag}, {to: tag}} {
+		end, at, err := t.walk(chain, p, 0)
+		if err != nil {
+			return nil, err
+		}
+		if end == on && shut {
+			end, at = refused, chain
+		}
+		if end == refused {
+			return &Wall{Chain: chain, At: at, Answers: p.to != ""}, nil
+		}
+	}
+	return nil, nil
 }
 
 // Hints are those of all walls.
@@ -227,9 +239,14 @@ func (t *table) hint(base *nftables.Chain, tag string) string {
 	case t.chains["ufw-before-forward"] != nil || t.chains["ufw6-before-forward"] != nil:
 		return "ufw route allow in on " + tag + "+"
 	case t.chains["DOCKER-USER"] != nil:
-		return fmt.Sprintf("%[1]s -I DOCKER-USER -i %[2]s+ -j ACCEPT && %[1]s -I DOCKER-USER -o %[2]s+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT # again after each boot", ip, tag)
+		return letThrough(ip, "DOCKER-USER", tag)
 	}
 	return ""
+}
+
+// letThrough are commands of a program of xtables.
+func letThrough(program, chain, tag string) string {
+	return fmt.Sprintf("%[1]s -I %[2]s -i %[3]s+ -j ACCEPT && %[1]s -I %[2]s -o %[3]s+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT # again after each boot", program, chain, tag)
 }
 
 // firewalld is a zone for boxes, which is let into no service of the host, and a policy that lets it out.

@@ -48,7 +48,7 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
 			})
 		}
-	}, func(key string, packets uint64) { //nolint:contextcheck // the same
+	}, func(key string, packets uint64) {
 		if v := told.Load(); v != nil {
 			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string { return crowded(i, packets) })
 		}

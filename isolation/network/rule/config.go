@@ -101,8 +101,8 @@ func ParseConfig(run string, words []string) (Config, error) {
 			c.Named = append(c.Named, r)
 		default:
 			to, name := &c.Caps, key
-			if strings.HasPrefix(key, prefixMost) {
-				to, name = &c.Most, strings.TrimPrefix(key, prefixMost)
+			if of, most := strings.CutPrefix(key, prefixMost); most {
+				to, name = &c.Most, of
 			}
 			var taken bool
 			if taken, err = to.take(name, value); !taken {

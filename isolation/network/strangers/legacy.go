@@ -69,7 +69,7 @@ func FindLegacy(tag string, six bool) (walls []Wall, err error) {
 		if err != nil {
 			return walls, err
 		}
-		for _, name := range strings.Fields(string(names)) {
+		for name := range strings.FieldsSeq(string(names)) {
 			info, entries, err := l.ask(name)
 			if err != nil {
 				return walls, fmt.Errorf("table %s of %s: %w", name, l.program, err)

@@ -173,7 +173,8 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) isolation.Keep
 	}
 }
 
-// answer serves one request: what has begun is finished or undone, but for what waits for a filesystem when ctx ends. A reply that cannot be sent means that boxd is gone.
+// answer serves one request: what has begun is finished or undone, but for what waits for a filesystem when ctx ends.
+// A reply that cannot be sent means that boxd is gone.
 func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, req *isolation.KeeperRequest) {
 	reply := isolation.KeeperReply{Req: req.Req}
 	var files []int
@@ -193,30 +194,22 @@ func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, req *isolation.K
 	case req.List != nil:
 		reply.Listed = page(k.living(), req.List.After)
 	case req.End != nil:
-		if err := k.end(req.End); err != nil {
-			reply.Failed = stepError(isolation.StepWorkspace, req.End.Key, err)
-		}
+		reply.Failed = failure(isolation.StepWorkspace, req.End.Key, k.end(req.End))
 	case req.Limits != nil:
 		if err := k.setLimits(req.Limits); err != nil {
 			reply.Failed = stepError(isolation.StepGroup, err.Error(), err)
 		}
 	case req.Dress != nil:
-		if err := k.dress(req.Dress); err != nil {
-			reply.Failed = stepError(isolation.StepHostname, req.Dress.Key, err)
-		}
+		reply.Failed = failure(isolation.StepHostname, req.Dress.Key, k.dress(req.Dress))
 	case req.Reclaim != nil:
-		if err := k.reclaim(req.Reclaim.Key); err != nil {
-			reply.Failed = stepError(isolation.StepGroup, req.Reclaim.Key, err)
-		}
+		reply.Failed = failure(isolation.StepGroup, req.Reclaim.Key, k.reclaim(req.Reclaim.Key))
 	case req.Mount != nil:
 		var err error
 		if reply.Mounted, err = k.changeMount(ctx, req.Mount); err != nil {
 			reply.Failed = stepError(isolation.StepMount, req.Mount.Mount.Target, err)
 		}
 	case req.Space != nil:
-		if err := k.work.ChangeSpace(req.Space); err != nil {
-			reply.Failed = stepError(isolation.StepWorkspace, req.Space.Key, err)
-		}
+		reply.Failed = failure(isolation.StepWorkspace, req.Space.Key, k.work.ChangeSpace(req.Space))
 	case req.Network != nil:
 		var err error
 		if reply.Listed, files, err = k.network(req.Network); err != nil {
@@ -238,6 +231,14 @@ func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, req *isolation.K
 		reply.Hello = &k.greeting
 	}
 	_ = conn.Send(reply.Encode(), files...)
+}
+
+// failure is the step that an error ends, nil if there is none.
+func failure(step isolation.Step, detail string, err error) *isolation.StepError {
+	if err == nil {
+		return nil
+	}
+	return stepError(step, detail, err)
 }
 
 // refuse refuses what is asked about a box by a key that cannot be one: keys become names in directories of root's.

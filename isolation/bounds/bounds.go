@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,7 @@ import (
 // Host is what one keeper has bounded. It is safe for concurrent use.
 type Host struct {
 	roots []string
+	reach disk.Reach // of who takes a quota away
 	log   *log.Logger
 	act   sync.Mutex // held while a directory is given a project, or a box
 
@@ -36,7 +38,7 @@ type Host struct {
 // Open opens the book of a state directory. Directories at and below roots can be bounded. Where the book cannot be had,
 // nothing can be, and Take says why.
 func Open(state string, roots []string, l *log.Logger) *Host {
-	h := &Host{roots: roots, log: l}
+	h := &Host{roots: roots, reach: everything(time.Minute), log: l}
 	if h.book, h.why = openBook(state); h.why != nil {
 		l.Printf("quotas of directories of the host: %v", h.why)
 	}
@@ -98,7 +100,7 @@ func (h *Host) Held(req *isolation.Held) (*isolation.Listed, error) {
 	if e == nil {
 		return nil, unix.ESRCH
 	}
-	fd, err := openPath(e.path)
+	fd, err := h.open(e)
 	if err != nil {
 		return nil, err
 	}
@@ -114,43 +116,100 @@ func (h *Host) Held(req *isolation.Held) (*isolation.Listed, error) {
 	return l, nil
 }
 
-// openPath opens a directory by a path without links, for what needs no right to read it.
-func openPath(path string) (int, error) {
-	return mountfd.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+// open opens the directory of an entry, for what needs no right to read it. It is looked for below a root and on the
+// filesystem of that alone: no other one is asked, which may not answer. Who has no roots goes by the path.
+func (h *Host) open(e *entry) (int, error) {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	if len(h.roots) == 0 {
+		return mountfd.Openat2(unix.AT_FDCWD, e.path, how)
+	}
+	how.Resolve |= unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV
+	for _, root := range h.roots {
+		real, dir, dev, err := openRoot(root)
+		if err != nil {
+			continue
+		}
+		defer unix.Close(dir)
+		if name, err := filepath.Rel(real, e.path); err == nil && dev == e.dev && isolation.Within(e.path, real) {
+			return mountfd.Openat2(dir, name, how)
+		}
+	}
+	return -1, errMoved
+}
+
+// openRoot opens a root, and says what its path is without links and which its filesystem.
+func openRoot(root string) (real string, dir int, dev uint64, err error) {
+	if real, err = filepath.EvalSymlinks(root); err != nil {
+		return "", -1, 0, err
+	}
+	if dir, err = unix.Open(real, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+		return "", -1, 0, fmt.Errorf("%s: %w", root, err)
+	}
+	if dev, err = device(dir); err != nil {
+		unix.Close(dir)
+		return "", -1, 0, err
+	}
+	return real, dir, dev, nil
+}
+
+// device is the number of the filesystem that a descriptor is on. One that hangs says that much: who wants nothing but
+// that, and nothing new, asks no server (statx(2)).
+func device(fd int) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {
+		return 0, err
+	}
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), nil
 }
 
 func available(root string) error {
-	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	_, dir, _, err := openRoot(root)
 	if err != nil {
-		return fmt.Errorf("%s: %w", root, err)
+		return err
 	}
-	defer unix.Close(fd)
-	return disk.Available(fd)
+	defer unix.Close(dir)
+	return disk.Available(dir)
 }
 
-// below is the path of an open directory, without links, and whether it is at or below one of the roots.
-func (h *Host) below(fd int) (path string, in bool, err error) {
-	if path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
-		return "", false, err
+// place is where a directory is that a box may write to.
+type place struct {
+	path string // without links
+	in   bool   // it is at or below one of the roots, and on the filesystem of that
+	off  bool   // it is below one, and on another filesystem
+}
+
+func (h *Host) below(fd int) (p place, err error) {
+	if p.path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
+		return p, err
+	}
+	dev, err := device(fd)
+	if err != nil {
+		return p, err
 	}
 	for _, root := range h.roots {
-		if real, err := filepath.EvalSymlinks(root); err == nil && isolation.Within(path, real) {
-			return path, true, nil
+		real, dir, at, err := openRoot(root)
+		if err != nil {
+			continue
+		}
+		unix.Close(dir)
+		if isolation.Within(p.path, real) {
+			p.in, p.off = p.in || at == dev, p.off || at != dev
 		}
 	}
-	return path, false, nil
+	return p, nil
 }
 
 // Take gives a directory that a box may write to a quota, or lets the box use the one that it has. What is in it counts.
 // Whatever it refuses it has undone, or Settle does.
 func (h *Host) Take(key string, m *isolation.Mount, fd int, want disk.Limits) error {
-	path, in, err := h.below(fd)
+	at, err := h.below(fd)
+	path := at.path
 	switch {
 	case err != nil:
 		return err
-	case in && !m.Bound && available(path) == nil, !in && m.Bound:
+	case !at.in && at.off && m.Bound:
+		return refusal(unix.EOPNOTSUPP, m.Source, "a directory of the filesystem that the directory of mounts.quota_roots is on which it is below")
+	case at.in && !m.Bound && disk.Available(fd) == nil, !at.in && m.Bound:
 		return refusal(unix.EXDEV, m.Source, "a path without links: by its own one it is "+path)
 	case !m.Bound:
 		return nil

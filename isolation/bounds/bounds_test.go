@@ -3,6 +3,7 @@
 package bounds
 
 import (
+	"errors"
 	"io"
 	"log"
 	"os"
@@ -194,6 +195,38 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 		if ok && len(h.Look()) != 2 {
 			t.Errorf("%s: %q", tc.name, h.Look())
 		}
+	}
+}
+
+// Below a root, but on another filesystem, which may be one that does not answer: it is told by its number alone.
+func TestAnotherFilesystemIsNotAsked(t *testing.T) {
+	t.Parallel()
+	h := Open(t.TempDir(), []string{"/"}, quiet())
+	defer h.Close()
+	fd, err := unix.Open("/proc/self", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	m := &isolation.Mount{Source: "/proc/self", Writable: true, Bound: true}
+	if err := h.Take("k", m, fd, disk.Limits{Bytes: 1 << 20, Inodes: 16}); err == nil || !strings.Contains(err.Error(), "filesystem that the directory of mounts.quota_roots is on") {
+		t.Error(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/", &st); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{"/": nil, "/proc/self/fd": unix.EXDEV, "/nonexistent": unix.ENOENT} {
+		fd, err := h.open(&entry{path: path, dev: st.Dev})
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err == nil {
+			unix.Close(fd)
+		}
+	}
+	if _, err := h.open(&entry{path: "/usr", dev: st.Dev + 1}); !errors.Is(err, errMoved) {
+		t.Error(err)
 	}
 }
 

@@ -23,7 +23,7 @@ func (h *Host) undo(t *disk.Tree, e *entry) error {
 		err = t.Leave(e.id)
 	} else {
 		if err = h.note(func() { e.state, e.users = lifting, nil }); err == nil {
-			err = t.Empty(e.id, everything())
+			err = t.Empty(e.id, h.reach)
 		}
 	}
 	if err != nil {
@@ -33,9 +33,9 @@ func (h *Host) undo(t *disk.Tree, e *entry) error {
 	return h.note(func() { h.book.drop(e) })
 }
 
-// everything is the reach of who takes quotas away.
-func everything() disk.Reach {
-	return disk.Reach{Entries: 1 << 40, Depth: 1 << 10, Time: 24 * time.Hour}
+// everything is the reach of who takes quotas away. A keeper has little time for it: systemd waits for its start.
+func everything(t time.Duration) disk.Reach {
+	return disk.Reach{Entries: 1 << 40, Depth: 1 << 10, Time: t}
 }
 
 // Release notes that a box has ended. The directories that it has used keep their quotas.
@@ -81,7 +81,7 @@ var errMoved = errors.New("it is not at its path any more, or its filesystem is 
 
 // lift takes the quota of a directory away, which is found by its path.
 func (h *Host) lift(e *entry) error {
-	fd, err := openPath(e.path)
+	fd, err := h.open(e)
 	if errors.Is(err, unix.ENOENT) {
 		return h.forget(e)
 	}
@@ -142,7 +142,7 @@ func Lift(state string, l *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	h := &Host{log: l, book: b}
+	h := &Host{reach: everything(24 * time.Hour), log: l, book: b}
 	defer h.Close()
 	var errs []error
 	for _, e := range slices.Clone(b.entries) {

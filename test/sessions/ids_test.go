@@ -67,7 +67,7 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 // onlyKeysOnDisk holds every name below the state directory to what boxd names things: no id is one.
 func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
-	ours := regexp.MustCompile(`^(lock|previews\.json|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?|usage|usage/[0-9-]{10}\.json|audit|audit/audit-[0-9]+\.log|spaces|named-workspaces|images|images/names|images/scratch|drives|drives/scratch|skills|skills/scratch|skills/builtin(/.*)?)$`)
+	ours := regexp.MustCompile(`^(lock|previews\.json|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?|usage|usage/[0-9-]{10}\.json|audit|audit/audit-[0-9]+\.log|spaces|named-workspaces|host-quotas(\.lock)?|images|images/names|images/scratch|drives|drives/scratch|skills|skills/scratch|skills/builtin(/.*)?)$`)
 	err := filepath.WalkDir(d.State, func(path string, _ fs.DirEntry, err error) error {
 		if name := strings.TrimPrefix(strings.TrimPrefix(path, d.State), "/"); name != "" && !ours.MatchString(name) {
 			t.Errorf("%q is in the state directory", name)

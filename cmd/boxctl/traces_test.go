@@ -33,8 +33,8 @@ func holds(t *testing.T, d *boxtest.Daemon) belongings {
 			}
 		}
 	}
-	if len(pids) != 3 {
-		t.Fatalf("boxd, keeper and zygote are %v", pids)
+	if len(pids) != 4 {
+		t.Fatalf("boxd, keeper, zygote and who does errands are %v", pids)
 	}
 	for _, pid := range pids {
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -103,10 +103,10 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 	var now belongings
 	defer func() {
 		if t.Failed() {
-			t.Logf("boxd, keeper and zygote held %v, now %v", held, now)
+			t.Logf("boxd and the keeper's held %v, now %v", held, now)
 		}
 	}()
-	boxtest.Eventually(t, "boxd, keeper and zygote hold no more than before", func() bool {
+	boxtest.Eventually(t, "boxd and the keeper's hold no more than before", func() bool {
 		now = holds(t, d)
 		for what, n := range now {
 			if n > held[what] {

@@ -41,6 +41,7 @@ type entry struct {
 	limits   disk.Limits
 	path     string   // without links
 	users    []string // keys of boxes, sorted
+	active   bool     // somebody is at work with it; not in the file
 }
 
 // book is what a keeper has to know of directories that are not its own, whatever becomes of it. It is written before

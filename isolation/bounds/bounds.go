@@ -5,20 +5,18 @@
 package bounds
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
@@ -26,19 +24,19 @@ import (
 // Host is what one keeper has bounded. It is safe for concurrent use.
 type Host struct {
 	roots []string
-	reach disk.Reach // of who takes a quota away
 	log   *log.Logger
-	act   sync.Mutex // held while a directory is given a project, or a box
+	act   sync.Mutex // held while a directory is given an id, or a box
 
 	mu   sync.Mutex // guards the fields below
 	book *book
-	why  error // why there is no book
+	why  error              // why there is no book
+	busy map[[2]uint64]bool // directories that are being given to a box, by device and inode
 }
 
 // Open opens the book of a state directory. Directories at and below roots can be bounded. Where the book cannot be had,
 // nothing can be, and Take says why.
 func Open(state string, roots []string, l *log.Logger) *Host {
-	h := &Host{roots: roots, reach: everything(time.Minute), log: l}
+	h := &Host{roots: roots, log: l, busy: map[[2]uint64]bool{}}
 	if h.book, h.why = openBook(state); h.why != nil {
 		l.Printf("quotas of directories of the host: %v", h.why)
 	}
@@ -116,92 +114,9 @@ func (h *Host) Held(req *isolation.Held) (*isolation.Listed, error) {
 	return l, nil
 }
 
-// open opens the directory of an entry, for what needs no right to read it. It is looked for below a root and on the
-// filesystem of that alone: no other one is asked, which may not answer. Who has no roots goes by the path.
-func (h *Host) open(e *entry) (int, error) {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	if len(h.roots) == 0 {
-		return mountfd.Openat2(unix.AT_FDCWD, e.path, how)
-	}
-	how.Resolve |= unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV
-	for _, root := range h.roots {
-		real, dir, dev, err := openRoot(root)
-		if err != nil {
-			continue
-		}
-		defer unix.Close(dir)
-		if name, err := filepath.Rel(real, e.path); err == nil && dev == e.dev && isolation.Within(e.path, real) {
-			return mountfd.Openat2(dir, name, how)
-		}
-	}
-	return -1, errMoved
-}
-
-// openRoot opens a root, and says what its path is without links and which its filesystem.
-func openRoot(root string) (real string, dir int, dev uint64, err error) {
-	if real, err = filepath.EvalSymlinks(root); err != nil {
-		return "", -1, 0, err
-	}
-	if dir, err = unix.Open(real, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
-		return "", -1, 0, fmt.Errorf("%s: %w", root, err)
-	}
-	if dev, err = device(dir); err != nil {
-		unix.Close(dir)
-		return "", -1, 0, err
-	}
-	return real, dir, dev, nil
-}
-
-// device is the number of the filesystem that a descriptor is on. One that hangs says that much: who wants nothing but
-// that, and nothing new, asks no server (statx(2)).
-func device(fd int) (uint64, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {
-		return 0, err
-	}
-	return unix.Mkdev(st.Dev_major, st.Dev_minor), nil
-}
-
-func available(root string) error {
-	_, dir, _, err := openRoot(root)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	return disk.Available(dir)
-}
-
-// place is where a directory is that a box may write to.
-type place struct {
-	path string // without links
-	in   bool   // it is at or below one of the roots, and on the filesystem of that
-	off  bool   // it is below one, and on another filesystem
-}
-
-func (h *Host) below(fd int) (p place, err error) {
-	if p.path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
-		return p, err
-	}
-	dev, err := device(fd)
-	if err != nil {
-		return p, err
-	}
-	for _, root := range h.roots {
-		real, dir, at, err := openRoot(root)
-		if err != nil {
-			continue
-		}
-		unix.Close(dir)
-		if isolation.Within(p.path, real) {
-			p.in, p.off = p.in || at == dev, p.off || at != dev
-		}
-	}
-	return p, nil
-}
-
 // Take gives a directory that a box may write to a quota, or lets the box use the one that it has. What is in it counts.
 // Whatever it refuses it has undone, or Settle does.
-func (h *Host) Take(key string, m *isolation.Mount, fd int, want disk.Limits) error {
+func (h *Host) Take(ctx context.Context, key string, m *isolation.Mount, fd int, want disk.Limits) error {
 	at, err := h.below(fd)
 	path := at.path
 	switch {
@@ -209,43 +124,89 @@ func (h *Host) Take(key string, m *isolation.Mount, fd int, want disk.Limits) er
 		return err
 	case !at.in && at.off && m.Bound:
 		return refusal(unix.EOPNOTSUPP, m.Source, "a directory of the filesystem that the directory of mounts.quota_roots is on which it is below")
-	case at.in && !m.Bound && disk.Available(fd) == nil, !at.in && m.Bound:
+	case at.in && !m.Bound && path != m.Source && disk.Available(fd) == nil, !at.in && m.Bound:
 		return refusal(unix.EXDEV, m.Source, "a path without links: by its own one it is "+path)
 	case !m.Bound:
 		return nil
 	}
-	h.act.Lock()
-	defer h.act.Unlock()
 	h.mu.Lock()
 	why := h.why
 	h.mu.Unlock()
 	if why != nil {
 		return refusal(unix.EOPNOTSUPP, m.Source, "no directory: "+why.Error())
 	}
-	t, err := disk.OpenTree(fd)
-	if err != nil {
-		return explain(m.Source, want, err)
-	}
-	defer t.Close()
-	id, inherit, err := t.Project()
-	if err != nil {
-		return err
-	}
-	if id != 0 {
-		err = h.share(key, t, id, inherit, path, want)
-	} else {
-		err = h.bind(key, t, path, want)
-	}
-	if err != nil {
+	if err := h.take(ctx, key, fd, path, want); err != nil {
 		return explain(m.Source, want, err)
 	}
 	return nil
 }
 
+func (h *Host) take(ctx context.Context, key string, fd int, path string, want disk.Limits) error {
+	t, err := disk.OpenTree(fd)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	dev, ino, err := t.Identity()
+	if err != nil {
+		return err
+	}
+	done, err := h.begin(dev, ino)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, e := range h.left(path) {
+		if err := h.undo(ctx, t, e); err != nil {
+			return errors.Join(errBroken, err)
+		}
+	}
+	id, inherit, err := t.Project()
+	if err != nil {
+		return err
+	}
+	if id != 0 {
+		return h.share(key, t, id, inherit, path, want)
+	}
+	return h.bind(ctx, key, t, path, want)
+}
+
+// begin has one directory for one caller: the walk through it is nobody else's to wait for.
+func (h *Host) begin(dev, ino uint64) (done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := [2]uint64{dev, ino}
+	if h.busy[at] {
+		return nil, errBusy
+	}
+	h.busy[at] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.busy, at)
+	}, nil
+}
+
+// left are the entries of a directory that somebody has begun with and could not end.
+func (h *Host) left(path string) (list []*entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.book == nil {
+		return nil
+	}
+	for _, e := range h.book.entries {
+		if e.path == path && e.state != bound && !e.active {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
 // Errors of directories that have a project already.
 var (
 	errForeign = errors.New("it has a project that is not of boxd's making")
-	errBroken  = errors.New("boxd has not done with an earlier quota of it: the log of the keeper says why")
+	errBroken  = errors.New("boxd is not done with a quota of it or above it yet: the log of the keeper may say why")
+	errBusy    = errors.New("another session is being given it at this moment")
 )
 
 // otherLimitError means that boxes use a directory with other limits.
@@ -278,6 +239,8 @@ func (h *Host) find(id uint32) *entry {
 
 // share has one more box use a directory that is bounded, or that is in one.
 func (h *Host) share(key string, t *disk.Tree, id uint32, inherit bool, path string, want disk.Limits) error {
+	h.act.Lock()
+	defer h.act.Unlock()
 	e := h.find(id)
 	switch {
 	case e == nil || !inherit || !isolation.Within(path, e.path):
@@ -303,12 +266,13 @@ func (h *Host) share(key string, t *disk.Tree, id uint32, inherit bool, path str
 }
 
 // bind gives a directory without a project one.
-func (h *Host) bind(key string, t *disk.Tree, path string, want disk.Limits) error {
-	e, err := h.claim(t, path, want)
+func (h *Host) bind(ctx context.Context, key string, t *disk.Tree, path string, want disk.Limits) error {
+	e, err := h.claim(ctx, t, path, want)
 	if err != nil {
 		return err
 	}
-	if err = t.Fill(e.id, disk.Usual()); err == nil {
+	defer h.rest(e)
+	if err = t.Fill(ctx, e.id, disk.Usual()); err == nil {
 		err = t.Limit(e.id, want)
 	}
 	if err == nil {
@@ -316,12 +280,22 @@ func (h *Host) bind(key string, t *disk.Tree, path string, want disk.Limits) err
 			return nil
 		}
 	}
-	return errors.Join(err, h.undo(t, e))
+	_ = h.undo(ctx, t, e) // and has said what could not be
+	return err
+}
+
+// rest notes that nobody is at work with an entry any more.
+func (h *Host) rest(e *entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.active = false
 }
 
 // claim notes an id, takes it, and notes that it is ours.
-func (h *Host) claim(t *disk.Tree, path string, want disk.Limits) (*entry, error) {
-	e := &entry{state: claiming, limits: want, path: path}
+func (h *Host) claim(ctx context.Context, t *disk.Tree, path string, want disk.Limits) (*entry, error) {
+	h.act.Lock()
+	defer h.act.Unlock()
+	e := &entry{state: claiming, limits: want, path: path, active: true}
 	var err error
 	if e.dev, e.ino, err = t.Identity(); err != nil {
 		return nil, err
@@ -339,13 +313,20 @@ func (h *Host) claim(t *disk.Tree, path string, want disk.Limits) (*entry, error
 			ours, err = t.Claim(id)
 		}
 		if err != nil {
-			return nil, errors.Join(err, h.undo(t, e))
+			return nil, h.giveUp(ctx, t, e, err)
 		}
 	}
 	if err := h.note(func() { e.state = making }); err != nil {
-		return nil, errors.Join(err, h.undo(t, e))
+		return nil, h.giveUp(ctx, t, e, err)
 	}
 	return e, nil
+}
+
+// giveUp undoes what could not be claimed, and returns why that was.
+func (h *Host) giveUp(ctx context.Context, t *disk.Tree, e *entry, why error) error {
+	defer h.rest(e)
+	_ = h.undo(ctx, t, e) // and has said what could not be
+	return why
 }
 
 // explain is the refusal of a directory, in words that say what to do.
@@ -363,7 +344,7 @@ func explain(source string, want disk.Limits, err error) error {
 	_, large := errors.AsType[*disk.ReachError](err)
 	_, other := errors.AsType[*disk.OtherError](err)
 	_, walked := errors.AsType[*disk.WalkError](err)
-	if large || other || walked || errors.Is(err, errForeign) || errors.Is(err, errBroken) || errors.Is(err, disk.ErrBusy) {
+	if large || other || walked || errors.Is(err, errForeign) || errors.Is(err, errBroken) || errors.Is(err, errBusy) {
 		return refusal(unix.EOPNOTSUPP, source, "a directory that can be given a quota: "+err.Error())
 	}
 	return err

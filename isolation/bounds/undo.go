@@ -3,6 +3,7 @@
 package bounds
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log"
@@ -17,14 +18,20 @@ import (
 )
 
 // undo takes a project away. What it cannot undo stays in the book, for the next who tries.
-func (h *Host) undo(t *disk.Tree, e *entry) error {
+func (h *Host) undo(ctx context.Context, t *disk.Tree, e *entry) error {
 	var err error
 	if e.state == claiming { // it may be another keeper's, whose limits are nobody else's to take
 		err = t.Leave(e.id)
 	} else {
 		if err = h.note(func() { e.state, e.users = lifting, nil }); err == nil {
-			err = t.Empty(e.id, h.reach)
+			err = t.Empty(ctx, e.id, everything())
 		}
+	}
+	if rest, ok := errors.AsType[*disk.UsedError](err); ok {
+		// Links and special files keep the project that they were made with, and an owner can put other files into it. It
+		// bounds nobody any more, and is given to nobody as long as something has it.
+		h.log.Printf("quota of %s, project %d: taken away, though %d files have the number still", e.path, e.id, rest.Usage.Inodes)
+		err = nil
 	}
 	if err != nil {
 		h.log.Printf("quota of %s, project %d: it cannot be taken away now: %v", e.path, e.id, err)
@@ -33,9 +40,9 @@ func (h *Host) undo(t *disk.Tree, e *entry) error {
 	return h.note(func() { h.book.drop(e) })
 }
 
-// everything is the reach of who takes quotas away. A keeper has little time for it: systemd waits for its start.
-func everything(t time.Duration) disk.Reach {
-	return disk.Reach{Entries: 1 << 40, Depth: 1 << 10, Time: t}
+// everything is the reach of who takes quotas away.
+func everything() disk.Reach {
+	return disk.Reach{Entries: 1 << 40, Depth: 1 << 10, Time: 24 * time.Hour}
 }
 
 // Release notes that a box has ended. The directories that it has used keep their quotas.
@@ -61,15 +68,21 @@ func (h *Host) keep(lives func(key string) bool) {
 	}
 }
 
+// settling is how long a keeper's start may take for what an earlier one had begun. The rest is done when a box wants the
+// directory.
+const settling = 10 * time.Second
+
 // Settle undoes what an earlier keeper had begun, and forgets the boxes that have ended since. Nobody else has h yet.
 func (h *Host) Settle(lives func(key string) bool) {
 	h.keep(lives)
 	if h.book == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), settling)
+	defer cancel()
 	for _, e := range slices.Clone(h.book.entries) {
 		if e.state != bound {
-			if err := h.lift(e); err != nil {
+			if err := h.lift(ctx, e); err != nil {
 				h.log.Printf("quota of %s, which an earlier keeper was at work on: %v", e.path, err)
 			}
 		}
@@ -80,7 +93,7 @@ func (h *Host) Settle(lives func(key string) bool) {
 var errMoved = errors.New("it is not at its path any more, or its filesystem is not mounted")
 
 // lift takes the quota of a directory away, which is found by its path.
-func (h *Host) lift(e *entry) error {
+func (h *Host) lift(ctx context.Context, e *entry) error {
 	fd, err := h.open(e)
 	if errors.Is(err, unix.ENOENT) {
 		return h.forget(e)
@@ -101,7 +114,7 @@ func (h *Host) lift(e *entry) error {
 	if id, _, err := t.Project(); err != nil || dev != e.dev && id != e.id {
 		return errors.Join(err, errMoved)
 	}
-	return h.undo(t, e)
+	return h.undo(ctx, t, e)
 }
 
 // forget forgets a directory that is not there any more, if nothing that was in it is elsewhere.
@@ -142,11 +155,11 @@ func Lift(state string, l *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	h := &Host{reach: everything(24 * time.Hour), log: l, book: b}
+	h := &Host{log: l, book: b}
 	defer h.Close()
 	var errs []error
 	for _, e := range slices.Clone(b.entries) {
-		if err := h.lift(e); err != nil {
+		if err := h.lift(context.Background(), e); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", e.path, err))
 		}
 	}

@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,9 +15,6 @@ import (
 
 // FirstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
 const FirstBound = 0x63000000
-
-// ErrBusy means that another keeper is at work on a directory.
-var ErrBusy = errors.New("another keeper is at work on it")
 
 // OtherError means that something in a directory, or that itself, is in a project that somebody else has given it.
 type OtherError struct{ ID uint32 }
@@ -32,7 +30,7 @@ type Tree struct {
 }
 
 // OpenTree opens the tree of a directory, which need not be open for reading (O_PATH). An *UnavailableError says what its
-// filesystem lacks. ErrBusy: it is another's at the moment.
+// filesystem lacks.
 func OpenTree(dir int) (*Tree, error) {
 	if err := Available(dir); err != nil {
 		return nil, err
@@ -53,17 +51,11 @@ func OpenTree(dir int) (*Tree, error) {
 	if err = unix.Fstat(fd, &st); err == nil {
 		err = unix.Fstatfs(fd, &fs)
 	}
-	if err == nil {
-		t.q.dev, t.q.block = st.Dev, max(uint64(fs.Frsize), limitUnit)
-		// Its owner can have the lock too, and keeps himself from what is asked for.
-		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrBusy
-		}
-	}
 	if err != nil {
 		t.Close()
 		return nil, err
 	}
+	t.q.dev, t.q.block = st.Dev, max(uint64(fs.Frsize), limitUnit)
 	return t, nil
 }
 
@@ -95,7 +87,7 @@ func Available(dir int) error {
 	return nil
 }
 
-// Close lets go of the tree, and of its lock.
+// Close lets go of the tree.
 func (t *Tree) Close() {
 	t.top.Close()
 	unix.Close(t.mount)
@@ -139,8 +131,8 @@ func (t *Tree) Leave(id uint32) error {
 
 // Fill gives the project of the directory to all that is in it: each directory before what is in that, so that what is moved
 // about meanwhile is found where it comes to. An *OtherError: something is in another.
-func (t *Tree) Fill(id uint32, r Reach) error {
-	return walk(t.q.fd(), r, func(fd int, directory bool) error {
+func (t *Tree) Fill(ctx context.Context, id uint32, r Reach) error {
+	return walk(ctx, t.q.fd(), r, func(fd int, directory bool) error {
 		now, inherit, err := project(fd)
 		switch {
 		case err != nil:
@@ -158,12 +150,12 @@ func (t *Tree) Fill(id uint32, r Reach) error {
 const passes = 3
 
 // Empty takes a project, and its limits, from a directory and all that is in it. What else has it is counted on: a *UsedError.
-func (t *Tree) Empty(id uint32, r Reach) error {
+func (t *Tree) Empty(ctx context.Context, id uint32, r Reach) error {
 	if err := t.q.limit(id, Limits{}); err != nil {
 		return err
 	}
 	for range passes {
-		err := walk(t.q.fd(), r, func(fd int, _ bool) error {
+		err := walk(ctx, t.q.fd(), r, func(fd int, _ bool) error {
 			now, _, err := project(fd)
 			if err != nil || now != id {
 				return err

@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +71,7 @@ type walker struct {
 // Nothing is looked up but names in open directories: no link is followed and no mount entered, and whoever renames
 // things meanwhile gets what each makes of them, there or where they are found later. What cannot be opened without doing
 // something, such as a FIFO, is passed over.
-func walk(top int, r Reach, each func(fd int, directory bool) error) error {
+func walk(ctx context.Context, top int, r Reach, each func(fd int, directory bool) error) error {
 	w := walker{Reach: r, each: each, until: time.Now().Add(r.Time)}
 	defer func() {
 		for _, l := range w.way {
@@ -82,6 +83,9 @@ func walk(top int, r Reach, each func(fd int, directory bool) error) error {
 		return &WalkError{".", err}
 	}
 	for err = w.enter(fd, "."); err == nil && len(w.way) > 0; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		err = w.step(w.way[len(w.way)-1])
 	}
 	return err

@@ -23,7 +23,7 @@ func visited(t *testing.T, dir string, r Reach, also func(path string) error) ([
 	}
 	defer unix.Close(top)
 	var list []string
-	err = walk(top, r, func(fd int, directory bool) error {
+	err = walk(t.Context(), top, r, func(fd int, directory bool) error {
 		path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 		if err != nil {
 			return err

@@ -105,10 +105,10 @@ func (p *Pool) Do(ctx context.Context, user uint32, request []byte, files ...int
 		}
 		answer, got, err := w.do(ctx, request, files)
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, errNoRoom):
 			p.keep(w)
 			p.leave(user)
-			return answer, got, nil
+			return answer, got, err
 		case errors.Is(err, errNotSent) && !fresh: // it has died since it was last used
 			w.close()
 			continue
@@ -267,6 +267,9 @@ type worker struct {
 // errNotSent means that a worker has never heard of an errand.
 var errNotSent = errors.New("it was not taken")
 
+// errNoRoom means that a worker has done its part, and what it has opened finds no room in this process.
+var errNoRoom = fmt.Errorf("%w: %w", fdpass.ErrNoRoom, unix.EMFILE)
+
 func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, []int, error) {
 	w.last++
 	message := append(binary.LittleEndian.AppendUint64(make([]byte, 0, numberLen+len(request)), w.last), request...)
@@ -277,6 +280,9 @@ func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, [
 		return nil, nil, fmt.Errorf("send an errand: %w", err)
 	}
 	body, got, err := w.conn.RecvContext(ctx, false)
+	if errors.Is(err, fdpass.ErrNoRoom) && len(body) >= numberLen && binary.LittleEndian.Uint64(body) == w.last {
+		return nil, nil, errNoRoom
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrGone, err)
 	}

@@ -285,7 +285,7 @@ func (l *launching) boundSources() (string, error) {
 		if !src.Mount.Writable {
 			continue
 		}
-		if err := l.k.bounds.Take(l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
+		if err := l.k.bounds.Take(l.wanted(), l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
 			return src.Mount.Source, err
 		}
 	}

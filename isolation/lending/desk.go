@@ -172,6 +172,9 @@ func (d *Desk) Tree(ctx context.Context, spec *isolation.Spec, src *sources.Sour
 	if src.Owner.Managed {
 		return src.Tree(own)
 	}
+	if src.Owner.OfHost() {
+		return src.Tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
+	}
 	field := FieldOf(slices.Index(spec.Mounts, src.Mount))
 	files, err := d.files(src, base)
 	if err != nil {

@@ -74,8 +74,8 @@ func setfs(uid, gid uintptr) {
 // copyDir copies a directory and what is in it, without what cannot be read.
 func copyDir(from, to int, name, at string, depth int) (item string, err error) {
 	in, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.EACCES) {
-		return "", nil
+	if errors.Is(err, unix.EACCES) || depth < baseDepth && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)) {
+		return "", nil // or it was a directory a moment ago
 	}
 	if err != nil {
 		return at, err

@@ -79,6 +79,9 @@ type Owner struct {
 // UID is the owner on the host.
 func (o *Owner) UID() uint32 { return o.uid }
 
+// OfHost reports whether it is that of the trees of the host, which no caller names.
+func (o *Owner) OfHost() bool { return o.host }
+
 // Words are an owner for another process of the keeper; it is none of a managed workspace.
 func (o *Owner) Words() []uint32 {
 	words := []uint32{o.uid, o.gid, o.dirGID, 0}

@@ -136,7 +136,7 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 
 	full("a", "head -c 3000000 /dev/zero > more")
 	full("b", "head -c 100000 /dev/zero > deep/er/more")
-	succeeds(t, d, "b", sh("rm before more deep/er/more"))
+	succeeds(t, d, "b", sh("rm before more deep/er/more; ln -s nowhere made; mkfifo fifo")) // which nobody can take out of the project
 	full("a", "for i in $(seq 60); do : > deep/er/f$i || exit 1; done")
 	succeeds(t, d, "a", sh("rm deep/er/f*"))
 	killKeeper(t, d)

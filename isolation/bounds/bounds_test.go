@@ -223,6 +223,37 @@ func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	}
 }
 
+// A directory is one caller's at a time, and others are nobody's business. What was begun with it and not ended is found
+// by its path, unless somebody is at it.
+func TestADirectoryIsOneCallersAtATime(t *testing.T) {
+	t.Parallel()
+	h := Open(t.TempDir(), nil, quiet())
+	defer h.Close()
+	done, err := h.begin(1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.begin(1, 2); !errors.Is(err, errBusy) {
+		t.Error(err)
+	}
+	if other, err := h.begin(2, 2); err != nil {
+		t.Error(err)
+	} else {
+		other()
+	}
+	done()
+	if again, err := h.begin(1, 2); err != nil {
+		t.Error(err)
+	} else {
+		again()
+	}
+	stale := &entry{path: "/a", state: lifting}
+	h.book.entries = []*entry{stale, {path: "/a", state: making, active: true}, {path: "/a", state: bound}, {path: "/b", state: making}}
+	if got := h.left("/a"); len(got) != 1 || got[0] != stale {
+		t.Errorf("%v", got)
+	}
+}
+
 // The words of a refusal say of which kind it is, by its number.
 func TestRefusalsSayWhatToDo(t *testing.T) {
 	t.Parallel()

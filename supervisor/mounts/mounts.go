@@ -362,7 +362,11 @@ func Leads(ctx context.Context, boxes *driver.Driver, held *policy.Held, uid uin
 			return held.NotLent(i, m.Source)
 		case answered && failure.Unanswered(step):
 			return failure.NoAnswer("mounts["+strconv.Itoa(i)+"].source", step)
-		case err != nil && (!answered || step.Step != isolation.StepMountSource):
+		case answered && step.Step == isolation.StepMountSource && (step.Errno == unix.ENOENT || step.Errno == unix.ENOTDIR):
+			continue // so says the keeper, too
+		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell
+			return held.NotLent(i, m.Source)
+		case err != nil:
 			return fault.Errorf(fault.Unavailable, "nobody can tell at the moment where %s leads: %w", fault.Show(m.Source), err).WithHint("try again")
 		}
 	}

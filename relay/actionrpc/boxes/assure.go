@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"slices"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
@@ -108,24 +109,46 @@ func (b *Boxes) withWork(ctx context.Context, who supervisor.Principal, req *pol
 }
 
 // unbound has boxes that see to directories of many Workspaces give those no quota: it would be one of all of them
-// together.
+// together, or one that the kernel cannot keep.
 func (b *Boxes) unbound(req *policy.Request) {
-	for _, m := range req.Mounts {
-		if b.Sup.CanBound(m.Source) == nil {
-			req.WorkspaceQuota = new(quantity.Size(0))
-		}
+	unbound(req, b.locked(), b.Sup.CanBound)
+}
+
+func unbound(req *policy.Request, locked bool, can func(dir string) error) {
+	noQuota(req, locked && !slices.ContainsFunc(req.Mounts, func(m policy.Mount) bool { return can(m.Source) == nil }))
+}
+
+// locked reports whether nobody may ask for another quota than the profile's.
+func (b *Boxes) locked() bool {
+	profiles, _ := b.Sup.Profiles()
+	return slices.Contains(profiles[b.Profile].Locked, "workspace_quota")
+}
+
+// noQuota asks for none, where nothing asked for is the profile's. Where that is locked it can only be left out.
+func noQuota(req *policy.Request, locked bool) {
+	req.WorkspaceQuota = nil
+	if !locked {
+		req.WorkspaceQuota = new(quantity.Size(0))
 	}
 }
 
-// soften takes a quota away that cannot be kept, where the operator has said that none needs to be.
+// soften takes a quota away that cannot be kept, also that of the profile, where the operator has said that none needs
+// to be.
 func (b *Boxes) soften(t *Tenant, req *policy.Request) {
-	a := t.Admitted
-	if a == nil || !a.Soft || req.WorkspaceQuota == nil {
-		return
-	}
-	if err := b.Sup.CanBound(a.Home()); err != nil {
+	if err := t.Admitted.soften(req, b.locked, b.Sup.CanBound); err != nil {
 		b.Log.Warn("a Workspace of LangBot has no quota: its directory cannot be bounded here, and langbot.allow_soft_storage_limits lets that be",
-			"session", req.ID, "asked", *req.WorkspaceQuota, "because", err)
-		req.WorkspaceQuota = nil
+			"session", req.ID, "because", err)
 	}
+}
+
+// soften says why there is no quota any more, nil if nothing was taken away.
+func (a *Admitted) soften(req *policy.Request, locked func() bool, can func(dir string) error) error {
+	if a == nil || !a.Soft {
+		return nil
+	}
+	err := can(a.Home())
+	if err != nil {
+		noQuota(req, locked())
+	}
+	return err
 }

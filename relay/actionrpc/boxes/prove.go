@@ -4,6 +4,7 @@ package boxes
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/supervisor"
@@ -28,7 +30,7 @@ type Proof struct {
 	Work       bool  // LangBot's own directory is there, and boxes can write to it
 	Bounded    bool  // what is in a directory there can be bounded by the kernel, in bytes and in files
 	Unbounded  error // why it cannot
-	// Full says that there was no room for it: nothing is known.
+	// Full says that there was no room for it, or no time: nothing is known.
 	Full  bool
 	Error string // why something of it is not so
 }
@@ -48,19 +50,14 @@ const proofPatience = 10 * time.Second
 func (b *Boxes) Prove(ctx context.Context, spec *model.Spec, work string) Proof {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
-	s, err := b.specimen(ctx, spec, work)
-	var p Proof
-	if err != nil && work != "" && fault.KindOf(err) != fault.Exhausted { // of that directory, or of all boxes?
-		p.Error = mountError(err, "").Error()
-		s, err = b.specimen(ctx, spec, "")
-	}
-	if err != nil {
-		return Proof{Error: mountError(err, "").Error(), Full: fault.KindOf(err) == fault.Exhausted}
+	s, p := tried(work, func(work string) (*supervisor.Session, error) { return b.specimen(ctx, spec, work) })
+	if s == nil {
+		return p
 	}
 	defer b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) //nolint:errcheck // the supervisor goes on with it
 	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: isolation.Home})
 	if err != nil {
-		return Proof{Error: err.Error(), Full: fault.KindOf(err) == fault.Exhausted}
+		return Proof{Error: err.Error(), Full: full(err)}
 	}
 	p.judge(string(r.Streams[0].Data), ownNamespace)
 	by := s.Enforced()
@@ -75,6 +72,27 @@ func (b *Boxes) Prove(ctx context.Context, spec *model.Spec, work string) Proof 
 	return p
 }
 
+// full reports whether an error is that there is no room now, on the host or in time, and says nothing of what boxes are.
+func full(err error) bool {
+	kind := fault.KindOf(err)
+	return kind == fault.Exhausted || kind == fault.Unavailable || errors.Is(err, context.DeadlineExceeded)
+}
+
+// tried starts a box with LangBot's own directory, or without it where it is not to be had. Where there is none, the proof
+// says why.
+func tried(work string, start func(work string) (*supervisor.Session, error)) (*supervisor.Session, Proof) {
+	s, err := start(work)
+	var p Proof
+	if err != nil && work != "" && !full(err) { // of that directory, or of all boxes?
+		p.Error = mountError(err, "").Error()
+		s, err = start("")
+	}
+	if err != nil {
+		return nil, Proof{Error: mountError(err, "").Error(), Full: full(err)}
+	}
+	return s, p
+}
+
 // specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
 func (b *Boxes) specimen(ctx context.Context, spec *model.Spec, work string) (*supervisor.Session, error) {
 	who, err := b.Who()
@@ -87,12 +105,17 @@ func (b *Boxes) specimen(ctx context.Context, spec *model.Spec, work string) (*s
 	if err != nil {
 		return nil, err
 	}
-	req.OneShot = true
+	passing(req)
 	if work != "" {
 		return b.withWork(ctx, who, req, work)
 	}
 	s, _, err := b.Sup.Create(ctx, who, req)
 	return s, err
+}
+
+// passing has a box be there for a moment, and wait for no room: who asks for it needs an answer.
+func passing(req *policy.Request) {
+	req.OneShot, req.Wait = true, new(quantity.Duration(0))
 }
 
 func ownNamespace(kind string) string {

@@ -3,8 +3,18 @@
 package boxes
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // seen is what a box of a session has printed, with less lines of mounts.
@@ -75,4 +85,105 @@ func FuzzJudge(f *testing.F) {
 			t.Fatalf("%+v", p)
 		}
 	})
+}
+
+// No room now says nothing of what boxes are, and so nothing of the directory either.
+func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
+	t.Parallel()
+	broken := fault.Errorf(fault.Denied, "not lent")
+	for name, tc := range map[string]struct {
+		err  error
+		full bool
+	}{
+		"as many as may be":    {fault.Errorf(fault.Exhausted, "all taken"), true},
+		"memory is short":      {fault.Errorf(fault.Unavailable, "the host has 1 MiB of memory left"), true},
+		"the time is over":     {fmt.Errorf("wait: %w", context.DeadlineExceeded), true},
+		"it may not be had":    {broken, false},
+		"it cannot be started": {errors.New("start: no"), false},
+	} {
+		if full(tc.err) != tc.full {
+			t.Errorf("%s: full is %v", name, !tc.full)
+		}
+		var asked []string
+		s, p := tried("/srv/box", func(work string) (*supervisor.Session, error) {
+			asked = append(asked, work)
+			return nil, tc.err
+		})
+		want := []string{"/srv/box", ""}
+		if tc.full {
+			want = want[:1]
+		}
+		if s != nil || p.Full != tc.full || p.Available || p.Error == "" || !slices.Equal(asked, want) {
+			t.Errorf("%s: %+v, asked %q", name, p, asked)
+		}
+	}
+	some := new(supervisor.Session)
+	s, p := tried("/srv/box", func(work string) (*supervisor.Session, error) {
+		if work == "" {
+			return some, nil
+		}
+		return nil, broken
+	})
+	if s != some || p.Full || !strings.Contains(p.Error, "not lent") {
+		t.Errorf("a directory that cannot be had: %+v", p)
+	}
+	if _, p = tried("/srv/box", func(work string) (*supervisor.Session, error) {
+		if work == "" {
+			return nil, fault.Errorf(fault.Unavailable, "others are first")
+		}
+		return nil, broken
+	}); !p.Full {
+		t.Errorf("no room for the second: %+v", p)
+	}
+}
+
+func TestABoxThatIsLookedAtWaitsForNoRoom(t *testing.T) {
+	t.Parallel()
+	var req policy.Request
+	if passing(&req); !req.OneShot || req.Wait == nil || *req.Wait != 0 {
+		t.Errorf("%+v", req)
+	}
+}
+
+// The profile's quota is what holds where nothing is said, so none has to be said.
+func TestNoQuotaIsAskedForByName(t *testing.T) {
+	t.Parallel()
+	mount := policy.Mount{Source: "/srv/q/a", Target: isolation.Workspace, Mode: policy.MountReadWrite}
+	can, cannot := func(string) error { return nil }, func(dir string) error { return errors.New(dir) }
+	c := policy.DefaultConfig()
+	c.Roots = []string{"/srv/q"}
+	for _, asked := range []*quantity.Size{nil, new(8 * quantity.MiB)} {
+		req := &policy.Request{Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), WorkspaceQuota: asked, Mounts: []policy.Mount{mount}}
+		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota == 0 || len(s.Bounded) != 1 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		soft, locked := &Admitted{Namespace: "ws-0", Work: "/srv/q", Soft: true}, func() bool { return false }
+		for _, a := range []*Admitted{nil, {Work: "/srv/q"}} {
+			if err := a.soften(req, locked, cannot); err != nil || req.WorkspaceQuota != asked {
+				t.Errorf("taken away where it must be kept: %v, %v", req.WorkspaceQuota, err)
+			}
+		}
+		if err := soft.soften(req, locked, can); err != nil || req.WorkspaceQuota != asked {
+			t.Errorf("taken away where it can be kept: %v, %v", req.WorkspaceQuota, err)
+		}
+		if err := soft.soften(req, locked, cannot); err == nil || err.Error() != "/srv/q/tenants/ws-0" {
+			t.Error(err)
+		}
+		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota != 0 || len(s.Bounded) != 0 {
+			t.Errorf("a quota is left: %+v, %v", s, err)
+		}
+		p := c.Profiles[c.Sessions.DefaultProfile]
+		p.Locked = append(slices.Clone(p.Locked), "workspace_quota")
+		held := c
+		held.Profiles = map[string]policy.Profile{c.Sessions.DefaultProfile: p}
+		unbound(req, true, cannot)
+		if _, _, err := held.Merge(req); err != nil || req.WorkspaceQuota != nil {
+			t.Errorf("nobody may ask for another than the profile's: %v", err)
+		}
+		for _, of := range []func(string) error{can, cannot} { // what helps with directories of many has none in either case
+			if unbound(req, false, of); req.WorkspaceQuota == nil || *req.WorkspaceQuota != 0 {
+				t.Errorf("%v", req.WorkspaceQuota)
+			}
+		}
+	}
 }

@@ -201,7 +201,7 @@ func mayImport() map[string]string {
 		"relay/actionrpc/fence":    "relay/actionrpc/envelope",
 		"relay/actionrpc/model":    "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/grants":   "relay/actionrpc/envelope relay/actionrpc/lax",
-		"relay/actionrpc/setup":    "relay/actionrpc/envelope relay/actionrpc/grants relay/actionrpc/lax",
+		"relay/actionrpc/setup":    "internal/durable relay/actionrpc/envelope relay/actionrpc/grants relay/actionrpc/lax",
 		"relay/actionrpc/boxes":    "relay/actionrpc/envelope relay/actionrpc/model relay/actionrpc/setup supervisor supervisor/activation supervisor/policy supervisor/process supervisor/result isolation internal/fault internal/quantity supervisor/files supervisor/machine isolation/files",
 		"relay/actionrpc/uploads":  "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/intake":   "relay/actionrpc/envelope",

@@ -77,6 +77,9 @@ func Left() *Told {
 	return t
 }
 
+// FromBefore reports whether it is what an earlier boxd was told, and LangBot has told this one nothing yet.
+func (t *Told) FromBefore() bool { return t.left }
+
 // Ours reports whether the backend that LangBot wants is one that boxd stands in for.
 func (t *Told) Ours() bool {
 	return slices.Contains([]string{"", "local", "docker", "nsjail", "boxd"}, t.Backend)

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+
+	"github.com/boxd-dev/boxd/internal/durable"
 )
 
 // Mark is a file that is there while LangBot's own admission is required: a boxd that starts admits nobody then, until
@@ -27,9 +30,10 @@ func (m Mark) Set(required bool) error {
 		}
 		return nil
 	}
-	f, err := os.OpenFile(string(m), os.O_WRONLY|os.O_CREATE, 0o600)
+	dir, err := os.OpenRoot(filepath.Dir(string(m)))
 	if err == nil {
-		err = errors.Join(f.Sync(), f.Close())
+		err = durable.SyncJSON(dir, filepath.Base(string(m)), struct{}{}) // a loss of power is not to admit anybody
+		dir.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("note that LangBot's admission is required: %w", err)

@@ -211,3 +211,28 @@ func FuzzMerge(f *testing.F) {
 		}
 	})
 }
+
+// The note is put in its place whole, on the disk: a file that is opened there would be where a link leads.
+func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mark := setup.Mark(filepath.Join(dir, setup.MarkFile))
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), string(mark)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := mark.Set(true); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(string(mark))
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || !mark.Told().Required || !mark.Told().FromBefore() {
+			t.Errorf("%v, %v", info, err)
+		}
+		if there, err := os.ReadDir(dir); err != nil || len(there) != 1 {
+			t.Errorf("%v, %v", there, err)
+		}
+	}
+	if err := mark.Set(false); err != nil || mark.Told().Required || mark.Told().FromBefore() {
+		t.Error(err)
+	}
+}

@@ -6,7 +6,9 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 )
@@ -129,6 +131,9 @@ func (f *Fence) enter(ctx context.Context, k Key, generation int64, most int) (e
 	return entry{call: c, watched: watched}, nil
 }
 
+// Patience is how long what is older may take to end: others wait for it.
+const Patience = 20 * time.Second
+
 // retire waits for the calls that were canceled, and ends what is older. It goes on when its caller has gone: others
 // wait for it.
 func (f *Fence) retire(ctx context.Context, k Key, generation int64, e entry) error {
@@ -136,8 +141,13 @@ func (f *Fence) retire(ctx context.Context, k Key, generation int64, e entry) er
 	for _, c := range e.older {
 		<-c.done // soon: it was canceled
 	}
-	err := f.has.Retire(context.WithoutCancel(ctx), k, generation)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
+	defer cancel()
+	err := f.has.Retire(ctx, k, generation)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = envelope.Errorf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
+	}
+	if err != nil { // the next call of it tries again
 		f.mu.Lock()
 		if s := f.spaces[k]; s.current == generation {
 			s.failed = true

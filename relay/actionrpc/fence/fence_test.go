@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
 )
@@ -166,4 +167,34 @@ func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
 	if err == nil || err.Error() != "PermissionError: Box generation fence capacity reached; refusing an unbounded Workspace allocation" {
 		t.Errorf("%v", err)
 	}
+}
+
+// A box that does not die keeps nobody for longer than that, and nothing of its Workspace is let in before it has.
+func TestWhatDoesNotEndIsNotWaitedForWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stuck := true
+		f := fence.New(fence.Workspaces{
+			Highest: func(fence.Key) int64 { return 1 },
+			Retire: func(ctx context.Context, _ fence.Key, _ int64) error {
+				if stuck {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			},
+		})
+		begin := time.Now()
+		_, _, err := f.Enter(t.Context(), fence.Key{Workspace: "w"}, 2, 9)
+		if err == nil || err.Error() != "BoxError: sessions of an earlier placement generation have not ended within 20s" || time.Since(begin) != fence.Patience {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		stuck = false
+		_, call, err := f.Enter(t.Context(), fence.Key{Workspace: "w"}, 2, 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Leave(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -61,6 +61,8 @@ func (b *Book) Turn(ctx context.Context, namespace string) (done func(), err err
 
 func refuse(text string) error { return envelope.Errorf("BoxAdmissionError", "%s", text) }
 
+func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
+
 // over reports whether a grant has ended: by the clock of the host, or by the time that has gone by since it came,
 // should that clock be set back.
 func (b *Book) over(r *record) bool { return b.left(r) <= 0 }
@@ -114,7 +116,7 @@ func (b *Book) Weigh(namespace string, g *Grant, p *Policy, most int) (have *Gra
 	case err != nil:
 		return nil, DropNone, err
 	case g.Revision <= r.revoked:
-		return nil, DropNone, refuse("Sandbox admission grant revision was revoked")
+		return nil, DropNone, revoked()
 	case g.Revision < r.revision:
 		return nil, DropNone, refuse("Sandbox admission grant revision is stale")
 	case g.Generation < r.generation:
@@ -136,13 +138,16 @@ func (b *Book) Weigh(namespace string, g *Grant, p *Policy, most int) (have *Gra
 	return nil, DropOthers, nil
 }
 
-// Install puts a grant in force that was weighed in the same turn.
-func (b *Book) Install(namespace string, g *Grant, drop Drop) {
+// Install puts a grant in force that was weighed in the same turn, unless it was revoked meanwhile.
+func (b *Book) Install(namespace string, g *Grant, drop Drop) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.records[namespace]
-	if r == nil {
-		return // it was not weighed
+	switch {
+	case r == nil:
+		return nil // it was not weighed
+	case g.Revision <= r.revoked:
+		return revoked()
 	}
 	if drop == DropAll || r.grant == nil {
 		b.epoch++
@@ -151,9 +156,11 @@ func (b *Book) Install(namespace string, g *Grant, drop Drop) {
 	r.grant, r.until = g, time.Since(b.begin)+g.Expires.Sub(b.now().Round(0))
 	r.revision, r.generation, r.sessions, r.processes, r.limits = g.Revision, g.Generation, g.MaxSessions, g.MaxProcesses, true
 	b.tell()
+	return nil
 }
 
-// Revoke takes a grant out of force, and remembers that.
+// Revoke takes a grant out of force, and remembers that. It needs no turn: a grant that is weighed and not in force yet
+// will not be.
 func (b *Book) Revoke(namespace string, v *Revocation, most int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

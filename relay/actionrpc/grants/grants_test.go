@@ -142,6 +142,29 @@ func grant(generation, revision, sessions int64, life time.Duration) *grants.Gra
 	return &grants.Grant{Instance: "i", Workspace: "w", Generation: generation, Revision: revision, Expires: time.Now().Add(life).Round(0), MaxSessions: sessions}
 }
 
+// A revocation does not wait for a grant that somebody is about to put in force.
+func TestWhatIsRevokedWhileItIsWeighedIsNotInForce(t *testing.T) {
+	t.Parallel()
+	for revision, want := range map[int64]string{1: "", 2: "BoxAdmissionError: Sandbox admission grant revision was revoked"} {
+		b, p := grants.New(time.Now), grants.DefaultPolicy()
+		g := grant(1, 2, 1, time.Minute)
+		_, drop, err := b.Weigh(ns, g, &p, 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Revoke(ns, &grants.Revocation{Revision: revision}, 9); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := b.Install(ns, g, drop); err != nil {
+			got = err.Error()
+		}
+		if _, err := b.Admit(ns, 1, &p); got != want || (err == nil) != (want == "") {
+			t.Errorf("revoked up to %d: %q, want %q; %v", revision, got, want, err)
+		}
+	}
+}
+
 // put weighs a grant and installs it.
 func put(b *grants.Book, namespace string, g *grants.Grant, most int) (have *grants.Grant, drop grants.Drop, why string) {
 	p := grants.DefaultPolicy()
@@ -150,7 +173,9 @@ func put(b *grants.Book, namespace string, g *grants.Grant, most int) (have *gra
 		return nil, drop, err.Error()
 	}
 	if have == nil {
-		b.Install(namespace, g, drop)
+		if err := b.Install(namespace, g, drop); err != nil {
+			return nil, drop, err.Error()
+		}
 	}
 	return have, drop, ""
 }

@@ -4,6 +4,7 @@ package actionrpc
 
 import (
 	"context"
+	"errors"
 	"path"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	told := s.told.Load()
 	g, err := grants.ReadGrant(c.Data)
 	switch {
-	case err == nil && g.Instance != c.conn.instance:
+	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
 		return nil, envelope.Errorf("PermissionError", "Sandbox admission grant does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
@@ -70,12 +71,14 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	canonical := model.Prefix(namespace, g.Generation) + grants.Logical
-	err = s.end(context.WithoutCancel(ctx), func(id string) bool {
+	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
 		of, _, _, ok := model.Parts(id)
 		return ok && of == namespace && (drop == grants.DropAll || id != canonical)
 	})
 	if err == nil {
-		s.book.Install(namespace, g, drop)
+		err = s.book.Install(namespace, g, drop)
+	} else {
+		s.stir()
 	}
 	if stale := entered.Leave(); stale != nil {
 		return nil, stale
@@ -83,12 +86,30 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	return g.Receipt(), err
 }
 
-// revoke takes a grant away, and ends what it has admitted.
+// clear ends sessions for a grant, a revocation or a sweep. One that does not end is not waited for without an end: all
+// others wait meanwhile.
+func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
+	late, cancel := context.WithTimeout(ctx, fence.Patience)
+	defer cancel()
+	err := s.end(late, which)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return envelope.Errorf("BoxError", "sessions have not ended within %v", fence.Patience)
+	}
+	return err
+}
+
+// stir has what has not ended, and is not admitted any more, be ended by a sweep.
+func (s *Server) stir() {
+	s.stirred.Store(true)
+	s.book.Look()
+}
+
+// revoke takes a grant away at once, whoever else has the turn, and ends what it has admitted.
 func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	told := s.told.Load()
 	v, err := grants.ReadRevocation(c.Data)
 	switch {
-	case err == nil && v.Instance != c.conn.instance:
+	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
 		return nil, envelope.Errorf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
@@ -96,20 +117,15 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	namespace := model.Namespace(v.Instance, v.Workspace)
-	done, err := s.book.Turn(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	if err := s.book.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
-	err = s.end(context.WithoutCancel(ctx), func(id string) bool {
+	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
 		of, _, _, ok := model.Parts(id)
 		return ok && of == namespace
 	})
 	if err != nil {
-		s.book.Look() // what has not ended is ended later; the revocation holds
+		s.stir() // what has not ended is ended later; the revocation holds
 		s.cfg.Log.Warn("what a revoked grant of LangBot has admitted has not ended yet", "error", err)
 	}
 	return map[string]any{"revoked": true, "workspace_uuid": v.Workspace, "entitlement_revision": v.Revision}, nil
@@ -239,7 +255,7 @@ func (s *Server) sweeps(ctx context.Context) {
 
 // sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
 func (s *Server) sweep(ctx context.Context, told *setup.Told) bool {
-	err := s.end(ctx, func(id string) bool {
+	err := s.clear(ctx, func(id string) bool {
 		namespace, generation, logical, ok := model.Parts(id)
 		if !ok {
 			return false

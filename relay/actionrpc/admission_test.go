@@ -27,6 +27,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // host is a server whose boxes are a list of ids.
@@ -51,10 +52,11 @@ func admitting(t *testing.T, inits ...string) *host {
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
 		cfg:  Config{Config: setup.Config{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: setup.Mark(filepath.Join(t.TempDir(), setup.MarkFile))},
-		book: grants.New(time.Now), instance: "i", boxes: boxes.New(boxes.Config{}),
+		book: grants.New(time.Now), instance: "i", boxes: boxes.New(boxes.Config{Who: func() (supervisor.Principal, error) { return supervisor.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
 	h.told.Store(setup.Untold())
+	h.available = func() bool { return true }
 	h.look = func(context.Context, *model.Spec, string) boxes.Proof {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -179,6 +181,8 @@ func TestAnInitThatIsRefusedForItsDirectoriesStillRequiresAdmission(t *testing.T
 	if r := h.readiness(t.Context(), false); r.Ready || r.Error != "Managed sandbox workspace is outside box.local.allowed_mount_roots" {
 		t.Errorf("%+v", r)
 	}
+	h.refused("box_verify_shared_workspace", `{"marker_name":".langbot-box-volume-probe-`+strings.Repeat("a", 32)+`"}`, 0,
+		"BoxReadinessError: Managed sandbox workspace is outside box.local.allowed_mount_roots")
 	if told := h.cfg.Mark.Told(); !told.Required {
 		t.Error("the next boxd would admit everybody")
 	}
@@ -193,6 +197,10 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 	h := admitting(t)
 	h.refused(upsert, grantOf(1, 1, 1, time.Minute), 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
 	h.refused(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0, "BoxAdmissionError: Sandbox admission enforcement is not enabled")
+	for _, data := range []string{`{"instance_uuid":"other"}`, `{"instance_uuid":"other","workspace_uuid":7,"more":true}`} { // before all else, also before what is no grant
+		h.refused(upsert, data, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
+		h.refused(revoke, data, 0, "PermissionError: Sandbox admission revocation does not match the trusted instance")
+	}
 	foreign := strings.Replace(grantOf(1, 1, 1, -time.Minute), `"i"`, `"other"`, 1)
 	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
 	h.refused(revoke, `{"instance_uuid":"other","workspace_uuid":"w","entitlement_revision":1}`, 0, "PermissionError: Sandbox admission revocation does not match the trusted instance")
@@ -312,6 +320,141 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 	})
 }
 
+// hang has one session not die, which keeps whoever ends it.
+func (h *host) hang(id string) (release func()) {
+	gone := make(chan struct{})
+	end := h.end
+	h.end = func(ctx context.Context, which func(string) bool) error {
+		wants := false
+		err := end(ctx, func(other string) bool {
+			is := which(other)
+			wants = wants || is && other == id
+			return is && other != id
+		})
+		if !wants {
+			return err
+		}
+		select {
+		case <-gone:
+			return end(ctx, func(other string) bool { return other == id })
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return func() { close(gone) }
+}
+
+// One box that does not die keeps no grant, no revocation and no sweep for longer than fence.Patience.
+func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
+	t.Parallel()
+	const (
+		upsert = "box_upsert_sandbox_admission_grant"
+		revoke = "box_revoke_sandbox_admission_grant"
+	)
+	synctest.Test(t, func(t *testing.T) {
+		h := admitting(t, policyInit)
+		stuck := model.Prefix(model.Namespace("i", "w"), 1) + "global"
+		other := model.Prefix(model.Namespace("i", "v"), 1) + "global"
+		release := h.hang(stuck)
+		took := func(want time.Duration, do func()) {
+			t.Helper()
+			begin := time.Now()
+			if do(); time.Since(begin) != want {
+				t.Errorf("it took %v, want %v", time.Since(begin), want)
+			}
+		}
+		h.sessions = []string{stuck}
+		took(fence.Patience, func() {
+			h.refused(upsert, grantOf(1, 1, 1, 4*time.Minute), 0, "BoxError: sessions have not ended within 20s")
+		})
+		h.sessions = nil
+		for _, text := range []string{grantOf(1, 1, 1, 4*time.Minute), strings.Replace(grantOf(1, 1, 1, 5*time.Second), `"w"`, `"v"`, 1)} {
+			if _, err := h.ask(upsert, text, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A revocation is in force at once, also while somebody else has the turn of its Workspace.
+		h.sessions = []string{stuck, other}
+		done, err := h.book.Turn(t.Context(), model.Namespace("i", "w"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.stirred.Store(false) // it was, by what came before
+		took(fence.Patience, func() {
+			if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		done()
+		h.refused("box_get_sessions", `{}`, 1, missing)
+		if !h.stirred.Load() {
+			t.Error("nobody ends what a revocation has not ended")
+		}
+		// What has expired meanwhile ends though the other does not, and that one as soon as it can.
+		took(fence.Patience, func() {
+			h.book.Expire()
+			if h.sweep(t.Context(), h.told.Load()) {
+				t.Error("all has ended")
+			}
+		})
+		h.has(stuck)
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			h.sweeps(ctx)
+		}()
+		<-time.After(50 * time.Second) // it is tried again and again
+		h.mu.Lock()
+		h.sessions = append(h.sessions, other)
+		h.mu.Unlock()
+		<-time.After(fence.Patience + 1100*time.Millisecond)
+		synctest.Wait()
+		h.has(stuck)
+		release()
+		<-time.After(1100 * time.Millisecond)
+		synctest.Wait()
+		h.has()
+		stop()
+		<-over
+	})
+}
+
+// A sweep looks again at once for what a grant or a revocation has left.
+func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := admitting(t, policyInit)
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			h.sweeps(ctx)
+		}()
+		if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, 4*time.Minute), 0); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		synctest.Wait()
+		h.stirred.Store(false) // it was, by what came before
+		h.mu.Lock()
+		h.sessions, h.fails = []string{model.Prefix(model.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
+		h.mu.Unlock()
+		if _, err := h.ask("box_revoke_sandbox_admission_grant", `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		h.mu.Lock()
+		h.fails = nil
+		h.mu.Unlock()
+		<-time.After(1100 * time.Millisecond) // long before the next sweep of all
+		synctest.Wait()
+		h.has()
+		stop()
+		<-over
+	})
+}
+
 func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
@@ -339,6 +482,17 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	h.cfg.Mark = mark
 	h.told.Store(mark.Told())
 	h.proof.Work = false
+	ready := func(code int, text string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		h.ready(t.Context(), w)
+		if w.Code != code || !strings.Contains(w.Body.String(), text) {
+			t.Errorf("%d %s, want %d", w.Code, w.Body, code)
+		}
+	}
+	ready(200, `{"ready":true,"mode":"standard","backend":{"name":"boxd","available":true},"checks":{"backend_available":true}`) // or LangBot would tell it nothing
+	h.available = func() bool { return false }
+	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
 	h.sessions = []string{model.Prefix(model.Namespace("i", "w"), 1) + "global"}
 	if !h.sweep(t.Context(), h.told.Load()) {
@@ -350,6 +504,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, missing)
+	ready(200, `"mode":"grant_enforced"`)
 	// One that was told that it is not required notes that too; and what cannot be noted is an error, and holds.
 	h = admitting(t)
 	h.cfg.Mark = mark
@@ -493,6 +648,17 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		}
 		looked(4)
 		// What there is no room for is as it was seen last.
+		h.proof = boxes.Proof{Full: true, Error: "all room is taken"}
+		<-time.After(time.Second)
+		if r := h.readiness(t.Context(), false); !r.Ready {
+			t.Errorf("%+v", r)
+		}
+		// One that has failed is told as it is, and does not take the place of one that was there.
+		h.proof = boxes.Proof{Error: "no"}
+		<-time.After(time.Second)
+		if r := h.readiness(t.Context(), false); r.Ready {
+			t.Errorf("%+v", r)
+		}
 		h.proof = boxes.Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {

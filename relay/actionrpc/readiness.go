@@ -56,7 +56,7 @@ type evidence struct {
 	told  *setup.Told // guarded by mu, as all below
 	at    time.Time
 	proof boxes.Proof
-	good  *boxes.Proof // the last one for which there was room
+	good  *boxes.Proof // the last one of a box that was there
 }
 
 // recent is what was seen not longer ago than that.
@@ -95,7 +95,9 @@ func (s *Server) prove(ctx context.Context, told *setup.Told, anybody bool) boxe
 	defer e.mu.Unlock()
 	switch {
 	case !p.Full:
-		e.good = new(p)
+		if p.Available {
+			e.good = new(p)
+		}
 	case e.good != nil && e.told != nil && e.told.Work == told.Work: // all room is taken by boxes such as were seen
 		p = *e.good
 	}
@@ -107,12 +109,7 @@ func (s *Server) prove(ctx context.Context, told *setup.Told, anybody bool) boxe
 func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 	told := s.told.Load()
 	if !told.Required {
-		r := readiness{Ready: s.boxes.Available(), Mode: standard, Backend: backend{Name: &told.Backend}}
-		if told.Ours() {
-			r.Backend.Name = new(boxes.Backend)
-		}
-		r.Backend.Available, r.Checks = r.Ready, map[string]bool{"backend_available": r.Ready}
-		return r
+		return s.plainly(told)
 	}
 	p := s.prove(ctx, told, anybody)
 	r := readiness{Mode: "grant_enforced", Backend: backend{Name: new(required), Available: p.Available && told.Ours(), Details: details(&p)}, Unsafe: new(s.cfg.AllowSoftStorage)}
@@ -130,6 +127,16 @@ func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 	}
 	r.Error = cmp.Or(told.Broken, noWork(told), p.Error)
 	r.Ready = len(r.failed()) == 0
+	return r
+}
+
+// plainly says what is so where LangBot's own admission is not required, or nobody has said yet whether it is.
+func (s *Server) plainly(told *setup.Told) readiness {
+	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &told.Backend}}
+	if told.Ours() {
+		r.Backend.Name = new(boxes.Backend)
+	}
+	r.Backend.Available, r.Checks = r.Ready, map[string]bool{"backend_available": r.Ready}
 	return r
 }
 
@@ -167,14 +174,14 @@ var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 // verify has a box read a file that cloud LangBot has put into its workspace, to know that both see one directory.
 func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	name, err := c.text("marker_name")
-	work := s.told.Load().Work
+	told := s.told.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
 		return nil, envelope.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
-	case work == "":
-		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+	case told.Work == "":
+		return nil, envelope.Errorf("BoxReadinessError", "%s", noWork(told))
 	}
-	data, err := s.boxes.Probe(ctx, work, name)
+	data, err := s.boxes.Probe(ctx, told.Work, name)
 	if err != nil {
 		return nil, err
 	}

@@ -96,8 +96,9 @@ type Server struct {
 	stirred atomic.Bool  // all sessions are to be held against the grants
 
 	// What is done with boxes for the admission, which tests do without.
-	look func(ctx context.Context, spec *model.Spec, work string) boxes.Proof
-	end  func(ctx context.Context, which func(id string) bool) error
+	look      func(ctx context.Context, spec *model.Spec, work string) boxes.Proof
+	end       func(ctx context.Context, which func(id string) bool) error
+	available func() bool
 
 	mu       sync.Mutex
 	instance string // that is served; "": none has come yet
@@ -109,7 +110,7 @@ func New(cfg Config) *Server {
 	s.seen.turn = make(chan struct{}, 1)
 	s.told.Store(cfg.Mark.Told())
 	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
-	s.look, s.end = s.boxes.Prove, s.boxes.EndAll
+	s.look, s.end, s.available = s.boxes.Prove, s.boxes.EndAll, s.boxes.Available
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
 	s.fence = fence.New(fence.Workspaces{
 		Highest: func(k fence.Key) int64 { return s.boxes.Highest(namespace(k)) },
@@ -219,7 +220,12 @@ func (s *Server) resources() map[string]any {
 }
 
 func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
-	r := s.readiness(ctx, true)
+	var r readiness
+	if told := s.told.Load(); told.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
+		r = s.plainly(told)
+	} else {
+		r = s.readiness(ctx, true)
+	}
 	status := http.StatusOK
 	if !r.Ready {
 		status = http.StatusServiceUnavailable

@@ -75,11 +75,7 @@ func (b *box) lives() bool {
 	raw, err := b.pidfd.SyscallConn() // an error: it has been closed, after the end
 	lives := false
 	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, perr := unix.Poll(poll, 0)
-			lives = n == 0 && perr == nil
-		})
+		err = raw.Control(func(fd uintptr) { lives = live.Lives(int(fd)) })
 	}
 	return lives && err == nil
 }

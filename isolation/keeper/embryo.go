@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/ids"
+	"github.com/boxd-dev/boxd/isolation/live"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
@@ -25,11 +26,7 @@ type embryo struct {
 }
 
 // alive reports whether the embryo can still become a box.
-func (e *embryo) alive() bool {
-	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(poll, 0)
-	return n == 0 && err == nil
-}
+func (e *embryo) alive() bool { return live.Lives(e.pidfd) }
 
 // discard ends an embryo and waits until it is dead, so that its ids are free.
 func (e *embryo) discard(from *ids.Ranges) {

@@ -123,11 +123,7 @@ func change(place []byte, req *isolation.ChangeMount, files []int) (*isolation.M
 	pidfd := files[0]
 	b := &live.Box{
 		PID: int(binary.LittleEndian.Uint32(place)), IDBase: binary.LittleEndian.Uint32(place[4:]),
-		Alive: func() bool {
-			poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-			n, err := unix.Poll(poll, 0)
-			return n == 0 && err == nil
-		},
+		Alive: func() bool { return live.Lives(pidfd) },
 	}
 	if len(files) == 1 {
 		if req.Op == isolation.MountAdd || req.Op == isolation.MountReplace {

@@ -5,6 +5,7 @@ package live
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"strconv"
@@ -14,6 +15,18 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 )
+
+// Lives reports whether a process has not ended, by a descriptor of it (pidfd_open(2)). A signal to this process may come
+// between, as the runtime sends to itself, and says nothing of the other one.
+func Lives(pidfd int) bool {
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(poll, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return n == 0 && err == nil
+		}
+	}
+}
 
 // entry is a line of mountinfo (proc_pid_mountinfo(5)).
 type entry struct {

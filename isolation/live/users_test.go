@@ -3,6 +3,8 @@
 package live
 
 import (
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -75,5 +77,40 @@ func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {
 	t.Parallel()
 	if got := chain("/a/bc/d", ""); !slices.Equal(got, []string{"/a", "/a/bc", "/a/bc/d"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// A process lives, whatever signals whoever asks gets meanwhile.
+func TestASignalIsNobodysEnd(t *testing.T) {
+	t.Parallel()
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	self, stop := unix.Gettid(), make(chan struct{})
+	var signals sync.WaitGroup
+	signals.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Tgkill(os.Getpid(), self, unix.SIGURG) // the runtime's own, which it takes for nothing
+			}
+		}
+	})
+	dead := 0
+	for range 100_000 {
+		if !Lives(pidfd) {
+			dead++
+		}
+	}
+	close(stop)
+	signals.Wait()
+	if dead > 0 {
+		t.Errorf("dead %d times", dead)
 	}
 }

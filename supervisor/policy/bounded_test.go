@@ -83,6 +83,17 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 	if _, err := p.Change(&now, &Request{Memory: new(64 * quantity.MiB), WorkspaceQuota: &now.WorkspaceQuota}); err != nil {
 		t.Error(err)
 	}
+	// Ceilings that have come since do not lower what the record has of it, whatever else changes.
+	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{WorkspaceQuota: quantity.MiB, WorkspaceInodes: 77} }), Name: "ci"}
+	for _, req := range []*Request{{Labels: map[string]string{"a": "b"}}, {WorkspaceQuota: &now.WorkspaceQuota}} {
+		next, err := p.Change(&now, req)
+		if err == nil {
+			err = h.Limits(&next, req)
+		}
+		if err != nil || next.WorkspaceQuota != now.WorkspaceQuota || next.WorkspaceInodes != now.WorkspaceInodes || len(next.Clamped) > 0 {
+			t.Errorf("%v, %d files, cut %v: %v", next.WorkspaceQuota, next.WorkspaceInodes, next.Clamped, err)
+		}
+	}
 	for _, req := range []*Request{{WorkspaceQuota: new(quantity.MiB)}, {WorkspaceInodes: new(77)}} {
 		if _, err := p.Change(&now, req); fault.KindOf(err) != fault.Unsupported {
 			t.Errorf("%v", err)

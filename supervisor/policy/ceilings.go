@@ -33,7 +33,7 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 			return h.NotLent(i, s.Mounts[i].Source)
 		}
 	}
-	clamped, err := h.cut(s, asked)
+	clamped, err := h.cut(s, asked, false)
 	s.Clamped = joined(s.Clamped, clamped)
 	return err
 }
@@ -56,7 +56,7 @@ func (h *Held) Limits(s *Settings, asked *Request) error {
 			return err
 		}
 	}
-	clamped, err := h.cut(s, asked)
+	clamped, err := h.cut(s, asked, len(s.Bounded) > 0) // the kernel keeps that of directories of the host as it is
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (req *Request) names(field string) bool {
 	return ok && given
 }
 
-// cut cuts every limit to its ceiling.
-func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
+// cut cuts every limit to its ceiling, but for a quota that stays.
+func (h *Held) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
 	c, t := &h.Ceilings, cutter{held: h}
 	s.CPUs = ceiling(&t, "cpus", s.CPUs, c.CPUs, asked.CPUs != nil, false)
 	s.Memory = ceiling(&t, "memory", s.Memory, c.Memory, asked.Memory != nil, false)
@@ -109,7 +109,7 @@ func (h *Held) cut(s *Settings, asked *Request) ([]Clamp, error) {
 		s.NetworkBandwidth = ceiling(&t, egress.FieldBandwidth, s.NetworkBandwidth, c.NetworkBandwidth, asked.NetworkBandwidth != nil, true)
 	}
 	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
-	if s.OwnDisk() || len(s.Bounded) > 0 {
+	if !stays && (s.OwnDisk() || len(s.Bounded) > 0) {
 		s.WorkspaceQuota = ceiling(&t, "workspace_quota", s.WorkspaceQuota, c.WorkspaceQuota, asked.WorkspaceQuota != nil, true)
 		s.WorkspaceInodes = ceiling(&t, "workspace_inodes", s.WorkspaceInodes, c.WorkspaceInodes, asked.WorkspaceInodes != nil, false)
 	}

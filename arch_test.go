@@ -145,7 +145,7 @@ func mayImport() map[string]string {
 		"supervisor/gate":              "internal/durable internal/fault",
 		"supervisor/session":           "supervisor/naming supervisor/totals supervisor/overdue supervisor/turns supervisor/quota supervisor/events access supervisor/admission supervisor/ended supervisor/command supervisor/failure supervisor/process supervisor/policy supervisor/result cgroup cgroup/usage isolation isolation/client internal/fault supervisor/policy/drive",
 		"supervisor/resolving":         "isolation/network/names isolation/network/talk internal/fault internal/fdpass",
-		"supervisor/mounts":            "supervisor/ghosts access supervisor/driver supervisor/events supervisor/failure supervisor/policy supervisor/session isolation isolation/client internal/fault",
+		"supervisor/mounts":            "supervisor/ghosts access supervisor/events supervisor/failure supervisor/policy supervisor/session isolation isolation/client internal/fault",
 		"supervisor/recording":         "supervisor/mounts supervisor/records supervisor/session isolation",
 		"supervisor/traffic":           "isolation isolation/network/names isolation/network/rule",
 		"supervisor/alter":             "supervisor/driver supervisor/policy supervisor/session isolation internal/fault",

@@ -168,9 +168,10 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *records.Left, box string) e
 	if key == "" {
 		return nil
 	}
-	v.record.Ghosts.End(ctx, key)
-	if err := v.records.Remove(key); err != nil {
-		return fmt.Errorf("record of session %s: %w", key, err)
+	if v.record.Ghosts.End(ctx, key) == nil { // else the record is for the next boxd, which has that done
+		if err := v.records.Remove(key); err != nil {
+			return fmt.Errorf("record of session %s: %w", key, err)
+		}
 	}
 	v.Skills.Release(key)
 	v.Spaces.Release(key)

@@ -162,6 +162,15 @@ func (e *entry) own(g *Ghost) {
 	}
 }
 
+// Begin notes that a session begins. What one of the same key could not have removed, it has removed when it ends.
+func (b *Book) Begin(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.all[key]; e != nil {
+		e.ending = false
+	}
+}
+
 // Ending notes that a session ends, with directories that it has to remove besides. It reports whether there are any.
 func (b *Book) Ending(key string, more []Ghost) bool {
 	b.mu.Lock()
@@ -252,17 +261,21 @@ func (b *Book) Done(r *Removal) {
 }
 
 // Sweep has what a session has removed, as far as it does not need it itself any more, and hands on what others need.
-// It reports whether there was anything.
-func (b *Book) Sweep(ctx context.Context, key string, remove func(*Removal)) (bool, error) {
+// It reports whether there was anything. After an error of remove, which says that nobody knows, the session has it still.
+func (b *Book) Sweep(ctx context.Context, key string, remove func(*Removal) error) (bool, error) {
 	list := b.free(key)
 	for i := range list {
 		r, err := b.Leave(ctx, key, &list[i])
 		if err != nil {
 			return true, err
 		}
-		remove(r)
-		b.drop(key, &list[i])
+		if err = remove(r); err == nil {
+			b.drop(key, &list[i])
+		}
 		b.Done(r)
+		if err != nil {
+			return true, err
+		}
 	}
 	return len(list) > 0, nil
 }

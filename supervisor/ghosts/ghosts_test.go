@@ -52,11 +52,11 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 			enter(t, b, "two", p)
 		}
 		var got *Removal
-		if _, err := b.Sweep(t.Context(), "one", func(r *Removal) { got = r }); err != nil || got != nil {
+		if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || got != nil {
 			t.Fatalf("%s: what is needed goes: %+v, %v", tc.name, got, err)
 		}
 		b.Ending("one", nil)
-		if found, err := b.Sweep(t.Context(), "one", func(r *Removal) { got = r }); err != nil || !found {
+		if found, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || !found {
 			t.Fatal(tc.name, err)
 		}
 		want := g
@@ -92,10 +92,11 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 		if step.key == "one" {
 			b.Own("one", &g)
 		}
-		if _, err := b.Sweep(t.Context(), step.key, func(r *Removal) {
+		if _, err := b.Sweep(t.Context(), step.key, func(r *Removal) error {
 			if r.Ghost.Made != step.made || r.Heir != step.heir {
 				t.Errorf("%s: %+v", step.key, r)
 			}
+			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +112,7 @@ func TestTheLastRemovesEverything(t *testing.T) {
 	b := New()
 	removed := func(key string) (list []string) {
 		b.Ending(key, nil)
-		if _, err := b.Sweep(t.Context(), key, func(r *Removal) { list = append(list, r.Ghost.Made) }); err != nil {
+		if _, err := b.Sweep(t.Context(), key, func(r *Removal) error { list = append(list, r.Ghost.Made); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		b.Forget(key)
@@ -150,7 +151,7 @@ func TestTheDeepestGoFirst(t *testing.T) {
 		t.Error("nothing is to be removed")
 	}
 	var got []string
-	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) { got = append(got, r.Ghost.Made) }); err != nil {
+	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = append(got, r.Ghost.Made); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, []string{"/workspace/in/x", "/workspace/in"}) {

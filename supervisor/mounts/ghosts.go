@@ -9,7 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/ghosts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -18,21 +18,30 @@ import (
 // Ghosts sees to it that no directory stays in directories of the host that was made for a mount, and that none is
 // removed that another session has a mount on.
 type Ghosts struct {
-	Boxes *driver.Driver
+	Boxes Keeper
 	Book  *ghosts.Book
 	Keep  func(key string) error // writes the record of a session
 	Log   *slog.Logger
 }
 
-// lentAt is the directory of the host that a target of a session is below, if it can be made there.
+// Keeper is who changes mounts, and what is made for them.
+type Keeper interface {
+	ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error)
+}
+
+// lentAt is the directory of the host that a target of a session is in, for writing or not: whoever removes the target
+// takes the mount of the session off.
 func lentAt(made []policy.Mount, target string) (lent policy.Mount, found bool) {
 	for _, m := range made {
 		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(lent.Target) {
-			lent = m
+			lent, found = m, true
 		}
 	}
-	return lent, lent.Mode == policy.MountReadWrite
+	return lent, found
 }
+
+// makes reports whether a target can be made in a directory that a session is lent.
+func makes(lent *policy.Mount) bool { return lent.Mode == policy.MountReadWrite }
 
 // targetsOf are those of the mounts that a session is made with.
 func targetsOf(settings *policy.Settings) (list []string) {
@@ -48,6 +57,7 @@ func targetsOf(settings *policy.Settings) (list []string) {
 // Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
 // mounts. It reports whether that is to be written down before.
 func (d *Ghosts) Begin(ctx context.Context, s *session.Session) (bool, error) {
+	d.Book.Begin(s.Key)
 	settings := s.Current()
 	for _, target := range targetsOf(&settings) {
 		lent, below := lentAt(settings.Mounts, target)
@@ -55,8 +65,8 @@ func (d *Ghosts) Begin(ctx context.Context, s *session.Session) (bool, error) {
 			continue
 		}
 		err := d.enter(ctx, s, target)
-		var found *isolation.Mounted
-		if err == nil {
+		found := &isolation.Mounted{}
+		if err == nil && makes(&lent) {
 			found, err = d.look(ctx, s, &lent, target)
 		}
 		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
@@ -81,14 +91,30 @@ func (d *Ghosts) enter(ctx context.Context, s *session.Session, target string) e
 	real := d.Book.Real(s.Key, lent.Source)
 	if real == "" {
 		real = lent.Source
-		found, err := d.look(ctx, s, &lent, target)
+		found, err := d.real(ctx, s, &lent, target)
 		if err == nil {
-			real = found.Source
+			real = found
 		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // else it is not lent any more
 			return err
 		}
 	}
 	return d.Book.Enter(ctx, s.Key, lent.Source, real, real+target[len(lent.Target):])
+}
+
+// real asks the keeper where a directory of the host is that has a target in it.
+func (d *Ghosts) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
+	if !makes(lent) { // what its owner may not write to has no answer about targets
+		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: lent.Source}})
+		if err != nil {
+			return "", err
+		}
+		return at.Made, nil
+	}
+	found, err := d.look(ctx, s, lent, target)
+	if err != nil {
+		return "", err
+	}
+	return found.Source, nil
 }
 
 // look asks the keeper what is missing of a target below a directory of the host.
@@ -105,18 +131,23 @@ func (d *Ghosts) ghost(key string, caller isolation.Caller, lent *policy.Mount, 
 	}
 }
 
-// outside asks for something about directories of the host, without a box.
+// outside asks for something about directories of the host, without a box. What is removed is where it was made: a link
+// may lead elsewhere by then.
 func outside(op isolation.MountOp, key string, g *ghosts.Ghost) *isolation.ChangeMount {
+	source := g.Source
+	if op == isolation.MountTidy {
+		source = cmp.Or(g.Real, g.Source)
+	}
 	return &isolation.ChangeMount{
 		Key: key, Op: op, Caller: isolation.Caller{UID: g.UID, GID: g.GID, Groups: g.Groups}, Made: g.Made, Target: g.Target,
-		Mount: isolation.Mount{Source: g.Source, Target: g.At, Writable: true, Owner: g.Owner},
+		Mount: isolation.Mount{Source: source, Target: g.At, Writable: true, Owner: g.Owner},
 	}
 }
 
 // made is what was made for a mount in a directory of the host, if that is where it is.
 func (d *Ghosts) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *ghosts.Ghost {
 	l, below := lentAt(lent, target)
-	if !below || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
+	if !below || !makes(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
 		return nil
 	}
 	return d.ghost(key, caller, &l, made, target)
@@ -135,29 +166,39 @@ func (d *Ghosts) Ending(key string, caller isolation.Caller, settings *policy.Se
 }
 
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
-// cannot be removed is left, and told.
-func (d *Ghosts) End(ctx context.Context, key string) {
-	d.sweep(ctx, key)
-	d.Book.Forget(key)
+// cannot be removed is left, and told. After an error nobody has answered, and it is still to be removed: its record stays,
+// by which the next boxd does that, or the next session of its key.
+func (d *Ghosts) End(ctx context.Context, key string) error {
+	_, err := d.sweep(ctx, key)
+	if err == nil {
+		d.Book.Forget(key)
+	}
+	return err
 }
 
-// sweep removes what a session has to remove and does not need any more, and reports whether there was anything.
-func (d *Ghosts) sweep(ctx context.Context, key string) bool {
+// sweep removes what a session has to remove and does not need any more, and reports whether there was anything. After
+// an error nobody has answered.
+func (d *Ghosts) sweep(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	found, err := d.Book.Sweep(ctx, key, func(r *ghosts.Removal) {
+	found, err := d.Book.Sweep(ctx, key, func(r *ghosts.Removal) error {
 		d.tell(r)
 		if r.Ghost.Made == "" {
-			return
+			return nil
 		}
-		if _, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.Ghost)); err != nil {
+		_, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.Ghost))
+		if err != nil && (failure.Passing(err) || ctx.Err() != nil) {
+			return err
+		}
+		if err != nil {
 			d.Log.Warn("directories made for mounts are left", "key", key, "error", err)
 		}
+		return nil
 	})
 	if err != nil {
-		d.Log.Warn("directories made for mounts are left", "key", key, "error", err)
+		d.Log.Warn("directories made for mounts are left for now", "key", key, "error", err)
 	}
-	return found
+	return found, err
 }
 
 // tell writes down who has been given something by a removal.
@@ -181,10 +222,12 @@ func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
 	return nil
 }
 
-// take removes mounts of the session, and what was made for them and no other session needs.
+// take removes mounts of the session, and what was made for them and no other session needs. What is not empty then, as
+// another mount of the session is there, goes in a sweep after that or when the session ends.
 func (c *Changer) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	d, s := c.Ghosts, c.Session
 	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
+		d.Book.Own(s.Key, g)
 		r, err := d.Book.Leave(ctx, s.Key, g)
 		if err != nil {
 			return nil, err
@@ -217,7 +260,7 @@ func (c *Changer) only() {
 
 // sweep removes what the session had been given to remove, and does not need any more.
 func (c *Changer) sweep(ctx context.Context) error {
-	if !c.Ghosts.sweep(ctx, c.Session.Key) {
+	if found, _ := c.Ghosts.sweep(ctx, c.Session.Key); !found { // what nobody has answered to, the session has still
 		return nil
 	}
 	return c.Keep()

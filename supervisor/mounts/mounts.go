@@ -22,7 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -31,7 +30,7 @@ import (
 
 // Changer changes the mounts of one session.
 type Changer struct {
-	Boxes   *driver.Driver
+	Boxes   Keeper
 	Held    policy.Held // the bounds of the session's owner
 	Session *session.Session
 	Keep    func() error // writes the record of the session
@@ -347,7 +346,7 @@ func BoundsOf(cfg *policy.Config, who access.Principal) policy.Held {
 // Leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
 // asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
 // not answer.
-func Leads(ctx context.Context, boxes *driver.Driver, held *policy.Held, uid uint32, mounts []policy.Mount) error {
+func Leads(ctx context.Context, boxes Keeper, held *policy.Held, uid uint32, mounts []policy.Mount) error {
 	if slices.Contains(held.Mounts, policy.Any) {
 		return nil
 	}

@@ -71,9 +71,15 @@ func (r *Recorder) Ending(s *session.Session) {
 }
 
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and its record.
+// That stays where nobody has answered, for the next boxd.
 func (r *Recorder) End(ctx context.Context, s *session.Session) {
-	r.Ghosts.End(ctx, s.Key)
-	r.remove(s)
+	if r.Ghosts.End(ctx, s.Key) == nil {
+		r.remove(s)
+		return
+	}
+	s.Record.Lock()
+	s.Record.Gone = true // nothing is written after this
+	s.Record.Unlock()
 }
 
 // Left has the directories ready that sessions of an earlier boxd have made, and need.

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/ghosts"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// keeper is one by whom /link leads to /srv/p, in which nothing is missing but what it says.
+type keeper struct {
+	missing string
+	err     error // of what is to be removed
+	tidied  []isolation.ChangeMount
+}
+
+func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	switch {
+	case req.Op == isolation.MountFollow:
+		return &isolation.Mounted{Made: "/srv/p"}, nil
+	case req.Op == isolation.MountMissing:
+		return &isolation.Mounted{Source: "/srv/p", Made: k.missing}, nil
+	case req.Op == isolation.MountTidy && k.err != nil:
+		return nil, k.err
+	case req.Op == isolation.MountTidy:
+		k.tidied = append(k.tidied, *req)
+	}
+	return &isolation.Mounted{}, nil
+}
+
+func (k *keeper) ghosts() *Ghosts {
+	return &Ghosts{Boxes: k, Book: ghosts.New(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
+}
+
+// begun is a session that is made with these mounts.
+func begun(t *testing.T, d *Ghosts, id string, uid uint32, mounts ...policy.Mount) *session.Session {
+	t.Helper()
+	s := session.New(nil, &session.Params{
+		ID: id, Owner: access.Principal{Name: id, UID: uid, GID: uid}, Settings: policy.Settings{Mounts: mounts}, Profile: &policy.Profile{},
+	})
+	if _, err := d.Begin(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func ended(t *testing.T, d *Ghosts, s *session.Session) error {
+	t.Helper()
+	settings := s.Current()
+	d.Ending(s.Key, s.Caller(), &settings, s.Live())
+	return d.End(t.Context(), s.Key)
+}
+
+// A session that may only read a directory has its mounts in there kept, and what was made for them goes with the
+// last, from where it was made and as the user who has made it.
+func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
+	t.Parallel()
+	k := &keeper{missing: "/workspace/x"}
+	d := k.ghosts()
+	in := policy.Mount{Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}
+	a := begun(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
+	b := begun(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
+	if has := d.Book.Of(b.Key); has == nil || !slices.Equal(has.Places, []string{"/srv/p/x"}) || len(has.Ghosts) > 0 {
+		t.Errorf("who may only read has %+v", has)
+	}
+	if err := ended(t, d, a); err != nil || len(k.tidied) > 0 {
+		t.Errorf("removed from under another: %+v, %v", k.tidied, err)
+	}
+	(&Changer{Boxes: k, Session: b, Ghosts: d}).only()
+	if has := d.Book.Of(b.Key); has == nil || len(has.Places) != 1 || len(has.Ghosts) != 1 {
+		t.Errorf("after the first: %+v", has)
+	}
+	if err := ended(t, d, b); err != nil || len(k.tidied) != 1 {
+		t.Fatalf("after the last: %+v, %v", k.tidied, err)
+	}
+	if req := k.tidied[0]; req.Made != "/workspace/x" || req.Caller.UID != 1001 || req.Mount.Source != "/srv/p" {
+		t.Errorf("asked for %+v", req)
+	}
+}
+
+// What mounts of one session share goes with the last of them, also where that has it by another name.
+func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
+	t.Parallel()
+	k := &keeper{}
+	d := k.ghosts()
+	s := begun(t, d, "s", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, policy.Mount{Source: "/link", Target: "/data", Mode: policy.MountReadWrite})
+	c := &Changer{Boxes: k, Session: s, Ghosts: d, Keep: func() error { return nil }}
+	list := []policy.LiveMount{
+		{Mount: policy.Mount{Source: "/one", Target: "/data/in/b"}, Made: "/data/in/b"},
+		{Mount: policy.Mount{Source: "/one", Target: "/workspace/in/a"}, Made: "/workspace/in"},
+	}
+	for i := range list {
+		if err := d.enter(t.Context(), s, list[i].Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func() (made []string) {
+		for i := range k.tidied {
+			made = append(made, k.tidied[i].Made)
+		}
+		return made
+	}
+	for left := len(list) - 1; left >= 0; left-- {
+		s.SetMounting(list[:left+1], nil)
+		if _, err := c.take(t.Context(), c.removal(&list[left], false)); err != nil {
+			t.Fatal(err)
+		}
+		s.SetMounting(list[:left], nil)
+		c.only()
+		if err := c.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if done := slices.Contains(gone(), "/workspace/in"); done != (left == 0) {
+			t.Errorf("with %d mounts left, removed: %q", left, gone())
+		}
+	}
+	if has := d.Book.Of(s.Key); has != nil {
+		t.Errorf("left: %+v", has)
+	}
+}
+
+// What nobody has answered to is still to be removed, by whoever has the key next; what was refused is not.
+func TestWhatNobodyAnswersToIsKept(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		err  error
+		kept bool
+	}{{client.ErrKeeperGone, true}, {client.ErrNoKeeper, true}, {&isolation.StepError{Step: isolation.StepMountSource, Errno: unix.EACCES}, false}} {
+		k := &keeper{missing: "/workspace/x", err: tc.err}
+		d := k.ghosts()
+		mounts := []policy.Mount{{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}}
+		s := begun(t, d, "s", 1001, mounts...)
+		if err := ended(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Book.Of(s.Key) != nil) {
+			t.Errorf("%v: %v, %+v", tc.err, err, d.Book.Of(s.Key))
+		}
+		if !tc.kept {
+			continue
+		}
+		k.missing, k.err = "", nil
+		s = begun(t, d, "s", 1001, mounts...)
+		k.missing = "/workspace/x"
+		other := begun(t, d, "other", 1001, mounts...)
+		if err := ended(t, d, other); err != nil || len(k.tidied) > 0 {
+			t.Errorf("%v: %v: the next is not heard: %+v", tc.err, err, k.tidied)
+		}
+		if err := ended(t, d, s); err != nil || len(k.tidied) != 1 || d.Book.Of(s.Key) != nil {
+			t.Errorf("%v: at last: %v, %+v", tc.err, err, k.tidied)
+		}
+	}
+}

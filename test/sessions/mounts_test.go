@@ -456,6 +456,15 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	if got := entriesOf(t, work); !slices.Equal(got, []string{"name"}) {
 		t.Errorf("the last has left %q", got)
 	}
+	// One that may only read it needs what another has made as much.
+	at("f", work, api.Mount{Source: source, Target: "/data/f/.in/x", Mode: "ro"})
+	create(t, d, api.SessionRequest{ID: "e", Mounts: []api.Mount{{Source: link, Target: "/data/e", Mode: "ro"}, {Source: source, Target: "/data/e/.in/x", Mode: "ro"}}})
+	end("f")
+	has("e", ".in/x")
+	end("e")
+	if got := entriesOf(t, work); !slices.Equal(got, []string{"name"}) {
+		t.Errorf("who may only read has left %q", got)
+	}
 }
 
 // A living session gets what a new one would, and nothing else.

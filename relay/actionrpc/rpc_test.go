@@ -5,15 +5,18 @@ package actionrpc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
@@ -60,13 +63,12 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 		c.calls.Wait()
 	}))
 	defer web.Close()
-	small := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			err = tcp.SetReadBuffer(4096)
-		}
-		return conn, err
-	}}}
+	// Before it connects: a window that shrinks has the kernel drop what was sent into it, acknowledgements with it.
+	few := &net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+		return errors.Join(err, failed)
+	}}
+	small := &http.Client{Transport: &http.Transport{DialContext: few.DialContext}}
 	ws, _, err := websocket.Dial(t.Context(), web.URL, &websocket.DialOptions{HTTPClient: small}) //nolint:bodyclose // the library has it
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ type KeeperConfig struct {
 	Network  []string      // as isolation/network has it
 	Patience time.Duration // for filesystems that callers name; 0: some seconds
 
+	AIO        bool     // programs may have asynchronous I/O of the kernel, whose amount is one for the host
 	QuotaRoots []string // directories of the host below which such can be given quotas
 }
 
@@ -41,6 +42,9 @@ func (c *KeeperConfig) Flags() []string {
 		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
 		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group, "-patience=" + c.Patience.String(),
+	}
+	if c.AIO {
+		flags = append(flags, "-aio")
 	}
 	for _, list := range []struct {
 		name   string

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/load"
@@ -26,16 +27,19 @@ import (
 	"github.com/boxd-dev/boxd/relay/wire"
 )
 
-// enter takes as many connections as a user gets, of at most that many.
-func enter(c *load.Callers, uid uint32, most int) (taken int, err error) {
+// enter takes as many connections as a caller gets, of at most that many.
+func enter(c *load.Callers, name string, most int) (taken int, err error) {
 	for range most {
-		if _, refused := c.Enter(uid); refused != nil {
+		if _, refused := c.Enter(name); refused != nil {
 			return taken, refused.Err
 		}
 		taken++
 	}
 	return taken, nil
 }
+
+// byUser names everybody by the uid.
+func byUser(peer *gate.Peer) string { return access.OfUser(peer.UID) }
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -59,8 +63,8 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 
 func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), load.NewCallers()}
-	uid := uint32(os.Geteuid())
+	ln := peerListener{listen(t), load.NewCallers(load.MaxUserConnections), byUser}
+	uid := access.OfUser(uint32(os.Geteuid()))
 	taken, _ := enter(ln.callers, uid, 2000)
 	refused := dial(t, ln)
 	accepted := make(chan net.Conn)
@@ -97,8 +101,8 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 // A client that is still sending its request hears why it is turned away, and not of a broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), load.NewCallers()}
-	enter(ln.callers, uint32(os.Geteuid()), 2000)
+	ln := peerListener{listen(t), load.NewCallers(load.MaxUserConnections), byUser}
+	enter(ln.callers, access.OfUser(uint32(os.Geteuid())), 2000)
 	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", ln.Addr().String())
@@ -172,7 +176,7 @@ func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = srv.Serve(peerListener{ln, load.NewCallers()}) // ends with the test
+		_ = srv.Serve(peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}) // ends with the test
 	}()
 	t.Cleanup(func() {
 		srv.Close()

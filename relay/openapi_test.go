@@ -183,6 +183,7 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
 		fmt.Sprintf("all users but root together | %d; %d |", load.MaxUserConnections, load.MaxConnections),
+		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", load.MaxVisits, load.MaxStrangers),
 		fmt.Sprintf("one user follows | %d |", load.MaxUserStreams),
 		fmt.Sprintf("execution or process | %s, %s |", size(route.MaxSessionBody), size(route.MaxBody)),
 		fmt.Sprintf("under way together | %s |", size(load.MaxUserBytes)),

@@ -28,6 +28,7 @@ type peerKey struct{}
 type peerListener struct {
 	net.Listener
 	callers *load.Callers
+	name    func(*gate.Peer) string // of who has come over the Unix socket
 }
 
 // Accept returns the next connection; its remote address is the caller.
@@ -67,10 +68,11 @@ func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refuse
 		}
 		return from.seat.Leave, nil
 	}
-	if from.load, refused = l.callers.Enter(from.peer.UID); refused != nil {
+	name := l.name(&from.peer)
+	if from.load, refused = l.callers.Enter(name); refused != nil {
 		return nil, refused
 	}
-	return sync.OnceFunc(func() { l.callers.Leave(from.peer.UID) }), nil
+	return sync.OnceFunc(func() { l.callers.Leave(name) }), nil
 }
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which
@@ -88,9 +90,32 @@ var errHungUp = errors.New("the caller has hung up")
 func (c peerConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
-		err = &net.OpError{Op: "read", Net: "unix", Err: errHungUp}
+		if len(p) == 1 { // how net/http looks out for the end of a connection while a request is answered
+			err = c.gone()
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			err = &net.OpError{Op: "read", Net: "unix", Err: errHungUp}
+		}
 	}
 	return n, err
+}
+
+// gone waits until the caller has gone, or for the deadline of reads. A caller may end what it sends and wait for its answer
+// (shutdown(2)): a Unix socket has POLLHUP only when both ways have ended (poll(2)). Over TCP the two look the same.
+func (c peerConn) gone() error {
+	socket, ok := c.Conn.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool { // is called again when the state of the socket has changed
+		state := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(state, 0)
+		return n > 0 && state[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
 }
 
 // SyscallConn is that of the connection, if it has one.

@@ -24,7 +24,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, load.NewCallers()}.Accept()
+	conn, err := peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, load.NewCallers()}.Accept()
+	conn, err := peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -67,7 +66,7 @@ func hostRoutes() []route.Route {
 		line("GET /v1/events", access.Viewer, "owner session type after follow", seeing.Events),
 		line("GET /v1/errors", access.Viewer, "owner", seeing.Errors),
 		line("GET /v1/audit", access.Operator, "n session principal request", seeing.Audit),
-		line("GET /v1/usage", access.Viewer, "days all", host.Usage),
+		line("GET /v1/usage", access.Viewer, "days all owner", host.Usage),
 		line("GET /v1/skills", access.Viewer, "owner", skills.List),
 		line("POST /v1/skills", access.User, "owner", skills.Create),
 		line("POST /v1/skills/index", access.Viewer, "owner", skills.Index),
@@ -320,7 +319,7 @@ func (s *Server) identify(from *peerAddr, r *http.Request) (gate.Pass, error) {
 		return gate.Pass{Principal: *from.self}, nil
 	}
 	if !from.peer.Local && !from.within {
-		if err := fromHere(r); err != nil {
+		if err := route.FromHere(r); err != nil {
 			return gate.Pass{}, err
 		}
 	}
@@ -345,25 +344,6 @@ func (s *Server) still(pass *gate.Pass, from *peerAddr, r *http.Request, rt *rou
 		err = fault.Errorf(fault.Denied, "who was %s is not any more", pass.Name).WithHint("the configuration of boxd has changed; ask again")
 	}
 	return now.Until, err
-}
-
-// fromHere refuses requests that a page of the web has had a browser send: they come from this host too. A name
-// that is not this host's own may lead here because somebody wants it to (DNS rebinding).
-func fromHere(r *http.Request) error {
-	name := r.Host
-	if h, _, err := net.SplitHostPort(name); err == nil {
-		name = h
-	}
-	if ip := net.ParseIP(strings.Trim(name, "[]")); !strings.EqualFold(name, "localhost") && (ip == nil || !ip.IsLoopback()) {
-		return fault.Field("Host", r.Host, "localhost, or an address of the loopback").Of(fault.Denied).
-			WithHint("boxd speaks to this host alone; a proxy before it has to say so too")
-	}
-	for _, origin := range r.Header.Values("Origin") {
-		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-			return fault.Field("Origin", origin, "left out: boxd is not for pages of other places").Of(fault.Denied)
-		}
-	}
-	return nil
 }
 
 // answer calls the handler, if the request has nothing that would be passed over in silence.

@@ -74,7 +74,7 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Notes: cfg.Notes}
 	talks := mcp.New(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(),
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(load.MaxUserConnections),
 	}
 }
 
@@ -108,12 +108,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
 	itself.Go(func() { _ = srv.Serve(s.within) })
 	for _, other := range others {
-		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers}) }) // ends with the server
+		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers, s.gate.User}) }) // ends with the server
 	}
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
 		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
 	}
-	err := srv.Serve(peerListener{ln, s.callers})
+	err := srv.Serve(peerListener{ln, s.callers, s.gate.User})
 	if stop() { // the listener has ended by itself; what came in by another one has its answer
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 		_ = srv.Shutdown(late)

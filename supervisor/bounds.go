@@ -155,6 +155,9 @@ func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Ro
 	return v.ledger.Rows(name, days)
 }
 
+// Refused counts a request of a principal that a rule has refused.
+func (v *Supervisor) Refused(who string) { v.ledger.Refuse(who) }
+
 // UsedToday is what everybody has used on this day, from memory alone.
 func (v *Supervisor) UsedToday() []ledger.Row { return v.ledger.Today() }
 

@@ -92,6 +92,18 @@ func (v *Supervisor) Process(s *Session, id string) (*process.Process, error) { 
 // Processes returns the processes of a session, oldest first.
 func (v *Supervisor) Processes(s *Session) []*process.Process { return s.Processes() }
 
+// Revoke stops all processes of those who have been shut out. Their sessions stay: what is in them may be wanted again.
+func (v *Supervisor) Revoke(isOut func(Principal) bool) {
+	for _, s := range v.all() {
+		if !isOut(s.Owner) {
+			continue
+		}
+		for _, p := range s.Processes() {
+			p.Revoke()
+		}
+	}
+}
+
 // RemoveProcess stops a process and forgets it.
 func (v *Supervisor) RemoveProcess(ctx context.Context, s *Session, p *process.Process) error {
 	return s.RemoveProcess(ctx, p)

@@ -78,6 +78,15 @@ func Prepare(c *Config, host rules.Lookup, credentials string) (*State, error) {
 	return &State{rules: table, tokens: set, open: c.Open, Loud: loud}, nil
 }
 
+// Person finds whom somebody has written: as a table [principals.NAME] is called, as "uid:N", or as a user of this host is.
+// uid is NoUser if that is no user.
+func (s *State) Person(written string) (name string, uid uint32, ok bool) {
+	if written == Guest {
+		return Guest, access.NoUser, true
+	}
+	return s.rules.Person(written)
+}
+
 // Credentials is the directory of systemd's credentials, "" if there is none.
 func Credentials() string { return os.Getenv("CREDENTIALS_DIRECTORY") }
 
@@ -114,6 +123,14 @@ func (g *Gate) Grants() *grants.Store { return g.grants }
 
 // Knows reports whether somebody may be called so.
 func (g *Gate) Knows(name string) bool { return g.state.Load().rules.Knows(name) }
+
+// Person is the name of the principal that somebody has written, see State.Person, or what was written if that is nobody.
+func (g *Gate) Person(written string) string {
+	if name, _, ok := g.state.Load().Person(written); ok {
+		return name
+	}
+	return written
+}
 
 // Peer is the other end of a connection, as the kernel knows it.
 type Peer struct {
@@ -175,6 +192,30 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 		return Pass{}, nil
 	}
 	return g.raise(p, count), nil
+}
+
+// User is the name of the principal of who has come over the Unix socket, whatever that may do.
+func (g *Gate) User(peer *Peer) string {
+	return g.state.Load().rules.OfUser(peer.UID, peer.GID, peer.Groups).Name
+}
+
+// IsOut reports whether somebody who had something once may not do anything any more. Who has no name any more, as a table
+// is gone, is out too, unless a user of the host.
+func (g *Gate) IsOut(who access.Principal) bool {
+	rules := g.state.Load().rules
+	now, ok := rules.OfName(who.Name)
+	if uid, isUser := access.UserOf(who.Name); isUser {
+		now, ok = rules.OfUser(uid, who.GID, who.Groups), true
+	} else if !ok && who.UID != access.NoUser {
+		now, ok = rules.OfUser(who.UID, who.GID, who.Groups), true
+	}
+	if who.Name == Guest {
+		now, ok = access.Principal{Role: rules.Usual()}, true
+	}
+	if grant, given := g.grants.Of(who.Name); given && grant.Role > now.Role {
+		return false
+	}
+	return !ok || now.Role == 0
 }
 
 // Again tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the

@@ -97,6 +97,7 @@ type Table struct {
 	gids   []named          // the one that counts first
 	shut   map[uint32]named // members of groups that are shut out, by the user database
 	byName map[string]named
+	user   func(name string) (*user.User, error)
 }
 
 type named struct {
@@ -123,7 +124,7 @@ func Host() Lookup {
 // Resolve makes the table of rules that Validate has found in order. A rule about a user or group that the host
 // does not have, or about one that another rule has under another name, fits nobody: loud says which those are.
 func Resolve(c Config, rules map[string]Rule, host Lookup) (t *Table, loud []string) {
-	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}}
+	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, user: host.User}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r := named{name: name, Rule: rules[name], uid: access.NoUser, gid: access.NoUser}
 		err := t.add(&r, host)
@@ -240,6 +241,33 @@ func (t *Table) OfName(name string) (p access.Principal, ok bool) {
 		return p, false
 	}
 	return access.Principal{Name: name, UID: r.uid, GID: r.gid, Role: r.Role, Rule: "principals." + name}, true
+}
+
+// Person finds whom somebody has written: as a table [principals.NAME] is called, as "uid:N", or as a user of this host is.
+// However it is written, it is the same person, of which these are the name and, NoUser if it is no user, the uid. Nobody
+// may be called so.
+func (t *Table) Person(written string) (name string, uid uint32, ok bool) {
+	if r, ok := t.byName[written]; ok {
+		if t.users[r.uid].name != written { // it is for tokens, of a group, or fits nobody
+			return written, access.NoUser, true
+		}
+		return written, r.uid, true
+	}
+	if uid, ok = access.UserOf(written); !ok && t.user == nil {
+		return "", access.NoUser, false
+	} else if !ok {
+		u, err := t.user(written)
+		if err != nil {
+			return "", access.NoUser, false
+		}
+		if uid, err = number(u.Uid); err != nil {
+			return "", access.NoUser, false
+		}
+	}
+	if r, ok := t.users[uid]; ok {
+		return r.name, uid, true
+	}
+	return access.OfUser(uid), uid, true
 }
 
 // Usual is the role of whom no rule is about.

@@ -88,6 +88,18 @@ func TestWhoIsWho(t *testing.T) {
 	if p, ok := table.OfName("robot"); !ok || p.UID != access.NoUser || p.Role != access.User || p.Name != "robot" {
 		t.Errorf("robot is %+v, %v", p, ok)
 	}
+	for written, want := range map[string]struct {
+		name string
+		uid  uint32
+	}{
+		"again": {"again", 1001}, "ci": {"ci", access.NoUser}, "uid:1001": {"again", 1001}, "nobody": {"nobody", 65534}, "uid:4242": {"uid:4242", 4242},
+		"robot": {"robot", access.NoUser}, "devs": {"devs", access.NoUser}, "toor": {"toor", access.NoUser}, "uid:0": {"uid:0", 0}, "stranger": {}, "": {}, "uid:007": {},
+	} {
+		name, uid, ok := table.Person(written)
+		if ok != (want.name != "") || ok && (name != want.name || uid != want.uid) {
+			t.Errorf("%q is %q, %d, %v; want %+v", written, name, uid, ok, want)
+		}
+	}
 	for name, want := range map[string]bool{"robot": true, "uid:7": true, "uid:": false, "uid:007": false, "uid:99999999999": false, "other": false, "": false} {
 		if table.Knows(name) != want {
 			t.Errorf("knows %q: %v", name, !want)

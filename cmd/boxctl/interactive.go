@@ -232,15 +232,16 @@ func (a *app) sayDetached(v *visit) {
 }
 
 func (a *app) attachCommand() *cobra.Command {
-	var noStdin, takeOver, noReplay bool
+	var noStdin, takeOver, noReplay, drop bool
 	var detachKeys string
 	cmd := &cobra.Command{
 		Use:   "attach [flags] ID NAME",
 		Short: "Connect with a process of a session",
 		Long: `attach shows what a process has written, as much as is kept, and then what it writes, and gives it
 what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
-end of standard input, if that is not a terminal, is its end for the process too. attach ends when the
-process does; with one that is started again by its policy it goes on, until a signal ends it.
+end of standard input, if that is not a terminal, is its end for the process too. The process waits for
+what it writes to be read, as it would for a pipe; with --drop it does not, and what is not read in time is
+left out, with a word on standard error. attach ends when the process does; with one that is started again by its policy it goes on, until a signal ends it.
 
 A server of the Model Context Protocol is attached to with --no-replay, so that its client does not get
 answers to another one. That command is what the client's configuration names as the server.`,
@@ -261,7 +262,7 @@ answers to another one. That command is what the client's configuration names as
 			}
 			v.terminal = p.Terminal != nil
 			v.input = !noStdin && p.State != "ended" && (p.Stdin || v.terminal)
-			v.options = client.AttachOptions{Replay: !noReplay, Write: v.input, TakeOver: takeOver && v.input}
+			v.options = client.AttachOptions{Replay: !noReplay, Write: v.input, TakeOver: takeOver && v.input, Lossless: !drop}
 			r, caught, err := a.attend(cmd.Context(), c, &v)
 			if errors.Is(err, client.ErrDetached) {
 				a.sayDetached(&v)
@@ -272,6 +273,7 @@ answers to another one. That command is what the client's configuration names as
 	}
 	cmd.Flags().BoolVarP(&noStdin, "no-stdin", "n", false, "only read")
 	cmd.Flags().BoolVar(&takeOver, "take-over", false, "write to it instead of another client")
+	cmd.Flags().BoolVar(&drop, "drop", false, "leave out what is not read in time, rather than have the process wait")
 	cmd.Flags().BoolVar(&noReplay, "no-replay", false, "do not show what it wrote before")
 	addDetachKeys(cmd, &detachKeys)
 	return cmd

@@ -59,7 +59,7 @@ func TestAShellInABoxHasTheTerminal(t *testing.T) {
 	before := d.Look()
 	session(t, d, "create", "work")
 	for _, verb := range [][]string{{"exec", "-it", "work"}, {"run", "-it"}} {
-		cmd := boxctlOf(t, d, prompt(verb...)...)
+		cmd := d.Boxctl(t, prompt(verb...)...)
 		cmd.Env = append(cmd.Env, "TERM=vt220")
 		term := onTerminal(t, cmd)
 		term.sized(33, 111)
@@ -99,7 +99,7 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	session(t, d, "create", "work")
-	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+	term := onTerminal(t, d.Boxctl(t, prompt("exec", "-it", "work")...))
 	term.types("x=kept; echo be''fore\n")
 	term.shows("before")
 	term.types("unfinished" + ctrlP + ctrlQ)
@@ -107,7 +107,7 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	term.ends(0)
 
 	// What was shown is shown again, and what was typed is there.
-	term = onTerminal(t, boxctlOf(t, d, "attach", "--detach-keys", "ctrl-a,d", "work", name))
+	term = onTerminal(t, d.Boxctl(t, "attach", "--detach-keys", "ctrl-a,d", "work", name))
 	term.shows("before")
 	term.types("\x15echo $x\n") // Ctrl-U takes it back
 	term.shows("kept")
@@ -116,13 +116,13 @@ func TestATerminalCanBeLeftAndComeBackTo(t *testing.T) {
 	term.ends(0)
 
 	// One writes; another may take its place.
-	first := onTerminal(t, boxctlOf(t, d, "attach", "work", name))
+	first := onTerminal(t, d.Boxctl(t, "attach", "work", name))
 	first.shows("kept")
-	term = onTerminal(t, boxctlOf(t, d, "attach", "work", name))
+	term = onTerminal(t, d.Boxctl(t, "attach", "work", name))
 	term.notes("boxctl: (another client writes to it, this one only reads)")
 	term.types("echo nobody's\n" + ctrlP + ctrlQ)
 	term.ends(0)
-	term = onTerminal(t, boxctlOf(t, d, "attach", "--take-over", "work", name))
+	term = onTerminal(t, d.Boxctl(t, "attach", "--take-over", "work", name))
 	first.notes("boxctl: (another client writes to it now)")
 	term.types("echo ta''ken\n")
 	term.shows("taken")
@@ -142,7 +142,7 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 	session(t, d, "create", "work")
 	session(t, d, "start", "-t", "work", "shell", "--", "env", "PS1=", "/bin/sh")
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
-		term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+		term := onTerminal(t, d.Boxctl(t, prompt("exec", "-it", "work")...))
 		term.types("trap 'exit 8' TERM HUP INT; echo rea''dy; while :; do sleep 0.01; done\n")
 		term.shows("ready")
 		if err := term.cmd.Process.Signal(sig); err != nil {
@@ -150,7 +150,7 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 		}
 		term.ends(8)
 		// attach only leaves.
-		term = onTerminal(t, boxctlOf(t, d, "attach", "work", "shell"))
+		term = onTerminal(t, d.Boxctl(t, "attach", "work", "shell"))
 		term.types("echo rea''dy\n")
 		term.shows("ready")
 		if err := term.cmd.Process.Signal(sig); err != nil {
@@ -160,7 +160,7 @@ func TestATerminalIsRestoredWhateverEndsBoxctl(t *testing.T) {
 	}
 	for _, args := range [][]string{{"top"}, {"top", "work"}} {
 		for _, end := range []string{"q", ctrlC} {
-			term := onTerminal(t, boxctlOf(t, d, args...))
+			term := onTerminal(t, d.Boxctl(t, args...))
 			term.sized(24, 80)
 			term.notes(`(\x1b\[\?1049h)`)
 			term.notes(`^(work)`)
@@ -178,7 +178,7 @@ func TestLogsDoNotSpeakToTheTerminal(t *testing.T) {
 	d := boxtest.Start(t)
 	session(t, d, "create", "work")
 	session(t, d, "start", "--wait", "--ready-line", "end", "-c", `printf '\033[31mred\033]0;title\007\n\302\233end\n'; exec sleep 1000`, "work", "hostile")
-	term := onTerminal(t, boxctlOf(t, d, "logs", "work", "hostile"))
+	term := onTerminal(t, d.Boxctl(t, "logs", "work", "hostile"))
 	term.shows(`\x1b[31mred\x1b]0;title\x07`)
 	term.shows(`\u009bend`)
 	term.ends(0)
@@ -192,16 +192,16 @@ func TestARestartOfBoxdIsNotNoticed(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Kept)
 	session(t, d, "create", "work")
 	session(t, d, "start", "work", "writer", "--", "sh", "-c", `i=0; until [ -e stop ]; do printf 'a\377'; i=$((i+2)); sleep 0.001; done; echo; echo $i`)
-	logs := boxctlOf(t, d, "logs", "-f", "--json", "work", "writer")
+	logs := d.Boxctl(t, "logs", "-f", "--json", "work", "writer")
 	var written bytes.Buffer
 	logs.Stdout = &written
 	if err := logs.Start(); err != nil {
 		t.Fatal(err)
 	}
-	term := onTerminal(t, boxctlOf(t, d, prompt("exec", "-it", "work")...))
+	term := onTerminal(t, d.Boxctl(t, prompt("exec", "-it", "work")...))
 	term.types("echo be''fore; x=kept\n")
 	term.shows("before")
-	counter := onTerminal(t, boxctlOf(t, d, "exec", "--timeout", "2m", "-c", "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 5", "work"))
+	counter := onTerminal(t, d.Boxctl(t, "exec", "--timeout", "2m", "-c", "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 5", "work"))
 	counter.shows("20")
 	for i := range 4 {
 		if i%2 == 0 {

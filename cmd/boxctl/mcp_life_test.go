@@ -220,7 +220,7 @@ func TestANamedSessionStays(t *testing.T) {
 // has been answered, if that is waited for.
 func bare(t *testing.T, d *boxtest.Daemon, last string, wait bool, args ...string) (cmd *exec.Cmd, in io.Closer) {
 	t.Helper()
-	cmd = boxctlOf(t, d, append([]string{"mcp"}, args...)...)
+	cmd = d.Boxctl(t, append([]string{"mcp"}, args...)...)
 	typing, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +321,7 @@ func TestAServerInABoxIsStillAServer(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	for _, args := range [][]string{{"square", "--", "/opt/mcpserver"}, {"--from", list, "square"}} {
-		cmd := boxctlOf(t, d, append([]string{"mcp", "run", "-v", lent + ":/opt:ro"}, args...)...)
+		cmd := d.Boxctl(t, append([]string{"mcp", "run", "-v", lent + ":/opt:ro"}, args...)...)
 		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -377,13 +377,16 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 		answers <- answer{r, err}
 	}()
 	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") > 0 })
+	for range 5 { // by which time boxctl has heard that it runs: what has not been answered is not gone on with
+		a.says("kept", "box_read", in{"path": "f"})
+	}
 	d.Kill()
 	d.Restart()
 	a.says("kept", "box_read", in{"path": "f"})
 	a.says("made", "box_write", in{"path": "go", "content": ""})
 	got := <-answers
 	if got.err != nil || got.result.IsError || !strings.Contains(textOf(got.result), "before\nafter\n") {
-		t.Errorf("%v, %+v", got.err, got.result)
+		t.Errorf("%v, %+v: %q", got.err, got.result, textOf(got.result))
 	}
 	if now := a.own(); now != id {
 		t.Errorf("the box is %s, was %s", now, id)

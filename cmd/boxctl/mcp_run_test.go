@@ -26,7 +26,7 @@ type hosted struct {
 
 func runHosted(t *testing.T, d *boxtest.Daemon, args ...string) *hosted {
 	t.Helper()
-	h := &hosted{Cmd: boxctlOf(t, d, append([]string{"mcp", "run"}, args...)...)}
+	h := &hosted{Cmd: d.Boxctl(t, append([]string{"mcp", "run"}, args...)...)}
 	in, err := h.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func seen(t *testing.T, d *boxtest.Daemon, name, phase, attempt, health, stderr 
 	}
 	like := func(want, got string) bool { return want == "" || want == got }
 	boxtest.Eventually(t, fmt.Sprintf("%s is in %s, attempt %s, health %q, with %q", name, phase, attempt, health, stderr), func() bool {
-		out, err := boxctlOf(t, d, "mcp", "status", "--json").Output()
+		out, err := d.Boxctl(t, "mcp", "status", "--json").Output()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ esac; done`,
 	if err != nil || s.Labels["mcp.server"] != "shell" || s.Labels["mcp.phase"] != "run time" || s.Labels["mcp.stderr"] != "" || s.Labels["mine"] != "kept" {
 		t.Errorf("the session has %q, %v", s.Labels, err)
 	}
-	if out, err := boxctlOf(t, d, "mcp", "status").Output(); err != nil || !strings.Contains(string(out), "SERVER") || !strings.Contains(string(out), "run time") {
+	if out, err := d.Boxctl(t, "mcp", "status").Output(); err != nil || !strings.Contains(string(out), "SERVER") || !strings.Contains(string(out), "run time") {
 		t.Errorf("for people: %s, %v", out, err)
 	}
 	h.in.Close()

@@ -41,7 +41,7 @@ func connect(t *testing.T, d *boxtest.Daemon, args ...string) *agent {
 			a.changed++
 		},
 	})
-	session, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: boxctlOf(t, d, append([]string{"mcp"}, args...)...), TerminateDuration: time.Minute}, nil)
+	session, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: d.Boxctl(t, append([]string{"mcp"}, args...)...), TerminateDuration: time.Minute}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

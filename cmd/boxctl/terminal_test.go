@@ -20,12 +20,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// boxctlOf is the real program, about to talk to a test's boxd.
-func boxctlOf(t *testing.T, d *boxtest.Daemon, args ...string) *exec.Cmd {
-	t.Helper()
-	return commandOf(t, d, filepath.Join(boxtest.Programs(t), "boxctl"), args...)
-}
-
 func commandOf(t *testing.T, d *boxtest.Daemon, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
@@ -207,7 +201,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			d.Warm()
 			before := d.Look()
 			// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it forks.
-			term := onTerminal(t, boxctlOf(t, d, "run", "-l", "bash", "--code", tc.program))
+			term := onTerminal(t, d.Boxctl(t, "run", "-l", "bash", "--code", tc.program))
 			term.shows("ready")
 			tc.signal(term)
 			term.ends(tc.code)
@@ -216,7 +210,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 			// In a session only the program ends.
 			session(t, d, "create", "work")
 			session(t, d, "exec", "work", "--", "touch", "kept")
-			term = onTerminal(t, boxctlOf(t, d, "exec", "-l", "bash", "--code", tc.program, "work"))
+			term = onTerminal(t, d.Boxctl(t, "exec", "-l", "bash", "--code", tc.program, "work"))
 			term.shows("ready")
 			tc.signal(term)
 			term.ends(tc.code)
@@ -232,7 +226,7 @@ func TestSignalsEndTheProgramAndItsBox(t *testing.T) {
 // session runs a boxctl that must succeed.
 func session(t *testing.T, d *boxtest.Daemon, args ...string) string {
 	t.Helper()
-	out, err := boxctlOf(t, d, args...).Output()
+	out, err := d.Boxctl(t, args...).Output()
 	if err != nil {
 		t.Fatalf("boxctl %q: %v", args, err)
 	}
@@ -244,7 +238,7 @@ func TestASignalEndsAProgramThatIsWaitedForToo(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	term := onTerminal(t, boxctlOf(t, d, "run", "--json", "--timeout", "2m", "--", "sleep", "1000"))
+	term := onTerminal(t, d.Boxctl(t, "run", "--json", "--timeout", "2m", "--", "sleep", "1000"))
 	boxtest.Eventually(t, "it runs", func() bool { return running(d, "sleep") == 1 })
 	term.types(ctrlC)
 	term.ends(130)
@@ -256,7 +250,7 @@ func TestATerminalThatHangsUpEndsTheProgram(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	term := onTerminal(t, boxctlOf(t, d, "run", "--timeout", "2m", "-c", "trap '' HUP; echo ready; while sleep 0.01; do echo more; done"))
+	term := onTerminal(t, d.Boxctl(t, "run", "--timeout", "2m", "-c", "trap '' HUP; echo ready; while sleep 0.01; do echo more; done"))
 	term.shows("ready")
 	term.line.Close()
 	term.screen.Close()
@@ -289,7 +283,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 		{[]string{"TERM=dumb", "NO_COLOR="}, false},
 	} {
 		for _, args := range [][]string{{"status"}, {"doctor"}, {"ls"}, {"ps", "work"}} {
-			cmd := boxctlOf(t, d, args...)
+			cmd := d.Boxctl(t, args...)
 			cmd.Env = append(cmd.Env, tc.env...)
 			term := onTerminal(t, cmd)
 			term.ends(0)
@@ -299,7 +293,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 				t.Errorf("%v %v: %q", args, tc.env, term.text())
 			}
 		}
-		cmd := boxctlOf(t, d, "top")
+		cmd := d.Boxctl(t, "top")
 		cmd.Env = append(cmd.Env, tc.env...)
 		term := onTerminal(t, cmd)
 		term.sized(24, 80)
@@ -317,7 +311,7 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	session(t, d, "create", "work")
-	term := onTerminal(t, boxctlOf(t, d, "top"))
+	term := onTerminal(t, d.Boxctl(t, "top"))
 	term.sized(24, 80)
 	term.notes(`(?m)^(work) `)
 	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
@@ -338,18 +332,18 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	if err := os.WriteFile(large, make([]byte, 24<<20), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	term := onTerminal(t, boxctlOf(t, d, "cp", large, "work:"))
+	term := onTerminal(t, d.Boxctl(t, "cp", large, "work:"))
 	term.ends(0)
 	boxtest.Eventually(t, "the line has gone", func() bool { return strings.HasSuffix(term.text(), " \r") })
 	if text := term.text(); !strings.Contains(text, "% of 24MiB") || strings.Contains(text, "\x1b") {
 		t.Errorf("a person sees %q", text)
 	}
 	for i, args := range [][]string{{"drives", "fill", "me/large"}, {"skills", "preview"}} { // the second is refused: it is none
-		term := onTerminal(t, boxctlOf(t, d, append(args, filepath.Dir(large))...))
+		term := onTerminal(t, d.Boxctl(t, append(args, filepath.Dir(large))...))
 		term.ends(i)
 		boxtest.Eventually(t, "it has said how far it is", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
 	}
-	if out, err := boxctlOf(t, d, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := d.Boxctl(t, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("a program reads %q, %v", out, err)
 	}
 }

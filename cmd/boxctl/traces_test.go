@@ -80,7 +80,7 @@ func TestTwoHundredConcurrentRunsLeaveNothing(t *testing.T) {
 		all.Go(func() {
 			defer gate.Close()
 			var stdout, stderr bytes.Buffer
-			cmd := boxctlOf(t, d, "run", "--timeout", "30m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
+			cmd := d.Boxctl(t, "run", "--timeout", "30m", "--", "sh", "-c", `echo "$0" >file; read -r word; echo "$word $(cat file)"; echo "$word" >&2; exit "$1"`,
 				fmt.Sprint(i), fmt.Sprint(i%100))
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = gate, &stdout, &stderr
 			_ = cmd.Run() // its code says it all
@@ -134,7 +134,7 @@ func TestKilledClientLeaksNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer typing.Close()
-		cmd := boxctlOf(t, d, args...)
+		cmd := d.Boxctl(t, args...)
 		cmd.Stdin = input
 		err = cmd.Start()
 		input.Close()
@@ -201,7 +201,7 @@ func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
 		}
 	}
 	var stderr bytes.Buffer
-	cmd := boxctlOf(t, d, append(many, many[len(many)-2:]...)...)
+	cmd := d.Boxctl(t, append(many, many[len(many)-2:]...)...)
 	cmd.Stderr = &stderr
 	_ = cmd.Run() // its code says it all
 	if got := stderr.String(); cmd.ProcessState.ExitCode() != exitBoxd || !strings.HasPrefix(got, "boxctl: argv is ") || !strings.Contains(got, ": allowed is at most 1MiB (exec.max_command)") {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/access/grants"
 	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
@@ -25,6 +26,12 @@ func gateConfig(c *config.Config, started *config.Daemon) *gate.Config {
 // openGate makes the gate of a configuration; the directory is where it keeps grants.
 func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, gate.Credentials(), log)
+	if err == nil {
+		err = settle(cfg, state, func(err error) error {
+			log.Warn("a policy holds nobody", "error", err)
+			return nil
+		})
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -50,15 +57,33 @@ func prepareGate(cfg *config.Config, started *config.Daemon, credentials string,
 	return state, nil
 }
 
+// settle finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
+// configuration is checked or read again. At the start it is told: an account that was removed is no reason to be of use to
+// nobody.
+func settle(cfg *config.Config, state *gate.State, nobody func(error) error) error {
+	none, err := cfg.Settle(state.Person)
+	if none != nil {
+		err = errors.Join(err, nobody(none))
+	}
+	return err
+}
+
+// refuse is for settle where nobody is a mistake.
+func refuse(err error) error { return err }
+
 // applyTo puts a configuration in force: all of it or nothing.
-func applyTo(policies func(policy.Config) error, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
+func applyTo(sup *supervisor.Supervisor, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
 	return func(next *config.Config) error {
 		state, err := prepareGate(next, &started.Daemon, gate.Credentials(), log)
 		if err == nil {
-			err = policies(next.Config)
+			err = settle(next, state, refuse)
+		}
+		if err == nil {
+			err = sup.SetConfig(next.Config)
 		}
 		if err == nil {
 			door.Use(state)
+			sup.Revoke(door.IsOut)
 		}
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/slack"
 	"github.com/boxd-dev/boxd/isolation"
@@ -76,7 +77,10 @@ func run(ctx context.Context, args []string) error {
 	cfg, err := load()
 	if err == nil && *check {
 		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
-		_, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		var state *gate.State
+		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
+			err = settle(&cfg, state, refuse)
+		}
 	}
 	if err != nil || *check {
 		return err
@@ -139,8 +143,8 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	defer end()
 	sweep(ctx, in, store, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
-	reload := newReloader(load, applyTo(sup.SetConfig, in.gate, cfg, log), cfg, log, seen.Events)
-	seen.Waived = in.waived(cfg)
+	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
+	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
 	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err

@@ -158,3 +158,23 @@ func TestASocketForEverybodyIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A policy that would hold somebody and holds nobody is a mistake of the file.
+func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": allowed is the name of a table [principals.NAME], uid:N, or a user of this host`,
+		"[policy.a]\nsessions = 1\n":                    "policy.a: allowed is a table with principals, groups or roles",
+		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": allowed is to be in one table, and it is in policy.a`,
+		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n":                                 "",
+	} {
+		path := filepath.Join(t.TempDir(), "box.toml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := run(t.Context(), []string{"-check", "-config", path})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

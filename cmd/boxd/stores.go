@@ -34,5 +34,6 @@ func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *d
 		store.Close()
 		return nil, nil, nil, err
 	}
+	sup.Revoke(in.gate.IsOut) // of those whom the configuration has shut out meanwhile
 	return store, sup, func() { sup.Close(); store.Close() }, nil
 }

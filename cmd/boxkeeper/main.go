@@ -109,6 +109,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.Uint64Var(&cfg.Store, "store", 0, "bytes of the store of workspaces, where the state directory has no quotas")
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
 	f.DurationVar(&cfg.Patience, "patience", 0, "how long the filesystem of a mount source may take to answer; 0: some seconds")
+	f.BoolVar(&cfg.AIO, "aio", false, "let programs have asynchronous I/O of the kernel, whose amount is one for the host")
 	f.BoolVar(&cfg.Linger, "linger", false, "stay when neither boxd nor a box is left")
 	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boxtest starts real daemons with real boxes for tests.
+// Package boxtest starts real daemons with real boxes for tests, and has what those tests share.
 package boxtest
 
 import (
@@ -49,21 +49,12 @@ func RequireProgram(t testing.TB, name string) {
 	Missing(t, "the program "+name+" in /usr")
 }
 
-// Missing says what a test lacks: it skips, or fails where skipping is not allowed.
-func Missing(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv(strictVariable) != "" {
-		t.Fatalf("missing: %s", what)
-	}
-	t.Skipf("missing: %s", what)
-}
-
 // build makes the programs once for all tests of a process.
 var build = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv(binVariable); dir != "" {
 		return dir, nil
 	}
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		return "", err
 	}
@@ -99,7 +90,7 @@ func Build(t testing.TB, pkg string) string {
 			return built
 		}
 	}
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +104,8 @@ func Build(t testing.TB, pkg string) string {
 	return out
 }
 
-func moduleRoot() (string, error) {
+// ModuleRoot is the directory of the module that the working directory is in.
+func ModuleRoot() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module: %w", err)
@@ -276,17 +268,11 @@ func (d *Daemon) Restart() {
 		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "switched off") {
 			return true
 		}
-		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil || exited(cmd.Process.Pid) {
+		if !Lives(cmd.Process.Pid) {
 			d.t.Fatalf("boxd has ended:\n%s", d.Log())
 		}
 		return false
 	})
-}
-
-// exited reports whether a child that was not waited for has ended.
-func exited(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
 // Stop asks boxd to end and waits for it.
@@ -345,6 +331,14 @@ func (d *Daemon) Warm() {
 // PID is the process id of boxd.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
+// Boxctl is boxctl about to talk to this daemon, with nothing of what the user of the test has kept.
+func (d *Daemon) Boxctl(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(Programs(t), "boxctl"), args...)
+	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket, "XDG_STATE_HOME="+d.Dir)
+	return cmd
+}
+
 // Keeper is the process id of the keeper, which may be an earlier boxd's child. It waits for one.
 func (d *Daemon) Keeper() (pid int) {
 	d.t.Helper()
@@ -369,6 +363,25 @@ func (d *Daemon) Zygotes() (pids []int) {
 		}
 	}
 	return pids
+}
+
+// Record is the path of the only record of a session that boxd has on disk.
+func (d *Daemon) Record(t testing.TB, session string) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, path := range all {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), `"id":"`+session+`"`) {
+			found = append(found, path)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("records of %s: %q of %q", session, found, all)
+	}
+	return found[0]
 }
 
 // Log returns what boxd and its keeper have logged.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -49,4 +50,24 @@ func (d *Daemon) makeGroup() {
 			return !errors.Is(err, syscall.EBUSY)
 		})
 	})
+}
+
+// GroupFile reads a file of a control group, such as "work/memory.max".
+func GroupFile(t testing.TB, group, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(group, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// GroupHas compares files of a control group.
+func GroupHas(t testing.TB, when, group string, want map[string]string) {
+	t.Helper()
+	for name, text := range want {
+		if got := GroupFile(t, group, name); got != text {
+			t.Errorf("%s: %s is %q, want %q", when, name, got, text)
+		}
+	}
 }

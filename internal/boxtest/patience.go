@@ -9,16 +9,22 @@ import (
 	"time"
 )
 
+// maxTimeoutVariable is max_timeout of the profile that is the default, in the environment of boxd.
+const maxTimeoutVariable = "BOXD__PROFILES__DEFAULT__MAX_TIMEOUT"
+
+// Longest is the most that the profile which is the default gives an execution, without BePatient.
+const Longest = 2 * time.Minute
+
 // BePatient lets programs in boxes of the profile that is the default have an hour, where emulated machines take
-// minutes. It is for TestMain.
+// minutes; Output gives them ten minutes of it. It is for TestMain.
 func BePatient() {
-	if err := os.Setenv("BOXD__PROFILES__DEFAULT__MAX_TIMEOUT", "1h"); err != nil {
+	if err := os.Setenv(maxTimeoutVariable, "1h"); err != nil {
 		panic(err)
 	}
 }
 
 // patience is how long Eventually waits. It decides no test: what it waits for either comes or the test has failed.
-// It is less than the longest execution, two minutes, so that a program which should have been ended and runs to its
+// It is less than Longest, so that a program which should have been ended and runs to its
 // limit is found out; such a program has to be given that limit. Hosts with control groups are emulated machines here,
 // which need longer, and find that out nowhere.
 func patience() time.Duration {

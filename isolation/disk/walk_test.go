@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 // visited lists what a walk through a directory comes to, by what its descriptors are of.
@@ -150,12 +152,7 @@ func TestAWalkHasAnEnd(t *testing.T) {
 
 // What is mounted below a directory is not part of it, and what it hides is.
 func TestAWalkSeesWhatABoxSees(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BOXD_TEST_STRICT") == "1" {
-			t.Fatal("missing: root, to mount")
-		}
-		t.Skip("missing: root, to mount")
-	}
+	boxtest.RequireRoot(t) // to mount
 	dir := t.TempDir()
 	tree(t, dir, "on/hidden")
 	on := filepath.Join(dir, "on")

@@ -26,16 +26,26 @@ func (b *box) mountProc() (string, error) {
 	return "/proc", mountfd.Attach(m, unix.AT_FDCWD, "/proc")
 }
 
-// forbidUserNamespaces closes nested user namespaces, through the procfs that is known to be ours.
-func (b *box) forbidUserNamespaces() (string, error) {
-	const name = "sys/user/max_user_namespaces"
-	fd, err := mountfd.OpenBeneath(b.proc, name, unix.O_WRONLY)
-	if err != nil {
-		return name, err
+// boundKernelObjects bounds what the kernel counts for each user namespace, through the procfs that is known to be ours:
+// see namespaces(7) and inotify(7). Nested user namespaces there are none. The host's own limits hold too, for the box
+// alone, since it is owned by an id of its own. All else of this kind needs a capability that no program has.
+func (b *box) boundKernelObjects() (string, error) {
+	for _, limit := range []struct{ name, value string }{
+		{"sys/user/max_user_namespaces", "0"},
+		{"sys/user/max_inotify_instances", "1024"},
+		{"sys/user/max_inotify_watches", "65536"}, // a KiB or so each
+	} {
+		fd, err := mountfd.OpenBeneath(b.proc, limit.name, unix.O_WRONLY)
+		if err != nil {
+			return limit.name, err
+		}
+		_, err = unix.Write(fd, []byte(limit.value))
+		unix.Close(fd)
+		if err != nil {
+			return limit.name, err
+		}
 	}
-	defer unix.Close(fd)
-	_, err = unix.Write(fd, []byte("0"))
-	return name, err
+	return "", nil
 }
 
 // scratchDirs are the writable directories of every box: all parts of one bounded tmpfs.
@@ -120,6 +130,7 @@ func hiddenFiles() []string {
 	return []string{
 		"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats",
 		"interrupts", // the timing of other boxes' input
+		"locks",      // of all files of the host, with ids of other boxes
 	}
 }
 func hiddenDirs() []string    { return []string{"acpi", "asound", "scsi"} }

@@ -42,8 +42,8 @@ func (b *box) common() []step {
 	return []step{
 		{isolation.StepRoot, b.openRoot},
 		{isolation.StepProc, b.mountProc},
-		// Once CAP_SYS_RESOURCE is gone nobody in the box can raise it again.
-		{isolation.StepSysctl, b.forbidUserNamespaces},
+		// Once CAP_SYS_RESOURCE is gone nobody in the box can raise them again.
+		{isolation.StepSysctl, b.boundKernelObjects},
 		{isolation.StepDevpts, b.mountDevpts},
 		{isolation.StepLoopback, b.raiseLoopback},
 		// After the last write to /proc/sys, which becomes read-only here.

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/records"
@@ -32,8 +34,17 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 		t.Fatal(err)
 	}
 	defer unix.Close(listener)
+	boxtest.RequireRoot(t) // which may make a namespace of such ids
 	r := &records.Record{Key: key, IDBase: isolation.IDRange}
-	if err := errors.Join(r.Identify(os.Getpid()), dir.Write(r)); err != nil {
+	ids := []syscall.SysProcIDMap{{HostID: int(r.IDBase), Size: isolation.IDRange}}
+	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if err := errors.Join(r.Identify(cmd.Process.Pid), dir.Write(r)); err != nil {
 		t.Fatal(err)
 	}
 	var limit unix.Rlimit

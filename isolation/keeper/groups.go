@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -97,6 +98,14 @@ func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, 
 	return t.Make(&owner, spec.Key, root, &spec.Limits)
 }
 
+// scopeOf refuses a control group that is not the scope of a box: what is in one is ended with the box.
+func scopeOf(key, path string) error {
+	if filepath.Base(path) != isolation.ScopeOf(key) {
+		return fmt.Errorf("%w: %s is not the scope of box %s", unix.EINVAL, path, key)
+	}
+	return nil
+}
+
 // find takes over the groups of a box that an earlier keeper has started.
 func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
 	t, err := g.open(k)
@@ -104,6 +113,9 @@ func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
 		return nil, err
 	}
 	if r.Scope {
+		if err := scopeOf(r.Key, r.Group); err != nil {
+			return nil, err
+		}
 		return t.FindIn(r.Group, &r.Limits)
 	}
 	b, err := t.Find(ownerName(r), r.Key, &r.Limits)

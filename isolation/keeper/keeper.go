@@ -108,7 +108,7 @@ func (k *Keeper) prepare() error {
 		return err
 	}
 	for i := range k.filters {
-		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1})
+		f, err := seccomp.Compile(seccomp.Default(), seccomp.Options{Arch: runtime.GOARCH, HostWritable: i == 1, AIO: k.cfg.AIO})
 		if err != nil {
 			return err
 		}

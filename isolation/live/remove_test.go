@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -19,12 +20,7 @@ import (
 // aBox is a process in a mount namespace of its own, and a directory there that belongs to its user.
 func aBox(t *testing.T) (b *Box, dir string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("BOXD_TEST_STRICT") == "1" {
-			t.Fatal("missing: root, to enter a mount namespace")
-		}
-		t.Skip("missing: root, to enter a mount namespace")
-	}
+	boxtest.RequireRoot(t) // to enter a mount namespace
 	// As in a box, /tmp is a mount: it is not covered.
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind /tmp /tmp && echo && exec sleep 1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}

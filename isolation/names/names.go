@@ -50,10 +50,14 @@ func Rlimit(resource uint32) string {
 		return "data"
 	case unix.RLIMIT_MEMLOCK:
 		return "memlock"
+	case unix.RLIMIT_MSGQUEUE:
+		return "msgqueue"
 	case unix.RLIMIT_NOFILE:
 		return "nofile"
 	case unix.RLIMIT_NPROC:
 		return "nproc"
+	case unix.RLIMIT_SIGPENDING:
+		return "sigpending"
 	case unix.RLIMIT_STACK:
 		return "stack"
 	}

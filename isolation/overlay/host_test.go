@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 func TestWhatTheHostHasMountedBelowIsFound(t *testing.T) {
@@ -46,7 +48,7 @@ func TestTreesOfTheHostAreKnownByTheirPlace(t *testing.T) {
 
 // The copy of /etc is made with the rights of the box's user, and goes through nothing that is no file.
 func TestOnlyWhatTheBoxUserMayReadIsCopied(t *testing.T) {
-	asRoot(t)
+	boxtest.RequireRoot(t) // to become another user
 	from, to := t.TempDir(), t.TempDir()
 	err := errors.Join(os.MkdirAll(filepath.Join(from, "etc/in/deep"), 0o755), os.MkdirAll(filepath.Join(from, "etc/closed"), 0o700), os.Chmod(from, 0o755), os.Chmod(filepath.Dir(from), 0o755), os.Chmod(filepath.Dir(to), 0o755), os.Chown(to, 1000, 1000))
 	for name, mode := range map[string]os.FileMode{"open": 0o644, "run": 0o755, "secret": 0o600, "in/deep/open": 0o640, "closed/open": 0o644, "in/open": 0o444} {
@@ -86,16 +88,4 @@ func TestOnlyWhatTheBoxUserMayReadIsCopied(t *testing.T) {
 	if _, err := copyDir(in, out, "etc", "/etc", 0); !errors.Is(err, unix.ENAMETOOLONG) {
 		t.Errorf("deeper than it may be: %v", err)
 	}
-}
-
-// asRoot passes over a test that only root can do, to become another user.
-func asRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BOXD_TEST_STRICT") == "1" {
-		t.Fatal("missing: root")
-	}
-	t.Skip("missing: root")
 }

@@ -9,8 +9,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Identify notes which process PID 1 of the box is, so that no later one is taken for it.
@@ -45,7 +48,10 @@ func (r *Record) Living() (pidfd int, err error) {
 	if err == nil && start != r.Start || errors.Is(err, os.ErrNotExist) {
 		err = unix.ESRCH
 	}
-	if err == nil && ended(pidfd) {
+	if err == nil {
+		err = r.isBox()
+	}
+	if ended(pidfd) || errors.Is(err, os.ErrNotExist) { // and so nothing that was read of the number is about it
 		err = unix.ESRCH
 	}
 	if err != nil {
@@ -53,6 +59,41 @@ func (r *Record) Living() (pidfd int, err error) {
 		return -1, err
 	}
 	return pidfd, nil
+}
+
+// isBox asks the kernel whether the process of a record is in the user namespace of a box with those ids: which ids a
+// namespace has, and who owns it, only somebody with CAP_SETUID can have decided (user_namespaces(7)). A record is a file,
+// and says what somebody has written. Boxes of a keeper that made all namespaces as root are owned by root.
+func (r *Record) isBox() error {
+	dir := "/proc/" + strconv.Itoa(r.PID)
+	for _, name := range []string{"/uid_map", "/gid_map"} {
+		text, err := os.ReadFile(dir + name)
+		if errors.Is(err, unix.ESRCH) {
+			err = os.ErrNotExist
+		}
+		if err != nil {
+			return err
+		}
+		if got, want := strings.Join(strings.Fields(string(text)), " "), fmt.Sprintf("0 %d %d", r.IDBase, isolation.IDRange); got != want || r.IDBase == 0 {
+			return fmt.Errorf("the process %d has %s %q, and the box of its record %q: it is another process", r.PID, name[1:], got, want)
+		}
+	}
+	space, err := unix.Open(dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return os.ErrNotExist
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(space)
+	var owner uint32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(space), unix.NS_GET_OWNER_UID, uintptr(unsafe.Pointer(&owner))); errno != 0 { // ioctl_ns(2)
+		return fmt.Errorf("owner of the user namespace of process %d: %w", r.PID, errno)
+	}
+	if owner != r.IDBase && owner != 0 {
+		return fmt.Errorf("the process %d is in a user namespace of uid %d: it is another process", r.PID, owner)
+	}
+	return nil
 }
 
 func ended(pidfd int) bool {

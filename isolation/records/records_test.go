@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -189,11 +191,14 @@ func TestTheDirectoryIsClosedToOthers(t *testing.T) {
 
 func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	t.Parallel()
+	boxtest.RequireRoot(t) // which may make a namespace of such ids
+	r := full()
+	ids := []syscall.SysProcIDMap{{HostID: int(r.IDBase), Size: isolation.IDRange}}
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r := full()
 	if err := r.Identify(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
@@ -213,6 +218,18 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	earlier.Boot = "another"
 	living("a later process of that number", later, unix.ESRCH)
 	living("one of an earlier boot", earlier, unix.ESRCH)
+	// Of what is not a box, a record may say what it will.
+	other, foreign, none := *r, *r, *r
+	other.IDBase += isolation.IDRange
+	none.IDBase = 0
+	if err := foreign.Identify(os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	for what, r := range map[string]Record{"a box of other ids": other, "a process of the host": foreign, "no ids": none} {
+		if fd, err := r.Living(); err == nil || errors.Is(err, unix.ESRCH) || !strings.Contains(err.Error(), "it is another process") {
+			t.Errorf("%s: %d, %v", what, fd, err)
+		}
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

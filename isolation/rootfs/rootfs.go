@@ -113,7 +113,7 @@ func (b *builder) programs() error {
 func (b *builder) show(name string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err != nil {
@@ -266,14 +266,25 @@ func (b *builder) bindFile(name string) error {
 
 // etc makes the synthetic /etc and shows the listed parts of the host's.
 func (b *builder) etc(show []string) error {
-	for name, text := range map[string]string{
+	own := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
 			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 		"shells":        "/bin/sh\n/bin/bash\n",
-	} {
+		// A repository that is lent belongs to somebody of the host, whom git would not trust (git-config(1)). Whatever its
+		// configuration has git run is run in the box.
+		gitConfig: "[safe]\n\tdirectory = *\n",
+	}
+	listed, err := b.listed(show)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(listed, "etc/"+gitConfig) { // the operator wants that of the host
+		delete(own, gitConfig)
+	}
+	for name, text := range own {
 		if err := b.write("etc/"+name, []byte(text)); err != nil {
 			return err
 		}
@@ -281,18 +292,35 @@ func (b *builder) etc(show []string) error {
 	if err := b.names(map[string]string{"etc/os-release": "../usr/lib/os-release"}); err != nil {
 		return err
 	}
-	for _, pattern := range show {
-		names, err := b.match(pattern)
-		if err != nil {
+	for _, name := range listed {
+		if err := b.show(name); err != nil {
 			return err
-		}
-		for _, name := range names {
-			if err := b.show(name); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
+}
+
+// gitConfig is what git reads of the system, below /etc.
+const gitConfig = "gitconfig"
+
+// listed are the paths below / that patterns name, each once; one that is in a directory of them is shown with that.
+func (b *builder) listed(show []string) ([]string, error) {
+	var all []string
+	for _, pattern := range show {
+		found, err := b.match(pattern)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	slices.Sort(all)
+	var list []string
+	for _, name := range slices.Compact(all) {
+		if !slices.ContainsFunc(list, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+			list = append(list, name)
+		}
+	}
+	return list, nil
 }
 
 // names makes the links that every box has, whatever its image.
@@ -307,32 +335,47 @@ func (b *builder) match(pattern string) ([]string, error) {
 	if !isolation.CleanAbsolute("/" + pattern) {
 		return nil, fmt.Errorf("image etc %q: not a clean path below /etc", pattern)
 	}
-	dir, last := path.Split(pattern)
-	if !strings.Contains(last, "*") {
-		return []string{"etc/" + pattern}, nil
+	found := []string{"etc"}
+	for part := range strings.SplitSeq(pattern, "/") {
+		var next []string
+		for _, dir := range found {
+			if !strings.Contains(part, "*") {
+				next = append(next, dir+"/"+part)
+				continue
+			}
+			entries, err := b.entries(dir)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range entries {
+				if ok, err := path.Match(part, e); err != nil {
+					return nil, fmt.Errorf("image etc %q: %w", pattern, err)
+				} else if ok {
+					next = append(next, dir+"/"+e)
+				}
+			}
+		}
+		found = next
 	}
-	fd, err := unix.Openat(b.host, "etc/"+dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
+	return found, nil
+}
+
+// entries are the names in a directory of the host; none: there is no such directory.
+func (b *builder) entries(name string) ([]string, error) {
+	fd, err := unix.Openat(b.host, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("host's /etc/%s: %w", dir, err)
+		return nil, fmt.Errorf("host's /%s: %w", name, err)
 	}
-	d := os.NewFile(uintptr(fd), dir)
+	d := os.NewFile(uintptr(fd), name)
 	defer d.Close()
 	entries, err := d.Readdirnames(-1)
 	if err != nil {
-		return nil, fmt.Errorf("host's /etc/%s: %w", dir, err)
+		return nil, fmt.Errorf("host's /%s: %w", name, err)
 	}
-	var names []string
-	for _, e := range entries {
-		if ok, err := path.Match(last, e); err != nil {
-			return nil, fmt.Errorf("image etc %q: %w", pattern, err)
-		} else if ok {
-			names = append(names, "etc/"+dir+e)
-		}
-	}
-	return names, nil
+	return entries, nil
 }
 
 func (b *builder) parents(name string) error {

@@ -33,12 +33,12 @@ const absentCall = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 
 // spans lays the rules out over all 2³² numbers. The numbers of x32 need no
 // rule of their own: bit 30 puts them above every listed one.
-func spans(rules map[string][]rule, target arch, hostWritable bool) []span {
+func spans(rules map[string][]rule, target arch, o *Options) []span {
 	var listed []span
 	for name, all := range rules {
 		row, _ := findSyscall(name)
 		nr := target.number(row)
-		if valid := inForce(all, hostWritable); nr != absent && len(valid) > 0 {
+		if valid := inForce(all, o); nr != absent && len(valid) > 0 {
 			listed = append(listed, span{uint32(nr), valid})
 		}
 	}
@@ -56,10 +56,10 @@ func spans(rules map[string][]rule, target arch, hostWritable bool) []span {
 }
 
 // inForce drops what does not apply, so that the last rule has no tests.
-func inForce(rules []rule, hostWritable bool) []rule {
+func inForce(rules []rule, o *Options) []rule {
 	var valid []rule
 	for _, r := range rules {
-		if r.hostOnly && !hostWritable {
+		if !o.counts(&r) {
 			continue
 		}
 		valid = append(valid, r)

@@ -25,7 +25,7 @@ func TestFilterMeansThePolicy(t *testing.T) {
 		t.Logf("%v: %d instructions", target.options, f.Len())
 		names := numbers(t, target.options.Arch)
 		for nr := range uint32(601) {
-			valid := inForce(rules[names[nr]], target.options.HostWritable)
+			valid := inForce(rules[names[nr]], &target.options)
 			for _, args := range variants(valid, everything) {
 				_, want := expect(valid, args)
 				if got := f.run(call{target.audit, nr, args}); got != want {

@@ -27,7 +27,7 @@ func FuzzCompile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, policy string, arm, hostrw bool) {
 		target := targets[0]
 		if arm {
-			target = targets[2]
+			target = targets[3]
 		}
 		target.options.HostWritable = hostrw
 		filter, err := Compile(policy, target.options)
@@ -40,7 +40,7 @@ func FuzzCompile(f *testing.F) {
 			t.Fatalf("compiled, but does not parse: %v", err)
 		}
 		for nr, name := range numbers(t, target.options.Arch) {
-			valid := inForce(rules[name], hostrw)
+			valid := inForce(rules[name], &target.options)
 			for _, a := range variants(valid, 50) {
 				_, want := expect(valid, a)
 				if got := filter.run(call{target.audit, nr, a}); got != want {

@@ -43,7 +43,7 @@ func TestKernel(t *testing.T) {
 			t.Logf("this kernel does not take int 0x80 (%s), so that door is shut anyway", end)
 		}
 	}
-	for _, mode := range []string{"plain", "hostrw"} {
+	for _, mode := range []string{"plain", "hostrw", "aio"} {
 		t.Run(mode, func(t *testing.T) { checkFindings(t, runChild(t, mode), mode) })
 	}
 }
@@ -79,6 +79,9 @@ func checkFindings(t *testing.T, f findings, mode string) {
 		if mode == "hostrw" && p.hostrw != 0 {
 			want = p.hostrw
 		}
+		if mode == "aio" && p.aio != 0 {
+			want = p.aio
+		}
 		got := f.Probes[i]
 		if want == anyOther && got != unix.EPERM && got != unix.ENOSYS || got == notHere || want == got {
 			continue
@@ -102,7 +105,7 @@ func checkFindings(t *testing.T, f findings, mode string) {
 }
 
 func child(t *testing.T, mode string) {
-	o := Options{Arch: runtime.GOARCH, HostWritable: mode == "hostrw"}
+	o := Options{Arch: runtime.GOARCH, HostWritable: mode == "hostrw", AIO: mode == "aio"}
 	install(t, mustCompile(t, Default(), o))
 	var f findings
 	for _, p := range probes() {
@@ -167,7 +170,7 @@ func sweep(t *testing.T, o Options) []string {
 	}
 	names := numbers(t, o.Arch)
 	for nr := range uint32(601) {
-		valid := inForce(rules[names[nr]], o.HostWritable)
+		valid := inForce(rules[names[nr]], &o)
 		if len(valid) > 1 {
 			continue
 		}

@@ -198,6 +198,7 @@ var targets = []struct {
 }{
 	{Options{Arch: "amd64"}, unix.AUDIT_ARCH_X86_64},
 	{Options{Arch: "amd64", HostWritable: true}, unix.AUDIT_ARCH_X86_64},
+	{Options{Arch: "amd64", AIO: true}, unix.AUDIT_ARCH_X86_64},
 	{Options{Arch: "arm64"}, unix.AUDIT_ARCH_AARCH64},
 	{Options{Arch: "arm64", HostWritable: true}, unix.AUDIT_ARCH_AARCH64},
 }
@@ -205,6 +206,9 @@ var targets = []struct {
 func (o Options) String() string {
 	if o.HostWritable {
 		return o.Arch + " hostrw"
+	}
+	if o.AIO {
+		return o.Arch + " aio"
 	}
 	return o.Arch
 }

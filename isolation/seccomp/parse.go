@@ -14,10 +14,27 @@ import (
 
 // A rule is one line of the policy, seen from one of its calls.
 type rule struct {
-	line     int
-	hostOnly bool // counts only in boxes with a read-write host directory
-	verdict  uint32
-	tests    []test // all must hold; none: always
+	line    int
+	where   string // "": in every box, otherwise a word of the grammar
+	verdict uint32
+	tests   []test // all must hold; none: always
+}
+
+// Words before a line that counts only in some boxes, see Options.
+const (
+	hostrw = "hostrw"
+	noaio  = "noaio"
+)
+
+// counts reports whether a rule counts in boxes of these options.
+func (o *Options) counts(r *rule) bool {
+	switch r.where {
+	case hostrw:
+		return o.HostWritable
+	case noaio:
+		return !o.AIO
+	}
+	return true
 }
 
 // A test compares the bits of an argument that are in mask.
@@ -68,8 +85,8 @@ func parseLine(rules map[string][]rule, line int, text string) error {
 		return errors.New("no reason given after #")
 	}
 	r := rule{line: line}
-	if words[0] == "hostrw" {
-		r.hostOnly = true
+	if words[0] == hostrw || words[0] == noaio {
+		r.where = words[0]
 		words = words[1:]
 	}
 	names, tests := words, []string(nil)
@@ -221,23 +238,23 @@ func parseValue(word string) (uint32, error) {
 }
 
 // checkOrder makes sure that every line about a call can decide something and
-// that, with and without the hostrw lines, every case is decided.
+// that, with and without the lines of some boxes, every case is decided.
 func checkOrder(name string, rules []rule) error {
-	shared, host := 0, 0 // line that decides all that is left, in ordinary boxes and with a writable host directory
+	shared, some := 0, 0 // line that decides all that is left, in every box and in some
 	for _, r := range rules {
-		if shared != 0 || r.hostOnly && host != 0 {
-			return fmt.Errorf("line %d: %s is decided in line %d already", r.line, name, max(shared, host))
+		if shared != 0 || r.where != "" && some != 0 {
+			return fmt.Errorf("line %d: %s is decided in line %d already", r.line, name, max(shared, some))
 		}
 		if len(r.tests) > 0 {
 			continue
 		}
-		host = r.line
-		if !r.hostOnly {
+		some = r.line
+		if r.where == "" {
 			shared = r.line
 		}
 	}
 	last := rules[len(rules)-1]
-	if host == 0 || shared == 0 && slices.ContainsFunc(rules, func(r rule) bool { return !r.hostOnly }) {
+	if some == 0 || shared == 0 && slices.ContainsFunc(rules, func(r rule) bool { return r.where == "" }) {
 		return fmt.Errorf("line %d: %s needs a last line without when", last.line, name)
 	}
 	return nil

@@ -28,6 +28,7 @@ type probe struct {
 	args   [6]uintptr
 	want   unix.Errno
 	hostrw unix.Errno // if other than want
+	aio    unix.Errno // likewise
 }
 
 // nowhere is a path of which not even the directory exists.
@@ -106,7 +107,11 @@ func probes() []probe {
 		{what: "capset", name: "capset", args: [6]uintptr{bad}, want: unix.EFAULT},
 		{what: "seccomp", name: "seccomp", args: [6]uintptr{bad}, want: unix.EINVAL},
 		{what: "memfd_create", name: "memfd_create", args: [6]uintptr{bad}, want: unix.EFAULT},
-		{what: "io_setup", name: "io_setup", args: [6]uintptr{0, bad}, want: unix.EFAULT},
+		{what: "io_setup", name: "io_setup", args: [6]uintptr{0, bad}, want: unix.ENOSYS, aio: unix.EFAULT},
+		{what: "huge pages", name: "mmap", args: [6]uintptr{0, 0, 0, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_HUGETLB}, want: unix.ENOMEM},
+		{what: "no pages", name: "mmap", args: [6]uintptr{0, 0, 0, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS}, want: unix.EINVAL},
+		{what: "a file of huge pages", name: "memfd_create", args: [6]uintptr{bad, unix.MFD_HUGETLB}, want: unix.ENOMEM},
+		{what: "a segment of huge pages", name: "shmget", args: [6]uintptr{unix.IPC_PRIVATE, 0, unix.IPC_CREAT | 0o4000}, want: unix.ENOMEM},
 		{what: "splice", name: "splice", args: [6]uintptr{bad, 0, bad, 0, 1}, want: unix.EBADF},
 		{what: "fallocate", name: "fallocate", args: [6]uintptr{bad, 0, 0, 1}, want: unix.EBADF},
 		{what: "close_range", name: "close_range", args: [6]uintptr{1, 0}, want: unix.EINVAL},

@@ -27,6 +27,9 @@ type Options struct {
 	// HostWritable puts the lines marked "hostrw" into force: the box has a
 	// read-write host directory, where the host would honour setuid and setgid bits.
 	HostWritable bool
+	// AIO lets programs have asynchronous I/O of the kernel (io_setup(2)), whose amount is one for
+	// the whole host: it puts the lines marked "noaio" out of force.
+	AIO bool
 }
 
 // A Filter is an array of struct sock_filter as it lies in memory on a
@@ -54,7 +57,7 @@ func Compile(policy string, o Options) (Filter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile seccomp policy: %w", err)
 	}
-	code := program(target, spans(rules, target, o.HostWritable))
+	code := program(target, spans(rules, target, &o))
 	if len(code) > unix.BPF_MAXINSNS {
 		return nil, fmt.Errorf("compile seccomp policy: %d instructions, the kernel takes %d", len(code), unix.BPF_MAXINSNS)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/skillpath"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -107,7 +108,7 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 // directories of those names is kept whole.
 func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	t.Parallel()
-	asRoot(t)
+	boxtest.RequireRoot(t) // for files of others
 	w, err := Open(t.TempDir(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -157,16 +158,4 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 			t.Errorf("what was kept, and nothing is left of it: %v", err)
 		}
 	}
-}
-
-// asRoot passes over a test that only root can do, for files of others.
-func asRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BOXD_TEST_STRICT") == "1" {
-		t.Fatal("missing: root")
-	}
-	t.Skip("missing: root")
 }

@@ -270,6 +270,10 @@ func live(enter func() error) error {
 	if err := inherited.SetSlack(inherited.Slack); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
+	// This thread clones as the owner of each box, and stays what it is (capabilities(7)).
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
+		return fmt.Errorf("secure bits: %w", err)
+	}
 	// Away from the numbers the clones get their own descriptors at.
 	boxInit, err := unix.FcntlInt(zygoteBoxInit, unix.F_DUPFD_CLOEXEC, 16)
 	if err != nil {
@@ -320,6 +324,18 @@ func live(enter func() error) error {
 	}
 }
 
+// noSetuidFixup is SECBIT_NO_SETUID_FIXUP: a change of user changes no capability.
+const noSetuidFixup = 1 << 2
+
+// setEUID changes the effective user of this thread alone.
+func setEUID(uid uint32) error {
+	const same = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // initEnvironment is all of PID 1's: constant, and only for its runtime. Its heap is a few hundred
 // KiB; collecting by growth would cost threads and memory in every box, so only the limit does.
 func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
@@ -327,6 +343,8 @@ func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "G
 // cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is this zygote's child, since
 // clone3, which alone clones into a control group, does not take CLONE_PARENT from the runtime; when the
 // zygote ends it becomes the keeper's.
+// Its user namespace is owned by its own root, as whom it is cloned: what programs use of objects that the kernel counts for
+// users is counted for the owner too (namespaces(7)), who would otherwise be root of the host, for all boxes together.
 // The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
 // would fail (ENOENT).
 func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bool) (pid, pidfd int, err error) {
@@ -334,6 +352,9 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bo
 	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
 	if share { // its root has no capability there: it belongs to another user namespace
 		flags &^= unix.CLONE_NEWNET
+	}
+	if err := setEUID(base); err != nil {
+		return 0, -1, err
 	}
 	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", boxInit), []string{"boxinit"}, &syscall.ProcAttr{
 		Env:   initEnvironment(),
@@ -348,5 +369,9 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bo
 			Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
 		},
 	})
+	if back := setEUID(0); back != nil { // and so it is of no use any more; the clone ends with its socket
+		unix.Close(pidfd)
+		return 0, -1, back
+	}
 	return pid, pidfd, err
 }

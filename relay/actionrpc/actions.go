@@ -123,7 +123,7 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 	return nil, envelope.Errorf("BoxReadinessError", "managed sandbox isolation is not ready")
 }
 
-func (s *Server) init(_ context.Context, c *call) (any, error) {
+func (s *Server) init(ctx context.Context, c *call) (any, error) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	next, err := s.told.Load().Merge(c.Data)
@@ -135,6 +135,11 @@ func (s *Server) init(_ context.Context, c *call) (any, error) {
 	s.book.Look()
 	if err := errors.Join(err, s.cfg.Mark.Set(next.Required)); err != nil {
 		return nil, err
+	}
+	if next.Work != "" {
+		if err := s.boxes.MakeWork(ctx, next.Work); err != nil { // which readiness tells, if it lasts
+			s.cfg.Log.Warn("LangBot's default workspace cannot be made", "directory", next.Work, "error", err)
+		}
 	}
 	return map[string]any{"initialized": true}, nil
 }

@@ -695,7 +695,7 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 	defer entered.Leave()
 	attach := func(want string) {
 		t.Helper()
-		r := httptest.NewRequest("GET", "/v1/sessions/"+model.Prefix(model.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
+		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+model.Prefix(model.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
 		r.Header.Set(headerInstance, "i")
 		r.Header.Set(headerWorkspace, "w")
 		r.Header.Set(headerGeneration, "1")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
 	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
 	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
@@ -131,6 +132,9 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	}()
 	data, err := s.do(ctx, c)
 	if err != nil {
+		if fault.DenialOf(err) != nil {
+			s.cfg.Sup.Refused(s.cfg.Principal)
+		}
 		return envelope.Failure(c.Seq, inWords(err))
 	}
 	return envelope.Success(c.Seq, data)

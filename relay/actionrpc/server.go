@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"golang.org/x/net/netutil"
 
 	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/access/gate"
@@ -35,6 +34,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
 	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
+	"github.com/boxd-dev/boxd/relay/load"
 	"github.com/boxd-dev/boxd/relay/route"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/skills"
@@ -50,7 +50,7 @@ const (
 
 // Bounds of what clients can make boxd hold.
 const (
-	maxConnections = 512
+	maxConnections = 512 // of who has been let in
 	maxHeader      = 32 << 10
 	maxLongest     = 4 // messages of the longest kind that are read, or under way, at once; and as many of relays
 	maxWorkspace   = 256
@@ -134,8 +134,9 @@ func (s *Server) who() (access.Principal, error) {
 
 // Serve answers until ctx ends, and returns when every connection has ended too.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	callers := load.NewCallers(maxConnections)
 	srv := &http.Server{
-		Handler: s, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		Handler: s, ConnContext: load.WithSeatOf, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: headerPatience, ReadTimeout: headerPatience, WriteTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
 	}
 	done := make(chan struct{})
@@ -153,7 +154,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var errs []error
 	for _, ln := range listeners {
 		all.Go(func() { // ends with the server
-			if err := srv.Serve(netutil.LimitListener(ln, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+			if err := srv.Serve(callers.Seats(ln)); !errors.Is(err, http.ErrServerClosed) {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("serve LangBot: %w", err))
 				mu.Unlock()
@@ -175,6 +176,11 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := fromHere(r); err != nil {
+		s.cfg.Log.Warn("LangBot was not let in", "reason", err)
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return
+	}
 	parts := strings.Split(r.URL.EscapedPath(), "/")
 	ids := make([]string, len(parts))
 	for i := range parts {
@@ -208,6 +214,15 @@ func reply(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // who has hung up needs no answer
+}
+
+// fromHere refuses, at an address of the loopback, what a page of the web may have had a browser send. At another one
+// whoever comes has the token.
+func fromHere(r *http.Request) error {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !at.IP.IsLoopback() {
+		return nil
+	}
+	return route.FromHere(r)
 }
 
 // resources are the counters of the two routes that anybody may ask.
@@ -271,6 +286,9 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 		}
 	case s.instance != instance:
 		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
+	}
+	if err := load.Known(r.Context(), s.cfg.Principal); err != nil {
+		return "", err.Error()
 	}
 	return instance, ""
 }

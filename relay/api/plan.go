@@ -91,7 +91,7 @@ type UsageDays struct {
 	Day            string  `json:"day"` // 2026-11-22
 	Principal      string  `json:"principal"`
 	Executions     uint64  `json:"executions"`      // that have begun, starts of processes among them
-	Refused        uint64  `json:"refused"`         // executions, because of the day's limit
+	Refused        uint64  `json:"refused"`         // requests, by a rule of the operator's
 	Sessions       uint64  `json:"sessions"`        // that have begun
 	SessionSeconds float64 `json:"session_seconds"` // of all of them together
 	CPUSeconds     float64 `json:"cpu_seconds"`

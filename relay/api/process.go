@@ -105,7 +105,7 @@ type Process struct {
 	EndedAt   *time.Time     `json:"ended_at,omitempty"`
 	NextStart *time.Time     `json:"next_start,omitempty"` // in state waiting
 	ExpiresAt *time.Time     `json:"expires_at,omitempty"` // when its lease ends
-	// Reason is why it ended, if that was not its program's own doing: "stopped", "lease", "crash loop",
+	// Reason is why it ended, if that was not its program's own doing: "stopped", "lease", "revoked", "crash loop",
 	// "not ready", "shutdown".
 	Reason  string  `json:"reason,omitempty"`
 	Clamped []Clamp `json:"clamped,omitempty"`

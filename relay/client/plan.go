@@ -53,7 +53,7 @@ func (c *Client) Instructions(ctx context.Context, id, profile string) (i api.In
 	return i, err
 }
 
-// Usage tells what the caller has used on the last days, or everybody; 0 days are as many as boxd finds usual.
+// Usage tells what the caller, or the owner that it names, has used on the last days, or everybody; 0 days are as many as boxd finds usual.
 func (c *Client) Usage(ctx context.Context, days int, all bool) (list api.UsageList, err error) {
 	query := url.Values{}
 	if days > 0 {
@@ -61,6 +61,9 @@ func (c *Client) Usage(ctx context.Context, days int, all bool) (list api.UsageL
 	}
 	if all {
 		query.Set("all", "true")
+	}
+	if c.Owner != "" {
+		query.Set("owner", c.Owner)
 	}
 	_, err = c.do(ctx, http.MethodGet, "/v1/usage?"+query.Encode(), nil, &list)
 	return list, err

@@ -17,7 +17,7 @@ const (
 	mostDays  = 10_000
 )
 
-// Usage answers with what the caller, or everybody, has used, and with what the caller has.
+// Usage answers with what the caller, somebody else or everybody has used, and with what the caller or that other one has.
 func Usage(c *route.Call) (any, error) {
 	query := c.R.URL.Query()
 	all, days := query.Get("all"), usualDays
@@ -34,7 +34,11 @@ func Usage(c *route.Call) (any, error) {
 	case all == "true" && !c.Who.Is(access.Operator):
 		return nil, fault.Field("all", "true", "left out: only operators see what others have used").Of(fault.Denied)
 	}
-	rows, err := c.Sup.Usage(c.Who, all == "true", days)
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.Sup.Usage(who, all == "true", days)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +49,7 @@ func Usage(c *route.Call) (any, error) {
 			SessionSeconds: r.Use.Sessions.Seconds(), CPUSeconds: r.Use.CPU.Seconds(), MemoryByteHours: r.Use.Memory, DiskByteHours: r.Use.Disk,
 		}
 	}
-	name, holdings := c.Sup.Holdings(c.Who)
+	name, holdings := c.Sup.Holdings(who)
 	list.Policy = name
 	for _, h := range holdings {
 		list.Holdings = append(list.Holdings, api.Holding(h))

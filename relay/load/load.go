@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load bounds what one user of the host can make boxd hold, so that nobody keeps the others out.
+// Package load bounds what one caller can make boxd hold, so that nobody keeps the others out.
 package load
 
 import (
 	"bytes"
+	"container/list"
 	"context"
 	"encoding/json"
 	"io"
@@ -16,15 +17,18 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/wire"
 )
 
-// Bounds for one user. Root has its own share of connections.
+// Bounds for one caller. Root has its own share of connections.
 const (
 	MaxConnections     = 1024 // of root, and of all others together
 	MaxUserConnections = 256  // of each of the others
+	MaxVisits          = 128  // of these, connections of those who have the token of a preview
+	MaxStrangers       = 64   // of all together of whom nobody knows whose they are
 	MaxUserBytes       = 64 << 20
 	MaxUserStreams     = 256 // WebSockets and logs
 
@@ -32,16 +36,18 @@ const (
 	BodyPatience = time.Minute
 )
 
-// Load is what one user makes boxd hold at the moment.
+// Load is what one caller makes boxd hold at the moment.
 type Load struct {
-	conns int                 // guarded by Callers.mu
-	bytes *semaphore.Weighted // of requests that are being read
-	lines *semaphore.Weighted // bytes of long lines of output: what a box writes is in the way of no request
+	conns  int                 // guarded by Callers.mu, as are the next two
+	visits int                 // of these, those of previews
+	calls  int                 // that are answered on connections that are not counted for the caller
+	bytes  *semaphore.Weighted // of requests that are being read
+	lines  *semaphore.Weighted // bytes of long lines of output: what a box writes is in the way of no request
 
 	streams atomic.Int32
 }
 
-// New returns the load of a user who has none.
+// New returns the load of a caller who has none.
 func New() *Load {
 	return &Load{bytes: semaphore.NewWeighted(MaxUserBytes), lines: semaphore.NewWeighted(MaxUserBytes)}
 }
@@ -80,18 +86,23 @@ func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) 
 	return func() { of.Release(n) }, nil
 }
 
-// Callers counts connections by the users they are of.
+// Callers counts connections by the principals they are of, whichever way they have come: over the Unix socket, by a token,
+// to a preview.
 type Callers struct {
-	mu     sync.Mutex
-	users  map[uint32]*Load // of those who have a connection
-	others int              // connections of all but root
-	seats  seats
-	shared map[string]*share
+	each int // connections of one of them
+
+	mu        sync.Mutex
+	people    map[string]*Load // of those who have a connection or a call, by their names
+	others    int              // connections of all but root
+	strangers list.List        // of *Seat, those first that have been there for longest
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
 
-	rootFull, userFull, allFull *Refusal
+	rootFull, userFull, visitsFull, allFull *Refusal
 }
+
+// root has connections of its own.
+var root = access.OfUser(0)
 
 // How many connections that are turned away are listened to, and for how long.
 const (
@@ -99,35 +110,73 @@ const (
 	leavePatience = time.Second
 )
 
-// NewCallers returns a count of none.
-func NewCallers() *Callers {
+// NewCallers returns a count of none. Each caller but root may have that many connections.
+func NewCallers(each int) *Callers {
 	return &Callers{
-		users: map[uint32]*Load{}, seats: seats{known: map[string]int{}}, shared: map[string]*share{}, leaving: make(chan struct{}, maxLeaving),
-		rootFull: full("root has", MaxConnections), userFull: full("you have", MaxUserConnections), allFull: full("all users together have", MaxConnections),
+		each: each, people: map[string]*Load{}, leaving: make(chan struct{}, maxLeaving),
+		rootFull: full("root has", MaxConnections), userFull: full("you have", each), visitsFull: full("your previews have", MaxVisits), allFull: full("all users together have", MaxConnections),
 	}
 }
 
-// Enter admits a connection of a user; Leave must follow.
-func (c *Callers) Enter(uid uint32) (*Load, *Refusal) {
+// Enter admits a connection of a principal whom the kernel knows; Leave must follow.
+func (c *Callers) Enter(name string) (*Load, *Refusal) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := c.users[uid]
-	if l == nil {
-		l = New()
+	var gone *Seat
+	if name != root && c.others >= MaxConnections && c.ofLocked(name).conns < c.each {
+		gone = c.strangerLocked() // who are the first to go, but not for somebody who is refused all the same
 	}
+	l, refused := c.enterLocked(name)
+	c.mu.Unlock()
+	if gone != nil {
+		gone.end()
+	}
+	return l, refused
+}
+
+func (c *Callers) enterLocked(name string) (*Load, *Refusal) {
+	l := c.ofLocked(name)
 	switch {
-	case uid == 0 && l.conns >= MaxConnections:
-		return nil, c.rootFull
-	case uid != 0 && l.conns >= MaxUserConnections:
-		return nil, c.userFull
-	case uid != 0 && c.others >= MaxConnections:
+	case l.conns >= c.most(name):
+		return nil, c.full(name)
+	case name != root && c.others >= MaxConnections:
 		return nil, c.allFull
-	case uid != 0:
+	case name != root:
 		c.others++
 	}
 	l.conns++
-	c.users[uid] = l
+	c.people[name] = l
 	return l, nil
+}
+
+// most is how many connections a principal may have.
+func (c *Callers) most(name string) int {
+	if name == root {
+		return MaxConnections
+	}
+	return c.each
+}
+
+// full refuses a principal one connection more than that.
+func (c *Callers) full(name string) *Refusal {
+	if name == root {
+		return c.rootFull
+	}
+	return c.userFull
+}
+
+// ofLocked is the load of a principal, which is not kept yet if it is new.
+func (c *Callers) ofLocked(name string) *Load {
+	if l := c.people[name]; l != nil {
+		return l
+	}
+	return New()
+}
+
+// forgetLocked lets go of a load that is none any more: ids are cheap to come by.
+func (c *Callers) forgetLocked(name string) {
+	if l := c.people[name]; l != nil && l.conns == 0 && l.calls == 0 {
+		delete(c.people, name)
+	}
 }
 
 // Refusal is why somebody may not have a connection, and the whole answer that says so: whoever makes a flood of
@@ -155,20 +204,18 @@ func full(who string, limit int) *Refusal {
 func (c *Callers) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.users) == 0 && c.seats.strangers.Len() == 0 && len(c.seats.known) == 0 && len(c.leaving) == 0
+	return len(c.people) == 0 && c.strangers.Len() == 0 && len(c.leaving) == 0
 }
 
-// Leave ends what Enter began. A user without a connection is forgotten: ids are cheap to come by.
-func (c *Callers) Leave(uid uint32) {
+// Leave ends what Enter began.
+func (c *Callers) Leave(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.users[uid]
-	if l.conns--; l.conns == 0 {
-		delete(c.users, uid)
-	}
-	if uid != 0 {
+	c.people[name].conns--
+	if name != root {
 		c.others--
 	}
+	c.forgetLocked(name)
 }
 
 // TurnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
@@ -198,37 +245,24 @@ func (c *Callers) TurnAway(conn net.Conn, r *Refusal) {
 // Strangers is the uid of callers whom the kernel does not know; their connections have seats.
 const Strangers = ^uint32(0)
 
-// share is the load of a principal that is known by its token.
-type share struct {
-	load  *Load
-	calls int
-}
-
 // Share returns the load of a principal whose connections the kernel does not know; leave must follow.
 func (c *Callers) Share(name string) (l *Load, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.shared[name]
-	if s == nil {
-		s = &share{load: New()}
-		c.shared[name] = s
-	}
-	s.calls++
-	return s.load, func() {
+	l = c.ofLocked(name)
+	l.calls++
+	c.people[name] = l
+	return l, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if s.calls--; s.calls == 0 {
-			delete(c.shared, name)
-		}
+		l.calls--
+		c.forgetLocked(name)
 	}
 }
 
-// Connections is how many connections a user has.
-func (c *Callers) Connections(uid uint32) int {
+// Connections is how many connections a principal has.
+func (c *Callers) Connections(name string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.users[uid]; l != nil {
-		return l.conns
-	}
-	return 0
+	return c.ofLocked(name).conns
 }

@@ -8,20 +8,15 @@ import (
 )
 
 // Seat is the place of a connection whose caller the kernel does not know: a stranger's, until a request on it says who
-// that is. Strangers have MaxUserConnections together, and one more takes the place of the one that has been a
-// stranger for the longest time. So who says nothing keeps nobody out who has something to say.
+// that is. Strangers have MaxStrangers together, and one more takes the place of the one that has been a stranger for the
+// longest time, as does who is known when boxd is full. So who says nothing keeps nobody out who has something to say.
 type Seat struct {
 	callers *Callers
 	end     func()        // ends the connection
 	place   *list.Element // among the strangers; nil: the caller is known, or has no seat any more
 	name    string        // of the caller, where that is known
+	visit   bool          // of the caller's previews
 	left    bool
-}
-
-// seats are those of all connections whose callers the kernel does not know. Callers.mu guards them.
-type seats struct {
-	strangers list.List      // of *Seat, those first that have been there for longest
-	known     map[string]int // connections of callers who have said who they are
 }
 
 // Sit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
@@ -29,23 +24,31 @@ type seats struct {
 func (c *Callers) Sit(end func()) (*Seat, *Refusal) {
 	c.mu.Lock()
 	var gone *Seat
-	if c.seats.strangers.Len() >= MaxUserConnections || c.others >= MaxConnections {
-		first := c.seats.strangers.Front()
-		if first == nil {
+	if c.strangers.Len() >= MaxStrangers || c.others >= MaxConnections {
+		if gone = c.strangerLocked(); gone == nil {
 			c.mu.Unlock()
 			return nil, c.allFull
 		}
-		gone = first.Value.(*Seat) //nolint:forcetypeassert // nothing else is in there
-		gone.leaveLocked()
 	}
 	s := &Seat{callers: c, end: end}
-	s.place = c.seats.strangers.PushBack(s)
+	s.place = c.strangers.PushBack(s)
 	c.others++
 	c.mu.Unlock()
 	if gone != nil {
 		gone.end()
 	}
 	return s, nil
+}
+
+// strangerLocked takes the seat from who has been a stranger for the longest time, nil: there is none.
+func (c *Callers) strangerLocked() *Seat {
+	first := c.strangers.Front()
+	if first == nil {
+		return nil
+	}
+	gone := first.Value.(*Seat) //nolint:forcetypeassert // nothing else is in there
+	gone.leaveLocked()
+	return gone
 }
 
 // Leave ends what Sit began, once.
@@ -66,32 +69,44 @@ func (s *Seat) leaveLocked() {
 
 // standLocked takes the seat from whom it counts for.
 func (s *Seat) standLocked() {
-	held := &s.callers.seats
-	switch {
-	case s.place != nil:
-		held.strangers.Remove(s.place)
+	if s.place != nil {
+		s.callers.strangers.Remove(s.place)
 		s.place = nil
-	case held.known[s.name] > 1:
-		held.known[s.name]--
-	default:
-		delete(held.known, s.name)
+		return
 	}
+	l := s.callers.people[s.name]
+	l.conns--
+	if s.visit {
+		l.visits--
+	}
+	s.callers.forgetLocked(s.name)
 }
 
 // known counts the connection for a caller from now on, unless that has as many as one may have.
-func (s *Seat) known(name string) error {
+func (s *Seat) known(name string, visit bool) error {
 	c := s.callers
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.left || s.place == nil && s.name == name {
+	if s.left || s.place == nil && s.name == name && s.visit == visit {
 		return nil
 	}
-	if c.seats.known[name] >= MaxUserConnections {
-		return c.userFull.Err
+	l, own := c.ofLocked(name), 0
+	if s.place == nil && s.name == name {
+		own = 1
 	}
+	switch {
+	case l.conns-own >= c.most(name):
+		return c.full(name).Err
+	case visit && l.visits >= MaxVisits:
+		return c.visitsFull.Err
+	}
+	l.conns++ // before the seat is given up, which may be the last of the same caller
+	if visit {
+		l.visits++
+	}
+	c.people[name] = l
 	s.standLocked()
-	s.name = name
-	c.seats.known[name]++
+	s.name, s.visit = name, visit
 	return nil
 }
 
@@ -105,10 +120,16 @@ func WithSeat(ctx context.Context, s *Seat) context.Context {
 
 // Known counts the connection of a request for a caller who has said who that is, where the kernel does not; a name
 // that is "" says nothing. The error is the refusal of one connection too many.
-func Known(ctx context.Context, name string) error {
+func Known(ctx context.Context, name string) error { return known(ctx, name, false) }
+
+// Visit counts the connection of a request for a preview for who has made the preview, of whose connections visitors have
+// half at most: so they do not keep their host out.
+func Visit(ctx context.Context, name string) error { return known(ctx, name, true) }
+
+func known(ctx context.Context, name string, visit bool) error {
 	s, ok := ctx.Value(seatKey{}).(*Seat)
 	if !ok || name == "" {
 		return nil
 	}
-	return s.known(name)
+	return s.known(name, visit)
 }

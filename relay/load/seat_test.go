@@ -5,6 +5,7 @@ package load
 import (
 	"testing"
 
+	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
@@ -12,7 +13,7 @@ import (
 // said who it is stays.
 func TestStrangersMakeRoom(t *testing.T) {
 	t.Parallel()
-	c := NewCallers()
+	c := NewCallers(MaxUserConnections)
 	ended := map[int]bool{}
 	var all []*Seat
 	sit := func(n int) {
@@ -27,7 +28,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	name := func(i int, who string) error { return Known(WithSeat(t.Context(), all[i]), who) }
-	sit(MaxUserConnections)
+	sit(MaxStrangers)
 	if err := name(0, ""); err != nil || len(ended) != 0 {
 		t.Errorf("%v, %d have ended", err, len(ended))
 	}
@@ -42,10 +43,14 @@ func TestStrangersMakeRoom(t *testing.T) {
 	}
 	all[0].Leave() // as its connection does when it is closed
 	for i := 3; i < MaxUserConnections+2; i++ {
+		if i == len(all) {
+			sit(1)
+		}
 		if err := name(i, "ci"); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
+	sit(1)
 	if err := name(MaxUserConnections+2, "ci"); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("one too many: %v", err)
 	}
@@ -57,7 +62,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	}
 	for uid := range uint32(3) { // all others together
 		for range MaxUserConnections {
-			_, _ = c.Enter(uid + 1)
+			_, _ = c.Enter(access.OfUser(uid + 1))
 		}
 	}
 	if _, refused := c.Sit(func() {}); refused == nil {
@@ -71,11 +76,11 @@ func TestStrangersMakeRoom(t *testing.T) {
 		s.Leave()
 	}
 	for uid := range uint32(3) {
-		for c.Connections(uid+1) > 0 {
-			c.Leave(uid + 1)
+		for c.Connections(access.OfUser(uid+1)) > 0 {
+			c.Leave(access.OfUser(uid + 1))
 		}
 	}
 	if !c.None() || c.others != 0 {
-		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.seats.strangers.Len(), c.seats.known)
+		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.strangers.Len(), c.people)
 	}
 }

@@ -67,7 +67,7 @@ func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := load.Known(r.Context(), visitors+pass.Name); err != nil {
+	if err := load.Visit(r.Context(), pass.Name); err != nil {
 		return err
 	}
 	if first {
@@ -82,10 +82,6 @@ func show(c *route.Common, w http.ResponseWriter, r *http.Request) error {
 	defer leave()
 	return v.proxy(w, r.WithContext(ctx), s)
 }
-
-// visitors begins the name for whom the connections of those count who have a preview's token: its maker's visitors
-// do not keep its maker out.
-const visitors = "previews of "
 
 func why(err error) string {
 	if errors.Is(err, previews.ErrOver) {

@@ -12,6 +12,8 @@ import (
 
 // Notes is where what happens is noted. Each may be nil, and then is not.
 type Notes struct {
+	// Refused counts a request of a principal that a rule has refused; nil: nobody counts.
+	Refused func(principal string)
 	Events  *events.Log
 	Errors  *recent.List
 	Audit   *audit.Log

@@ -123,9 +123,18 @@ func (c *Call) UsedProcess() (*supervisor.Session, *process.Process, error) {
 	return s, p, err
 }
 
+// Person is the name of the principal that somebody has written in a query: "uid:N", the name of a principal, or that of a
+// user of the host. uid:N stays what it is where that user has a name by now: it is how what the user had before is found.
+func (c *Call) Person(written string) string {
+	if _, ok := access.UserOf(written); ok || written == "" || written == c.Who.Name {
+		return written
+	}
+	return c.Gate.Person(written)
+}
+
 // Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
 func (c *Call) Owner() (access.Principal, error) {
-	name := c.R.URL.Query().Get("owner")
+	name := c.Person(c.R.URL.Query().Get("owner"))
 	if name == "" || name == c.Who.Name {
 		return c.Who, nil
 	}
@@ -134,7 +143,14 @@ func (c *Call) Owner() (access.Principal, error) {
 			WithHint("you are %s with the role %s (%s); to name somebody else here takes the role %s", c.Who.Name, c.Who.Role, c.Who.Rule, c.Others).
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Who.Rule, Used: c.Who.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 	}
-	return access.Principal{Name: name}, nil
+	who, ok := c.Gate.Named(name)
+	if uid, isUID := access.UserOf(name); isUID {
+		who.UID, ok = uid, true
+	}
+	if !ok {
+		who.UID = access.NoUser
+	}
+	return access.Principal{Name: name, UID: who.UID}, nil
 }
 
 // endPatience is how long an answer waits for the end of a box; the end goes on after it.

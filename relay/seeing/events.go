@@ -104,7 +104,7 @@ func known() string {
 // whose tells of whom the caller may and wants to see something: an operator of everybody, or of one; others of
 // themselves.
 func whose(c *route.Call, query url.Values) (owner string, everybody bool, err error) {
-	owner = query.Get("owner")
+	owner = c.Person(query.Get("owner"))
 	operator := c.Who.Is(access.Operator)
 	switch {
 	case owner == "" && operator:

@@ -212,6 +212,9 @@ func (t *Trail) tell(p *api.Problem) {
 	switch {
 	case p.Denial != nil:
 		layer = p.Denial.Layer
+		if c.Refused != nil && c.Who.Name != "" {
+			c.Refused(c.Who.Name)
+		}
 	case kind(p) == fault.Denied.String():
 		layer = "access"
 	default:

@@ -31,7 +31,7 @@ type Use struct {
 	Memory     float64       `json:"memory_bh"`  // byte-hours, of what its sessions had reserved
 	Disk       float64       `json:"disk_bh"`    // byte-hours, of what their workspaces held, where a quota counts that
 	Started    uint64        `json:"started"`    // sessions
-	Denied     uint64        `json:"over_a_day"` // executions refused because of the day's limit
+	Denied     uint64        `json:"over_a_day"` // requests that a rule has refused
 }
 
 // Reading is what a session has at the moment.
@@ -167,11 +167,18 @@ func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time
 	u := l.ofLocked(principal)
 	rest = l.rest()
 	if used = int(u.Executions); most > 0 && used >= most {
-		u.Denied++
 		return false, used, rest
 	}
 	u.Executions++
 	return true, used, rest
+}
+
+// Refuse counts a request that a rule has refused.
+func (l *Ledger) Refuse(principal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	l.ofLocked(principal).Denied++
 }
 
 // Used is how many executions of a principal have begun today, and how long the day still is.

@@ -112,6 +112,7 @@ func TestADayHasSoManyExecutions(t *testing.T) {
 	if ok || used != 3 || rest != 12*time.Hour {
 		t.Errorf("one too many: %v, %d, %v", ok, used, rest)
 	}
+	l.Refuse("ann")
 	if ok, _, _ := l.Begin("bob", 3); !ok {
 		t.Error("the day of another is over too")
 	}
@@ -263,7 +264,9 @@ func TestManyCountAtOnce(t *testing.T) {
 	for i := range 8 {
 		work.Go(func() {
 			for range 250 {
-				l.Begin("ann", 1000)
+				if ok, _, _ := l.Begin("ann", 1000); !ok {
+					l.Refuse("ann")
+				}
 				if i == 0 {
 					if err := l.Flush(); err != nil {
 						t.Error(err)

@@ -24,10 +24,12 @@ import (
 // A number of 0 is no bound. The zero Bounds allow nothing; see NoBounds.
 type Bounds struct {
 	// Whose they are. Nobody is named in two tables of a kind; see Config.BoundsOf.
-	Principals []string `toml:"principals"` // names: "uid:1000"
+	Principals []string `toml:"principals"` // as people write them, see Config.Settle
 	Groups     []string `toml:"groups"`     // of the host, by name or number
 	Roles      []string `toml:"roles"`
 	GroupIDs   []uint32 `toml:"-"` // of Groups
+	Names      []string `toml:"-"` // of Principals, as they are called
+	UIDs       []uint32 `toml:"-"` // of Principals that are users
 
 	Profiles []string `toml:"profiles"` // Any: all
 	Tools    []string `toml:"tools"`
@@ -121,11 +123,14 @@ type Held struct {
 // Rule is the name of a key of the table.
 func (h *Held) Rule(key string) string { return "policy." + h.Name + "." + key }
 
-// BoundsOf finds the bounds of a principal: of the tables that name it; else its group, the first by name if
+// BoundsOf finds the bounds of a principal: of the table that names it, or the user that it is; else its group, the first by name if
 // there are several; else its role; else "default", which admins are not held by. Without any there are none.
 func (c *Config) BoundsOf(who access.Principal) Held {
 	for _, names := range []func(*Bounds) bool{
-		func(b *Bounds) bool { return slices.Contains(b.Principals, who.Name) },
+		func(b *Bounds) bool { return who.UID != access.NoUser && slices.Contains(b.UIDs, who.UID) },
+		func(b *Bounds) bool {
+			return slices.Contains(b.Principals, who.Name) || slices.Contains(b.Names, who.Name)
+		},
 		func(b *Bounds) bool {
 			return slices.ContainsFunc(b.GroupIDs, func(gid uint32) bool { return gid == who.GID || slices.Contains(who.Groups, gid) })
 		},
@@ -191,18 +196,52 @@ func (h *Held) NotLent(i int, source string) error {
 	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
-// named refuses principals and roles that are in two tables: nobody could say which holds.
+// Settle finds out whom the tables are about: person tells of a name as somebody has written it who that is, and which user
+// of the host, NoUser if it is none. nobody names what holds nobody; err is for somebody whom two tables name: nobody could
+// say which holds.
+func (c *Config) Settle(person func(written string) (name string, uid uint32, ok bool)) (nobody, err error) {
+	seen := map[string]string{}
+	var none, twice []error
+	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
+		b := c.Policies[table]
+		b.Names, b.UIDs = nil, nil
+		for _, written := range b.Principals {
+			name, uid, ok := person(written)
+			if !ok {
+				none = append(none, fmt.Errorf("policy.%s.principals = %q: allowed is the name of a table [principals.NAME], uid:N, or a user of this host", table, written))
+				continue
+			}
+			if other, ok := seen[name]; ok {
+				twice = append(twice, inTwo(table, "principals", written, other))
+			}
+			seen[name] = table
+			b.Names = append(b.Names, name)
+			if uid != access.NoUser {
+				b.UIDs = append(b.UIDs, uid)
+			}
+		}
+		c.Policies[table] = b
+	}
+	return errors.Join(none...), errors.Join(twice...)
+}
+
+func inTwo(table, key, who, other string) error {
+	return fmt.Errorf("policy.%s.%s = %q: allowed is to be in one table, and it is in policy.%s", table, key, who, other)
+}
+
+// named refuses roles that are in two tables, and tables that are about nobody.
 func (c *Config) named() (errs []error) {
 	seen := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
-		b := c.Policies[name]
-		for key, list := range map[string][]string{"principals": b.Principals, "roles": b.Roles} {
-			for _, who := range list {
-				if other, ok := seen[key+" "+who]; ok {
-					errs = append(errs, fmt.Errorf("policy.%s.%s = %q: allowed is to be in one table, and it is in policy.%s", name, key, who, other))
-				}
-				seen[key+" "+who] = name
+	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
+		b := c.Policies[table]
+		if table != UsualBounds && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
+			errs = append(errs, fmt.Errorf("policy.%s: allowed is a table with principals, groups or roles: it is about nobody", table))
+		}
+		for _, role := range b.Roles {
+			if other, ok := seen[role]; ok {
+				errs = append(errs, inTwo(table, "roles", role, other))
 			}
+			seen[role] = table
 		}
 	}
 	return errs

@@ -51,6 +51,57 @@ func TestWhoIsHeldByWhat(t *testing.T) {
 	}
 }
 
+// However a policy writes a person, and whatever sessions of that person are called, it holds that person.
+func TestAPersonIsHeldHoweverWritten(t *testing.T) {
+	t.Parallel()
+	person := func(written string) (string, uint32, bool) {
+		switch written {
+		case "alice", "asmith", "uid:1001": // a table, of the user asmith
+			return "alice", 1001, true
+		case "bob", "uid:1002": // a user of whom no table is
+			return "uid:1002", 1002, true
+		case "uid:1003": // a member of a group that is one principal
+			return "uid:1003", 1003, true
+		case "robot": // for tokens
+			return "robot", access.NoUser, true
+		}
+		return "", access.NoUser, false
+	}
+	for written, held := range map[string][]access.Principal{
+		"alice":    {{Name: "alice", UID: 1001}, {Name: "uid:1001", UID: 1001}},
+		"asmith":   {{Name: "alice", UID: 1001}, {Name: "uid:1001", UID: 1001}},
+		"uid:1001": {{Name: "alice", UID: 1001}, {Name: "uid:1001", UID: 1001}},
+		"bob":      {{Name: "uid:1002", UID: 1002}},
+		"uid:1002": {{Name: "uid:1002", UID: 1002}},
+		"uid:1003": {{Name: "team", UID: 1003}},
+		"robot":    {{Name: "robot", UID: access.NoUser}},
+	} {
+		c := DefaultConfig()
+		c.Policies["x"] = boundsFor(func(b *Bounds) { b.Principals = []string{written} })
+		if nobody, err := c.Settle(person); nobody != nil || err != nil {
+			t.Fatalf("%s: %v, %v", written, nobody, err)
+		}
+		for _, who := range held {
+			if got := c.BoundsOf(who); got.Name != "x" {
+				t.Errorf("written as %s, %s is held by %q", written, who.Name, got.Name)
+			}
+		}
+		if got := c.BoundsOf(access.Principal{Name: "uid:7", UID: 7, Role: access.User}); got.Name == "x" {
+			t.Errorf("written as %s, it holds somebody else", written)
+		}
+	}
+	c := DefaultConfig()
+	c.Policies["x"] = boundsFor(func(b *Bounds) { b.Principals = []string{"alice", "gone"} })
+	c.Policies["y"] = boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1001"} })
+	nobody, err := c.Settle(person)
+	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": allowed is the name of a table [principals.NAME], uid:N, or a user of this host` {
+		t.Errorf("nobody: %v", nobody)
+	}
+	if err == nil || err.Error() != `policy.y.principals = "uid:1001": allowed is to be in one table, and it is in policy.x` {
+		t.Errorf("twice: %v", err)
+	}
+}
+
 // Every ceiling cuts its field, whether it comes from the profile or from the request, and says so.
 func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 	t.Parallel()
@@ -229,11 +280,16 @@ func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
 		"policy.x.ceilings: pids":       func(b *Bounds) { b.Ceilings.Pids = 2 },
 		"policy.x.ceilings: cpu_weight": func(b *Bounds) { b.Ceilings.CPUWeight = 20_000 },
 		"policy.x.ceilings.timeout":     func(b *Bounds) { b.Ceilings.Timeout = longestTimeout + 1 },
-		`policy.x.principals = "uid:1"`: func(b *Bounds) { b.Principals = []string{"uid:1"} },
+		"policy.x: allowed":             func(*Bounds) {},
 	} {
 		c := DefaultConfig()
 		c.Policies["a"] = boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1"} })
-		c.Policies["x"] = boundsFor(change)
+		c.Policies["x"] = boundsFor(func(b *Bounds) {
+			change(b)
+			if want != "policy.x: allowed" && len(b.Roles) == 0 {
+				b.Roles = []string{"viewer"}
+			}
+		})
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}

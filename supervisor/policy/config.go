@@ -47,6 +47,7 @@ type Config struct {
 // Limits says which limits may be missing on a host that cannot enforce them.
 type Limits struct {
 	BestEffort []string `toml:"best_effort"`
+	AIO        bool     `toml:"aio"` // programs may have asynchronous I/O of the kernel, whose amount is one for the host
 }
 
 // HostReserve is what of the host no new session may take.

@@ -170,7 +170,11 @@ const (
 	nofileSoft   = 4096
 	nofileHard   = 65536
 	memlockLimit = 64 << 10
-	stackLimit   = 8 << 20
+	// The kernel counts these for each user of a box, and so for the box: signals that wait, timers among them, and bytes
+	// of POSIX message queues (timer_create(2), mq_overview(7)).
+	sigpendingLimit = 8192
+	msgqueueLimit   = 819200
+	stackLimit      = 8 << 20
 )
 
 // Rlimits are the resource limits of every process of a session: those every box has, and those that
@@ -183,6 +187,8 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 		same(unix.RLIMIT_CORE, coreLimit),
 		{Resource: unix.RLIMIT_NOFILE, Soft: nofileSoft, Hard: nofileHard},
 		same(unix.RLIMIT_MEMLOCK, memlockLimit),
+		same(unix.RLIMIT_MSGQUEUE, msgqueueLimit),
+		same(unix.RLIMIT_SIGPENDING, sigpendingLimit),
 		same(unix.RLIMIT_STACK, stackLimit),
 	}
 	if by[LimitMemory] == MechanismRlimit {

@@ -79,6 +79,7 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 	for resource, want := range map[uint32][2]uint64{
 		unix.RLIMIT_CORE: {0, 0}, unix.RLIMIT_NOFILE: {4096, 65536}, unix.RLIMIT_MEMLOCK: {64 << 10, 64 << 10},
 		unix.RLIMIT_STACK: {8 << 20, 8 << 20}, unix.RLIMIT_DATA: {64 << 20, 64 << 20}, unix.RLIMIT_NPROC: {17, 17},
+		unix.RLIMIT_SIGPENDING: {8192, 8192}, unix.RLIMIT_MSGQUEUE: {819200, 819200},
 	} {
 		if r := got[resource]; r.Soft != want[0] || r.Hard != want[1] {
 			t.Errorf("resource %d: %+v, want %v", resource, r, want)

@@ -51,6 +51,7 @@ func moves() map[State][]State {
 const (
 	ReasonStopped   = "stopped"
 	ReasonLease     = "lease"
+	ReasonRevoked   = "revoked" // its owner has been shut out
 	ReasonCrashLoop = "crash loop"
 	ReasonNotReady  = "not ready"
 	ReasonShutdown  = "shutdown" // of its session
@@ -321,6 +322,9 @@ func (p *Process) Stop(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Revoke asks the program to end, and kills it if it does not: its owner may not have it any more.
+func (p *Process) Revoke() { p.requestStop(ReasonRevoked) }
 
 func (p *Process) requestStop(reason string) {
 	p.mu.Lock()

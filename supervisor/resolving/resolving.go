@@ -73,6 +73,7 @@ type entry struct {
 	at      *fdpass.Conn              // by which it was handed in; nil: by none
 	since   time.Time                 // when that was
 	pause   time.Duration             // before it is handed in once more, where the program gives it back
+	again   time.Time                 // until when that is waited for, by whom givenBack has told the pause
 	led     map[netip.Addr]names.Name // which name has led to an address
 	strict  map[ledTo]time.Time       // of a strict one: until when a name leads to an address
 	pinning sync.RWMutex              // held for reading while a pin of it is checked and made
@@ -211,6 +212,7 @@ func (d *Desk) givenBack(conn *fdpass.Conn, key string) (pause time.Duration, ok
 		e.pause = 0
 	}
 	e.pause = min(max(2*e.pause, retryFirst), retryMost)
+	e.again = time.Now().Add(e.pause)
 	return e.pause, true
 }
 
@@ -244,13 +246,13 @@ var (
 	errRemoved = errors.New("the box is not there any more")
 )
 
-// hand gives the program a box with two sockets, if it does not have it.
+// hand gives the program a box with two sockets, if it neither has it nor has just given it back.
 func (d *Desk) hand(ctx context.Context, key string) error {
 	d.handing.Lock()
 	defer d.handing.Unlock()
 	d.mu.Lock()
 	e, conn := d.boxes[key], d.conn
-	known := e != nil && conn != nil && e.at == conn
+	known := e != nil && conn != nil && (e.at == conn || time.Now().Before(e.again))
 	d.mu.Unlock()
 	switch {
 	case known:

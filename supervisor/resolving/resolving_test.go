@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -394,7 +395,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer evil.Close()
-	var pinned int
+	var pinned atomic.Int32 // pins are made side by side
 	once := make(chan struct{}, 1)
 	once <- struct{}{}
 	desk := resolving.Open(resolving.Config{
@@ -408,7 +409,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 		},
 		Sockets: b.sockets, Gone: func(error) bool { return false },
 		Pin: func(context.Context, string, []netip.Addr, []names.Opening, time.Duration) error {
-			pinned++
+			pinned.Add(1)
 			return nil
 		},
 		Denied: func(d *talk.Denied) { t.Errorf("told: %+v", d) }, Log: slog.New(slog.DiscardHandler),
@@ -464,7 +465,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 			t.Errorf("%+v: %v, %s", tc.pin, err, body)
 		}
 	}
-	if pinned != 2 {
+	if pinned := pinned.Load(); pinned != 2 {
 		t.Errorf("%d pins", pinned)
 	}
 }

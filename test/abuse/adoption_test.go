@@ -57,14 +57,14 @@ type living struct {
 func live(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) living {
 	t.Helper()
 	req.ID, req.Env = "s1", map[string]string{"TOKEN": "s3cret"}
-	l := living{create(t, d, req), map[string]api.Process{}}
-	terminal := shell("stty -echo; echo up; read x; echo \"got $x\"; sleep 1000")
+	l := living{d.NewSession(t, req), map[string]api.Process{}}
+	terminal := boxtest.ShellProcess("stty -echo; echo up; read x; echo \"got $x\"; sleep 1000")
 	terminal.Terminal = &api.Terminal{Rows: 24, Cols: 80}
-	counts := shell("i=0; while sleep 0.01; do echo $((i += 1)); done")
-	l.states["counts"] = begin(t, d, "counts", counts)
-	l.states["terminal"] = begin(t, d, "terminal", terminal)
-	l.states["past"] = begin(t, d, "past", shell("echo $TOKEN; exit 3"))
-	over(t, d, "past")
+	counts := boxtest.ShellProcess("i=0; while sleep 0.01; do echo $((i += 1)); done")
+	l.states["counts"] = d.NewProcess(t, "s1", "counts", counts)
+	l.states["terminal"] = d.NewProcess(t, "s1", "terminal", terminal)
+	l.states["past"] = d.NewProcess(t, "s1", "past", boxtest.ShellProcess("echo $TOKEN; exit 3"))
+	d.Ended(t, "s1", "past")
 	says(t, d, "counts", "3\n")
 	says(t, d, "terminal", "up")
 	return l
@@ -82,24 +82,24 @@ func (l *living) goesOn(t *testing.T, d *boxtest.Daemon) {
 			t.Errorf("%s: %+v, %v", p, now, err)
 		}
 	}
-	if past := over(t, d, "past"); *past.Result.ExitCode != 3 || past.Result.Stdout != "s3cret\n" {
+	if past := d.Ended(t, "s1", "past"); *past.Result.ExitCode != 3 || past.Result.Stdout != "s3cret\n" {
 		t.Errorf("%+v", past.Result)
 	}
-	c, a := attach(t, d, "counts", api.StreamAttach{Replay: true})
+	c, a := d.AttachPeer(t, "s1", "counts", api.StreamAttach{Replay: true})
 	got := ""
 	for int64(len(got)) <= a.Process.Output[0].Bytes { // and it says more
-		data, control, err := c.hear()
-		if err != nil || control != nil {
-			t.Fatalf("%s, %v", data, err)
+		m := c.Hear()
+		if m.Closed != nil || m.Control != nil {
+			t.Fatalf("%s, %v", m.Data, m.Closed)
 		}
-		got += string(data)
+		got += string(m.Data)
 	}
 	if !strings.HasPrefix(got, "1\n2\n3\n") {
 		t.Errorf("it has counted %q", got)
 	}
-	tty, _ := attach(t, d, "terminal", api.StreamAttach{Write: true, TakeOver: true})
-	tty.send(api.ChannelStdin, []byte("x\n"))
-	if got := succeeds(t, d, "s1", "echo $TOKEN"); got != "s3cret\n" {
+	tty, _ := d.AttachPeer(t, "s1", "terminal", api.StreamAttach{Write: true, TakeOver: true})
+	tty.Send(api.ChannelStdin, []byte("x\n"))
+	if got := d.Sh(t, "s1", "echo $TOKEN"); got != "s3cret\n" {
 		t.Errorf("the environment of the session has %q", got)
 	}
 	says(t, d, "terminal", "got x")
@@ -120,7 +120,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 			d := boxtest.StartWith(t, tc.config, boxtest.BestEffort)
 			l := live(t, d, api.SessionRequest{})
 			tc.leave(d)
-			if !lives(int(l.session.PID)) {
+			if !boxtest.Lives(int(l.session.PID)) {
 				t.Error("its box has ended")
 			}
 			d.Restart()
@@ -151,7 +151,7 @@ func TestBoxesEndWhereTheyAreTo(t *testing.T) {
 			before := d.Look()
 			l := live(t, d, api.SessionRequest{})
 			tc.leave(d)
-			boxtest.Eventually(t, "its box has ended", func() bool { return !lives(int(l.session.PID)) })
+			boxtest.Eventually(t, "its box has ended", func() bool { return !boxtest.Lives(int(l.session.PID)) })
 			if tc.config == boxtest.Lasting {
 				if now := d.Look(); len(now.Processes) > 0 || len(now.Files) > 0 {
 					t.Errorf("left are %q and %q", now.Processes, now.Files)
@@ -184,10 +184,10 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting, "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\"]\n")
-			s := create(t, d, api.SessionRequest{ID: "s1", Profile: "small"})
-			create(t, d, api.SessionRequest{ID: "s2", Memory: new(100 * quantity.MiB)})
-			begin(t, d, "p", shell("sleep 1000"))
-			path := recordOf(t, d, "s1")
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "small"})
+			d.NewSession(t, api.SessionRequest{ID: "s2", Memory: new(100 * quantity.MiB)})
+			d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
+			path := d.Record(t, "s1")
 			d.Kill()
 			configure(t, d, tc.from, tc.to)
 			seen := len(d.Log())
@@ -202,7 +202,7 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 			if !errors.Is(err, client.NotFound) {
 				t.Errorf("%+v, %v", now, err)
 			}
-			boxtest.Eventually(t, "its box is dead", func() bool { return !lives(int(s.PID)) })
+			boxtest.Eventually(t, "its box is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
 			if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "is lost") || !strings.Contains(text, tc.why) || !strings.Contains(text, path) {
 				t.Errorf("the log does not say why:\n%s", text)
 			}
@@ -250,18 +250,18 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 func TestTimesGoOnWithoutBoxd(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]api.SessionRequest{
-		"ttl":          {TTL: duration(4 * time.Second)},
-		"max_lifetime": {TTL: duration(0), MaxLifetime: duration(8 * time.Second)},
+		"ttl":          {TTL: boxtest.Duration("4s")},
+		"max_lifetime": {TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("8s")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting)
 			d.Warm()
 			before := d.Look()
 			req.ID = "s1"
-			s := create(t, d, req)
-			stays := create(t, d, api.SessionRequest{ID: "stays"})
+			s := d.NewSession(t, req)
+			stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
 			if name == "max_lifetime" { // it does not matter what runs
-				begin(t, d, "p", shell("sleep 1000"))
+				d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
 			}
 			d.Kill()
 			d.Restart()
@@ -269,7 +269,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 				t.Fatalf("%+v, %v", now, err)
 			}
 			d.Kill()
-			boxtest.Eventually(t, "its box has ended by itself", func() bool { return !lives(int(s.PID)) })
+			boxtest.Eventually(t, "its box has ended by itself", func() bool { return !boxtest.Lives(int(s.PID)) })
 			if late := time.Since(s.CreatedAt); late < 4*time.Second {
 				t.Errorf("it has ended after %v", late)
 			}

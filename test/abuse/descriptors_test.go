@@ -43,7 +43,7 @@ func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for name, tc := range map[string]struct {
 		kinds string
 		req   api.ProcessRequest
@@ -52,8 +52,8 @@ func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 		"terminal": {"/dev/pts/0", api.ProcessRequest{Terminal: &api.Terminal{Rows: 24, Cols: 80}}},
 	} {
 		tc.req.Command = new("/usr/bin/python3 -c '" + rights + "'")
-		begin(t, d, name, &tc.req)
-		got := strings.ReplaceAll(over(t, d, name).Result.Stdout, "\r\n", "\n")
+		d.NewProcess(t, "s1", name, &tc.req)
+		got := strings.ReplaceAll(d.Ended(t, "s1", name).Result.Stdout, "\r\n", "\n")
 		want := fmt.Sprintf("0 %[1]s ENOTSOCK\n1 %[1]s ENOTSOCK\n2 %[1]s ENOTSOCK\nothers []\nsockets 0\nfiles []\n", tc.kinds)
 		if got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -101,18 +101,18 @@ func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
-	succeeds(t, d, "s1", "mkdir dir; touch dir/mine")
-	succeeds(t, d, "s2", "mkdir dir")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
+	d.Sh(t, "s1", "mkdir dir; touch dir/mine")
+	d.Sh(t, "s2", "mkdir dir")
 	before := settled(t, d)
-	begin(t, d, "receiver", shell(python(receive)))
+	d.NewProcess(t, "s1", "receiver", boxtest.ShellProcess(python(receive)))
 	says(t, d, "receiver", "listening")
-	if got := succeeds(t, d, "s2", "/usr/bin/python3 - --once <<'END'\n"+send+"\nEND"); got != "ConnectionRefusedError\n" {
+	if got := d.Sh(t, "s2", "/usr/bin/python3 - --once <<'END'\n"+send+"\nEND"); got != "ConnectionRefusedError\n" {
 		t.Errorf("another box: %q", got)
 	}
-	succeeds(t, d, "s1", python(send))
-	if got, want := over(t, d, "receiver").Result.Stdout, strings.Repeat("listening\n['mine']\n", 2); got != want {
+	d.Sh(t, "s1", python(send))
+	if got, want := d.Ended(t, "s1", "receiver").Result.Stdout, strings.Repeat("listening\n['mine']\n", 2); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if err := d.DeleteProcess(t.Context(), "s1", "receiver"); err != nil {
@@ -146,17 +146,17 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	terminal := func() *api.ProcessRequest {
-		req := shell("tty")
+		req := boxtest.ShellProcess("tty")
 		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 		return req
 	}
 	names := []string{}
 	for i := range 4 { // all of them at a time have the descriptors of the box's user
 		names = append(names, fmt.Sprint("hoard", i))
-		begin(t, d, names[i], shell(python(hoard)))
+		d.NewProcess(t, "s1", names[i], boxtest.ShellProcess(python(hoard)))
 		says(t, d, names[i], "files True EMFILE")
 		if i == 0 {
 			says(t, d, names[i], "terminals 6")
@@ -166,20 +166,20 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	if state, _, err := d.StartProcess(t.Context(), "s1", "terminal", terminal()); err != nil || state.State != "ended" || state.Result.Status != "start_failed" {
 		t.Errorf("one terminal more than there are: %+v, %v", state, err)
 	}
-	succeeds(t, d, "s1", "true") // pipes it can still have
-	for i := range 3 {           // and another box terminals
+	d.Sh(t, "s1", "true") // pipes it can still have
+	for i := range 3 {    // and another box terminals
 		if r, isNew, err := d.StartProcess(t.Context(), "s2", fmt.Sprint(i), terminal()); err != nil || !isNew {
 			t.Errorf("in another box: %+v, %v", r, err)
 		} else if end, err := d.Process(t.Context(), "s2", fmt.Sprint(i), 5*time.Minute); err != nil || end.Result == nil || !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
 			t.Errorf("in another box: %+v, %v", end, err)
 		}
 	}
-	succeeds(t, d, "s1", "touch go")
+	d.Sh(t, "s1", "touch go")
 	for _, p := range names {
-		over(t, d, p)
+		d.Ended(t, "s1", p)
 	}
-	begin(t, d, "again", terminal())
-	if end := over(t, d, "again"); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
+	d.NewProcess(t, "s1", "again", terminal())
+	if end := d.Ended(t, "s1", "again"); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
 		t.Errorf("afterwards: %+v", end)
 	}
 	for _, s := range []string{"s1", "s2"} {
@@ -196,10 +196,10 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	d := boxtest.Start(t, "[processes]\nmax = 80\n")
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1", Pids: new(200)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: new(200)})
 	got, failed := 0, 0
 	for i := range 70 {
-		req := shell("read x")
+		req := boxtest.ShellProcess("read x")
 		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 		p := fmt.Sprint(i)
 		_, _, err := d.StartProcess(t.Context(), "s1", p, req)
@@ -228,13 +228,13 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for i := range 70 {
-		req := shell("tty")
+		req := boxtest.ShellProcess("tty")
 		req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 		p := fmt.Sprint(i)
-		begin(t, d, p, req)
-		if end := over(t, d, p); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
+		d.NewProcess(t, "s1", p, req)
+		if end := d.Ended(t, "s1", p); !strings.HasPrefix(end.Result.Stdout, "/dev/pts/") {
 			t.Fatalf("%d: %q, %+v", i, end.Result.Stdout, end.Result.Failure)
 		}
 	}

@@ -45,13 +45,13 @@ func written(t *testing.T, d *boxtest.Daemon, p string) int64 {
 func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	size = shareOf(size, 30_000_000)
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req.Command = new(fmt.Sprintf("%s until [ -e go ]; do sleep 0.02; done; head -c %d /dev/zero", *req.Command, size))
-	begin(t, d, "p", req)
-	slow, _ := attach(t, d, "p", api.StreamAttach{})
-	lossless, _ := attach(t, d, "p", api.StreamAttach{Lossless: true})
-	before := resident(t, d.PID())
-	succeeds(t, d, "s1", "touch go")
+	d.NewProcess(t, "s1", "p", req)
+	slow, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{})
+	lossless, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Lossless: true})
+	before := boxtest.Memory(t, d.PID(), "VmRSS")
+	d.Sh(t, "s1", "touch go")
 	n, same := int64(0), 0
 	boxtest.Eventually(t, "it stands still", func() bool {
 		last := n
@@ -67,33 +67,33 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	if state, err := d.Process(t.Context(), "s1", "p", 0); err != nil || state.State != "running" || state.Readers != 2 {
 		t.Errorf("%+v, %v", state, err)
 	}
-	if now := resident(t, d.PID()); now > before+margin {
+	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+margin {
 		t.Errorf("held up: boxd has grown from %d to %d bytes", before, now)
 	}
-	_ = lossless.ws.CloseNow()
+	_ = lossless.WS.CloseNow()
 	boxtest.Eventually(t, "it has written the rest without the lossless reader", func() bool { return written(t, d, "p") == size })
-	came, missing, exit := slow.told()
+	came, missing, exit := told(t, slow)
 	if came+missing != size || missing < size/2 || exit.Status != "exited" || exit.Output[0].Bytes != uint64(size) {
 		t.Errorf("%d bytes came and %d are told to be missing, of %d; %+v", came, missing, size, exit)
 	}
-	late, a := attach(t, d, "p", api.StreamAttach{Replay: true})
-	came, missing, _ = late.told()
+	late, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true})
+	came, missing, _ = told(t, late)
 	if came+missing != size || came > 8<<20 || a.Stdout != 0 {
 		t.Errorf("afterwards %d bytes came and %d are told to be missing, of %d", came, missing, size)
 	}
-	if now := resident(t, d.PID()); now > before+margin {
+	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+margin {
 		t.Errorf("read: boxd has grown from %d to %d bytes", before, now)
 	}
 }
 
 func TestT40AFloodOfStdout(t *testing.T) {
 	t.Parallel()
-	flood(t, 10_000_000_000, shell(""))
+	flood(t, 10_000_000_000, boxtest.ShellProcess(""))
 }
 
 func TestT40AFloodOfATerminal(t *testing.T) {
 	t.Parallel()
-	req := shell("stty raw -echo;")
+	req := boxtest.ShellProcess("stty raw -echo;")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
 	flood(t, 300_000_000, req)
 }
@@ -123,12 +123,12 @@ func TestT46ATerminalOfABoxCannotBeTypedInto(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := shell("/usr/bin/python3 -c '" + typing + "'; read -t 1 x; echo \"left: <$x>\"")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.ShellProcess("/usr/bin/python3 -c '" + typing + "'; read -t 1 x; echo \"left: <$x>\"")
 	req.Command, req.Language, req.Code = nil, "bash", req.Command
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
-	begin(t, d, "p", req)
-	text := strings.ReplaceAll(over(t, d, "p").Result.Stdout, "\r\n", "\n")
+	d.NewProcess(t, "s1", "p", req)
+	text := strings.ReplaceAll(d.Ended(t, "s1", "p").Result.Stdout, "\r\n", "\n")
 	if !strings.HasPrefix(text, "/dev/pts/0 True True\n") || !strings.HasSuffix(text, "left: <>\n") || strings.Count(text, "TIOC") < 18 {
 		t.Errorf("%s", text)
 	}

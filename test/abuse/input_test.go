@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,9 +24,9 @@ import (
 func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	begin(t, d, "process-there", shell("echo secret; sleep 1000"))
-	a := asUser(t, d, otherUID, request("POST", "/v1/sessions", `{"id":"mine"}`))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewProcess(t, "s1", "process-there", boxtest.ShellProcess("echo secret; sleep 1000"))
+	a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"mine"}`))
 	if a[0].Code != http.StatusCreated {
 		t.Fatalf("%s", a[0].Body)
 	}
@@ -39,23 +38,23 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 		}
 		header := []string{}
 		if strings.HasSuffix(path, "/stream") {
-			header = upgrade()
+			header = boxtest.Upgrade()
 		}
 		for _, body := range []string{"", `{"argv":["true"]}`, `{"signal":"SIGKILL"}`, `{"rows":1,"cols":1}`, `{"nonsense":1}`, `{`} {
 			list := []string{}
 			for _, ids := range [][2]string{{"s1", "process-there"}, {"s1", "process-none"}, {"s0", "process-there"}} {
-				list = append(list, request(method, strings.NewReplacer("{id}", ids[0], "{p}", ids[1]).Replace(path), body, header...))
+				list = append(list, boxtest.Request(method, strings.NewReplacer("{id}", ids[0], "{p}", ids[1]).Replace(path), body, header...))
 			}
 			if method != "PUT" { // which would make it
-				list = append(list, request(method, strings.NewReplacer("{id}", "mine", "{p}", "process-there").Replace(path), body, header...))
+				list = append(list, boxtest.Request(method, strings.NewReplacer("{id}", "mine", "{p}", "process-there").Replace(path), body, header...))
 			}
-			answers := asUser(t, d, otherUID, list...)
+			answers := d.AsUser(t, boxtest.OtherUID, list...)
 			for i := range answers[:3] {
 				answers[i].Header.Del("Date")
 				answers[i].Header.Del("X-Request-Id") // each has its own
 				answers[i].Body = []byte(strings.NewReplacer("s0", "s1", "process-none", "process-there").Replace(string(answers[i].Body)))
 				answers[i].Header.Del("Content-Length")
-				if answers[i].Code != http.StatusNotFound || answers[i].problem(t).Title == "" {
+				if answers[i].Code != http.StatusNotFound || answers[i].Problem(t).Title == "" {
 					t.Errorf("%s with %q: %d %s", pattern, body, answers[i].Code, answers[i].Body)
 				}
 				if diff := cmp.Diff(answers[0], answers[i]); diff != "" {
@@ -80,21 +79,21 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 func TestAttachWhereThereIsNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	if a := raw(t, d, "GET", "/v1/sessions/s1/processes/none/stream", "", upgrade()...); a.problem(t).Status != http.StatusNotFound {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/none/stream", "", boxtest.Upgrade()...); a.Problem(t).Status != http.StatusNotFound {
 		t.Errorf("%s", a.Body)
 	}
-	req := shell("seq -f %07.0f 0 999999; echo end >&2; exit 3")
+	req := boxtest.ShellProcess("seq -f %07.0f 0 999999; echo end >&2; exit 3")
 	req.Output = new(quantity.MiB)
-	begin(t, d, "p", req)
+	d.NewProcess(t, "s1", "p", req)
 	const size = 8_000_000
-	state := over(t, d, "p")
+	state := d.Ended(t, "s1", "p")
 	if state.Output[0].Bytes != size || state.Output[0].From < size/2 {
 		t.Fatalf("%+v", state.Output)
 	}
 	for _, from := range []int64{0, 1, 4096, state.Output[0].From, size - 8, size} {
-		c, a := attach(t, d, "p", api.StreamAttach{Stdout: new(from), Stderr: new(int64(4))})
-		came, missing, exit := c.told()
+		c, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Stdout: new(from), Stderr: new(int64(4))})
+		came, missing, exit := told(t, c)
 		if a.Stdout != from || a.Process.State != "ended" || came+missing != size-from || (missing > 0) != (from < state.Output[0].From) || *exit.ExitCode != 3 {
 			t.Errorf("from %d: %+v; %d came, %d are missing, %+v", from, a, came, missing, exit)
 		}
@@ -103,16 +102,16 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 		"attach.stdout": {Stdout: new(int64(size + 1))}, "attach.stderr": {Stdout: new(int64(0)), Stderr: new(int64(5))}, "attach.stdin": {Stdin: new(int64(-1))},
 		"attach.replay": {Stdout: new(int64(0)), Replay: true}, "attach.write": {Write: true},
 	} {
-		c := dial(t, d, "p")
-		c.control(api.ClientControl{Attach: &asked})
-		if p := c.next().Error; p == nil || p.Status != http.StatusBadRequest || p.Field != field || p.Allowed == "" {
+		c := d.DialProcess(t, "s1", "p")
+		c.Control(api.ClientControl{Attach: &asked})
+		if p := c.Next().Error; p == nil || p.Status != http.StatusBadRequest || p.Field != field || p.Allowed == "" {
 			t.Errorf("%s: %+v", field, p)
 		}
 	}
 	for _, n := range []int64{-1, -1 << 63, 1<<63 - 1} {
-		c := dial(t, d, "p")
-		c.control(api.ClientControl{Attach: &api.StreamAttach{Stdout: new(n)}})
-		if p := c.next().Error; p == nil || p.Field != "attach.stdout" {
+		c := d.DialProcess(t, "s1", "p")
+		c.Control(api.ClientControl{Attach: &api.StreamAttach{Stdout: new(n)}})
+		if p := c.Next().Error; p == nil || p.Field != "attach.stdout" {
 			t.Errorf("%d: %+v", n, p)
 		}
 	}
@@ -121,25 +120,25 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 func TestOneIDIsOneRequest(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := api.ProcessRequest{Command: new("echo run >> runs; sleep 1000"), Stdin: true, Env: map[string]string{"KEY": "s3cret"}}
-	begin(t, d, "p", &req)
+	d.NewProcess(t, "s1", "p", &req)
 	for field, change := range map[string]func(r *api.ProcessRequest){
 		"argv, command": func(r *api.ProcessRequest) { r.Command, r.Argv = nil, []string{"/bin/sh", "-c", *req.Command} },
 		"command":       func(r *api.ProcessRequest) { r.Command = new(*req.Command + " ") },
 		"env":           func(r *api.ProcessRequest) { r.Env = map[string]string{"KEY": "other"} },
 		"stdin":         func(r *api.ProcessRequest) { r.Stdin = false },
 		"terminal":      func(r *api.ProcessRequest) { r.Terminal = &api.Terminal{Rows: 1, Cols: 1} },
-		"lease":         func(r *api.ProcessRequest) { r.Lease = duration(time.Hour) },
+		"lease":         func(r *api.ProcessRequest) { r.Lease = boxtest.Duration("1h") },
 		"restart":       func(r *api.ProcessRequest) { r.Restart = &api.Restart{Policy: "always"} },
 		"labels":        func(r *api.ProcessRequest) { r.Labels = map[string]string{"a": "b"} },
-		"timeout":       func(r *api.ProcessRequest) { r.Timeout = duration(time.Minute) },
+		"timeout":       func(r *api.ProcessRequest) { r.Timeout = boxtest.Duration("1m") },
 		"cwd, stop":     func(r *api.ProcessRequest) { r.Cwd, r.Stop = "/tmp", &api.Stop{Signal: "SIGHUP"} },
 	} {
 		other := req
 		change(&other)
 		_, _, err := d.StartProcess(t.Context(), "s1", "p", &other)
-		if e := refused(t, err, http.StatusConflict, field); strings.Contains(fmt.Sprintf("%+v", e.Problem), "s3cret") {
+		if e := boxtest.Refused(t, err, http.StatusConflict, field); strings.Contains(fmt.Sprintf("%+v", e.Problem), "s3cret") {
 			t.Errorf("%s: %+v", field, e.Problem)
 		}
 	}
@@ -154,8 +153,8 @@ func TestOneIDIsOneRequest(t *testing.T) {
 		}
 	}
 	all.Wait()
-	boxtest.Eventually(t, "both have run", func() bool { return succeeds(t, d, "s1", "wc -l < runs") >= "2\n" })
-	if n := succeeds(t, d, "s1", "wc -l < runs"); n != "2\n" {
+	boxtest.Eventually(t, "both have run", func() bool { return d.Sh(t, "s1", "wc -l < runs") >= "2\n" })
+	if n := d.Sh(t, "s1", "wc -l < runs"); n != "2\n" {
 		t.Errorf("two processes ran %s times", n)
 	}
 }
@@ -164,61 +163,61 @@ func TestOneIDIsOneRequest(t *testing.T) {
 func TestReadersAndWritersAreBounded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := shell("stty raw -echo; echo up; cat")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.ShellProcess("stty raw -echo; echo up; cat")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
-	begin(t, d, "p", req)
+	d.NewProcess(t, "s1", "p", req)
 	says(t, d, "p", "up")
-	list := make([]*peer, 64)
+	list := make([]*boxtest.Peer, 64)
 	for i := range list {
 		var a api.StreamAttached
-		if list[i], a = attach(t, d, "p", api.StreamAttach{Write: true, TakeOver: i == 63}); a.Writer != (i == 0 || i == 63) {
+		if list[i], a = d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true, TakeOver: i == 63}); a.Writer != (i == 0 || i == 63) {
 			t.Errorf("client %d is the writer: %v", i, a.Writer)
 		}
 	}
-	c := dial(t, d, "p")
-	c.control(api.ClientControl{Attach: &api.StreamAttach{Write: true, TakeOver: true}})
-	if p := c.next().Error; p == nil || p.Status != http.StatusTooManyRequests {
+	c := d.DialProcess(t, "s1", "p")
+	c.Control(api.ClientControl{Attach: &api.StreamAttach{Write: true, TakeOver: true}})
+	if p := c.Next().Error; p == nil || p.Status != http.StatusTooManyRequests {
 		t.Errorf("the 65th: %+v", p)
 	}
-	if a := raw(t, d, "GET", "/v1/sessions/s1/processes/p/logs", ""); a.Code != http.StatusTooManyRequests {
+	if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/p/logs", ""); a.Code != http.StatusTooManyRequests {
 		t.Errorf("the 65th by its logs: %d %s", a.Code, a.Body)
 	}
-	if !list[0].next().WriterLost {
+	if !list[0].Next().WriterLost {
 		t.Error("the first writer does not hear that it is none any more")
 	}
 	for _, i := range []int{0, 31} { // nobody hears these
-		list[i].send(api.ChannelStdin, []byte("stolen"))
+		list[i].Send(api.ChannelStdin, []byte("stolen"))
 	}
-	list[63].send(api.ChannelStdin, []byte("mine"))
+	list[63].Send(api.ChannelStdin, []byte("mine"))
 	for _, c := range list {
-		c.hears("mine")
+		c.Hears("mine")
 	}
-	_ = list[5].ws.CloseNow()
+	_ = list[5].WS.CloseNow()
 	boxtest.Eventually(t, "there is room again", func() bool {
 		s, err := d.Process(t.Context(), "s1", "p", 0)
 		return err == nil && s.Readers == 63
 	})
-	attach(t, d, "p", api.StreamAttach{})
+	d.AttachPeer(t, "s1", "p", api.StreamAttach{})
 }
 
 // Nonsense is refused by its name, and the process goes on.
 func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := shell("stty size; echo up; sleep 1000")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.ShellProcess("stty size; echo up; sleep 1000")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
-	begin(t, d, "p", req)
+	d.NewProcess(t, "s1", "p", req)
 	says(t, d, "p", "up")
 	const path = "/v1/sessions/s1/processes/p/"
 	for _, size := range []string{`{"rows":0,"cols":0}`, `{"rows":24,"cols":0}`, `{"rows":65536,"cols":80}`, `{"rows":-1,"cols":80}`, `{"rows":1.5,"cols":80}`, `{"rows":"24","cols":"80"}`, `{}`, `[]`, `null`, ``} {
-		if a := raw(t, d, "POST", path+"resize", size); a.problem(t).Status != http.StatusBadRequest {
+		if a := d.Raw(t, "POST", path+"resize", size); a.Problem(t).Status != http.StatusBadRequest {
 			t.Errorf("resize %s: %d %s", size, a.Code, a.Body)
 		}
 	}
 	for _, signal := range []string{`"KILL"`, `"9"`, `9`, `""`, `"SIGKILL\n"`, `"sigkill"`, `"SIGRTMIN+1000"`, `null`, `["SIGKILL"]`, `"SIG\u0000KILL"`, `"` + strings.Repeat("S", 5000) + `"`} {
-		if a := raw(t, d, "POST", path+"signal", `{"signal":`+signal+`}`); a.problem(t).Status != http.StatusBadRequest {
+		if a := d.Raw(t, "POST", path+"signal", `{"signal":`+signal+`}`); a.Problem(t).Status != http.StatusBadRequest {
 			t.Errorf("signal %.40s: %d %s", signal, a.Code, a.Body)
 		}
 	}
@@ -226,13 +225,13 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 		"tail=-1": "tail", "tail=x": "tail", "tail=1e400": "tail", "lines=-1": "lines", "lines=10001": "lines", "lines=x": "lines", "stdout=-1": "stdout", "stdout=1000000": "stdout", "stderr=9223372036854775808": "stderr",
 		"stream=stdin": "stream", "stream=both": "stream", "format=xml": "format", "follow=yes": "follow", "follow=1": "follow", "timestamps=maybe": "timestamps", "nonsense=1": "query", "follow=true&follow=false": "query", "tail=1&lines=1": "query", "lines=1&stdout=0": "query",
 	} {
-		a := raw(t, d, "GET", path+"logs?"+query, "")
-		if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != field || p.Detail == "" {
+		a := d.Raw(t, "GET", path+"logs?"+query, "")
+		if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != field || p.Detail == "" {
 			t.Errorf("logs?%s: %+v", query, p)
 		}
 	}
 	for _, id := range []string{"x", "1", "1.", ".", "-1.0", "1.2.3", "99999.0", strings.Repeat("9", 400) + ".0"} {
-		if a := raw(t, d, "GET", path+"logs?format=sse", "", "Last-Event-ID: "+id); a.problem(t).Field != "Last-Event-ID" {
+		if a := d.Raw(t, "GET", path+"logs?format=sse", "", "Last-Event-ID: "+id); a.Problem(t).Field != "Last-Event-ID" {
 			t.Errorf("%.40s: %s", id, a.Body)
 		}
 	}
@@ -245,20 +244,20 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	ids := []string{
 		".", "..", "/", "../../etc/passwd", "a/b", "%2e%2e", "a%00b", "?wait=1s", "#", "p/stream", "-rf", "$(id)", "'; ls", " ", "é", "e\u0301", "\u202e\u2066", "日本語", "😀", `\`, "null", "{p}",
 		strings.Repeat("x", 256), strings.Repeat("é", 128), strings.Repeat("😀", 64),
 	}
 	for i, id := range ids {
-		req := shell(fmt.Sprintf("echo %d", i))
-		begin(t, d, id, req)
-		if end := over(t, d, id); end.ID != id || end.Result.Stdout != fmt.Sprintf("%d\n", i) {
+		req := boxtest.ShellProcess(fmt.Sprintf("echo %d", i))
+		d.NewProcess(t, "s1", id, req)
+		if end := d.Ended(t, "s1", id); end.ID != id || end.Result.Stdout != fmt.Sprintf("%d\n", i) {
 			t.Errorf("%q: %+v", id, end)
 		}
 	}
 	for i, id := range ids { // each is itself and no other
-		if a := raw(t, d, "GET", "/v1/sessions/s1/processes/"+url.PathEscape(id)+"/logs", ""); string(a.Body) != fmt.Sprintf("%d\n", i) && id != "." && id != ".." {
+		if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+url.PathEscape(id)+"/logs", ""); string(a.Body) != fmt.Sprintf("%d\n", i) && id != "." && id != ".." {
 			t.Errorf("%q: %d %s", id, a.Code, a.Body)
 		}
 		if err := d.DeleteProcess(t.Context(), "s1", id); err != nil {
@@ -266,7 +265,7 @@ func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", strings.Repeat("x", 257), strings.Repeat("é", 128) + "x", "a\nb", "\x00", "\x1b[2J", "\u0085", "\xff\xfe", "a\xc3"} {
-		a := raw(t, d, "PUT", "/v1/sessions/s1/processes/"+url.PathEscape(id), `{"argv":["true"]}`)
+		a := d.Raw(t, "PUT", "/v1/sessions/s1/processes/"+url.PathEscape(id), `{"argv":["true"]}`)
 		var p api.Problem
 		if err := json.Unmarshal(a.Body, &p); err != nil || a.Code != http.StatusBadRequest || p.Field != "id" {
 			t.Errorf("%q: %d %s", id, a.Code, a.Body)

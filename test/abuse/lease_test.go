@@ -9,22 +9,25 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // stay is a caller that attaches to a process of s1, says so, and stays. It is the host of an MCP client.
-func stay(socket string) error {
+func stay(socket string, args []string) error {
 	c := client.New(socket)
 	in, _ := io.Pipe()
 	o := client.AttachOptions{Write: true, Lines: true, Attached: func(*api.StreamAttached) { fmt.Fprintln(os.Stdout, "attached") }}
-	_, err := c.Attach(context.Background(), "s1", os.Args[2], o, client.Stdio{Stdin: in, Stdout: io.Discard, Stderr: io.Discard}, nil)
+	_, err := c.Attach(context.Background(), "s1", args[0], o, client.Stdio{Stdin: in, Stdout: io.Discard, Stderr: io.Discard}, nil)
 	return err
 }
 
@@ -36,10 +39,10 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 		rounds, atOnce       = 5, 10
 	)
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	cycle := func(p string) error {
-		req := shell("trap '' TERM INT HUP; echo deaf; while :; do read line; sleep 0.1; done")
-		req.Stdin, req.Lease, req.Stop = true, duration(lease), &api.Stop{Grace: duration(grace)}
+		req := boxtest.ShellProcess("trap '' TERM INT HUP; echo deaf; while :; do read line; sleep 0.1; done")
+		req.Stdin, req.Lease, req.Stop = true, new(quantity.Duration(lease)), &api.Stop{Grace: new(quantity.Duration(grace))}
 		if _, _, err := d.StartProcess(t.Context(), "s1", p, req); err != nil {
 			return err
 		}
@@ -47,7 +50,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 			s, err := d.Process(t.Context(), "s1", p, 0)
 			return err != nil || s.EndedAt != nil || s.Output[0].Bytes > 0
 		})
-		host := callerOf(t, d, 0, "attach", p)
+		host := d.Caller(t, 0, "attach", p)
 		out, err := host.StdoutPipe()
 		if err := errors.Join(err, host.Start()); err != nil {
 			return err
@@ -75,7 +78,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	const count = "set -- /proc/[0-9]*; echo $#"
-	before, inside := settled(t, d), succeeds(t, d, "s1", count)
+	before, inside := settled(t, d), d.Sh(t, "s1", count)
 	for round := range rounds {
 		var all sync.WaitGroup
 		for i := range atOnce {
@@ -86,7 +89,7 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if now := succeeds(t, d, "s1", count); now != inside {
+		if now := d.Sh(t, "s1", count); now != inside {
 			t.Fatalf("after round %d the box has %s processes, before %s", round, now, inside)
 		}
 	}
@@ -97,14 +100,14 @@ func TestT71ServersEndWithTheirClients(t *testing.T) {
 func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for _, p := range []string{"attached", "renewed", "left"} {
-		req := shell("sleep 1000")
-		req.Lease = duration(time.Second)
-		begin(t, d, p, req)
-		c, _ := attach(t, d, p, api.StreamAttach{}) // before somebody comes a lease is longer
+		req := boxtest.ShellProcess("sleep 1000")
+		req.Lease = boxtest.Duration("1s")
+		d.NewProcess(t, "s1", p, req)
+		c, _ := d.AttachPeer(t, "s1", p, api.StreamAttach{}) // before somebody comes a lease is longer
 		if p != "attached" {
-			_ = c.ws.CloseNow()
+			_ = c.WS.CloseNow()
 		}
 	}
 	boxtest.Eventually(t, "nobody's server is gone", func() bool {
@@ -119,4 +122,40 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 			t.Errorf("%s: %+v, %v", p, s, err)
 		}
 	}
+}
+
+// A server of "boxctl mcp run" that is killed ends within seconds, and its box too.
+func TestT71AServerAndItsBoxEndWithAKilledBoxctl(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "mcp", "run", "deaf", "--", "sh", "-c", "trap '' TERM INT HUP; echo '{}'; while :; do read line; sleep 0.1; done")
+	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "{}\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	_ = cmd.Wait() // killed, as asked
+	boxtest.Eventually(t, "its box has ended", func() bool {
+		list, err := d.Sessions(t.Context(), false)
+		return err == nil && len(list) == 0
+	})
+	t.Logf("after %v", time.Since(killed))
+	d.NothingLeft(before)
 }

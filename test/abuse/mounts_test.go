@@ -16,29 +16,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
-const lends = "[mounts]\nallow = [\"%DIR%/lent\"]\n"
-
-// lent makes a directory that is lent, of an owner, with a file in it.
-func lent(t *testing.T, d *boxtest.Daemon, name string, owner int) string {
-	t.Helper()
-	dir := filepath.Join(d.Dir, "lent", name)
-	err := os.MkdirAll(dir, 0o755)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "name"), []byte(name), 0o644)
-	}
-	if err == nil {
-		err = os.Chown(dir, owner, owner)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // tables lists the mounts of a box and of this host, without those that come and go by themselves.
 func tables(t *testing.T, d *boxtest.Daemon, id string) (box, host string) {
 	t.Helper()
-	r := sh(t, d, id, "cut -d' ' -f5 /proc/self/mountinfo | sort")
+	r := d.Sh(t, id, "cut -d' ' -f5 /proc/self/mountinfo | sort")
 	mine, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -49,15 +30,6 @@ func tables(t *testing.T, d *boxtest.Daemon, id string) (box, host string) {
 		}
 	}
 	return r, host
-}
-
-func sh(t *testing.T, d *boxtest.Daemon, id, line string) string {
-	t.Helper()
-	r, err := d.Exec(t.Context(), id, &api.ExecRequest{Command: &line})
-	if err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
-		t.Fatalf("%s: %+v, %v", line, r, err)
-	}
-	return r.Stdout
 }
 
 // renamer moves what is above a target to names that it never gives up again, at intervals of all lengths, and puts links
@@ -87,19 +59,14 @@ const renamer = `
 func TestARenamerCatchesNoMount(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "perl")
-	d := boxtest.Start(t, lends)
-	source := lent(t, d, "one", 0)
-	work := lent(t, d, "work", 1000)
-	s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	work := d.NamedMountSource(t, "work", 1000)
+	s := d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
 	box, host := tables(t, d, "s")
 	hash := `{ find /etc -type f -exec sha256sum {} + | sort; find /etc /proc/sys/kernel -printf '%p %l %m %U\n' | sort; readlink /proc/1/root; cat /proc/sys/kernel/ostype; } 2>&1 | sha256sum`
-	system := sh(t, d, "s", hash)
-	if _, _, err := d.StartProcess(t.Context(), "s", "renamer", &api.ProcessRequest{Argv: []string{"perl", "-e", renamer}}); err != nil {
-		t.Fatal(err)
-	}
+	system := d.Sh(t, "s", hash)
+	d.NewProcess(t, "s", "renamer", &api.ProcessRequest{Argv: []string{"perl", "-e", renamer}})
 	exists := func(name string) func() bool {
 		return func() bool { _, err := os.Lstat(filepath.Join(work, name)); return err == nil }
 	}
@@ -142,7 +109,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 	if after, now := tables(t, d, "s"); after != box || now != host {
 		t.Errorf("mounts of the box: before %q, after %q; of the host: before %q, after %q", box, after, host, now)
 	}
-	if now := sh(t, d, "s", hash); now != system {
+	if now := d.Sh(t, "s", hash); now != system {
 		t.Errorf("the box's own system: before %q, after %q", system, now)
 	}
 	if data, err := os.ReadFile(filepath.Join(source, "name")); err != nil || string(data) != "one" {
@@ -169,14 +136,12 @@ func mountedBelow(t *testing.T, pid uint32, dir string) (list []string) {
 // has prepared (T22, T23): nothing is mounted anywhere else.
 func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	source := lent(t, d, "one", 0)
-	work := lent(t, d, "work", 1000)
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	work := d.NamedMountSource(t, "work", 1000)
 	given := []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: given}); err != nil {
-		t.Fatal(err)
-	}
-	sh(t, d, "s", "cd /workspace; ln -s /etc etc; ln -s /proc/sys sys; ln -s /dev/null null; ln -s .. up; mkdir d; ln -s /proc/self/root/etc d/t; mkfifo fifo; echo >file")
+	d.NewSession(t, api.SessionRequest{ID: "s", Mounts: given})
+	d.Sh(t, "s", "cd /workspace; ln -s /etc etc; ln -s /proc/sys sys; ln -s /dev/null null; ln -s .. up; mkdir d; ln -s /proc/self/root/etc d/t; mkfifo fifo; echo >file")
 	box, host := tables(t, d, "s")
 	for _, target := range []string{
 		"/workspace/etc", "/workspace/etc/x", "/workspace/sys/kernel", "/workspace/null", "/workspace/up/etc", "/workspace/d/t", "/workspace/d/t/x", "/workspace/fifo",
@@ -208,11 +173,9 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 // or changes it (T08, T09, T24).
 func TestALiveMountIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	source := lent(t, d, "one", 1000) // as whom the box is there
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 1000) // as whom the box is there
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/x", "/workspace/x"} {
 		if _, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil {
 			t.Fatal(err)

@@ -5,8 +5,10 @@ package abuse_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,22 +22,6 @@ import (
 
 // lockedProfile has what a request, or a record, may not change.
 const lockedProfile = "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\", \"pids\", \"read_only_root\"]\n"
-
-// recordOf is the path of the record of the session with an id.
-func recordOf(t *testing.T, d *boxtest.Daemon, id string) string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range files {
-		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), `"id":"`+id+`"`) {
-			return path
-		}
-	}
-	t.Fatalf("no record of %s in %q", id, files)
-	return ""
-}
 
 // keyOf is the key of a session, by which the host knows its box.
 func keyOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".json") }
@@ -86,9 +72,9 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting, lockedProfile)
 	d.Warm()
 	before := d.Look()
-	witness := create(t, d, api.SessionRequest{ID: "witness"})
-	succeeds(t, d, "witness", "echo kept > file")
-	other := recordOf(t, d, "witness")
+	witness := d.NewSession(t, api.SessionRequest{ID: "witness"})
+	d.Sh(t, "witness", "echo kept > file")
+	other := d.Record(t, "witness")
 	for name, make := range map[string]func(path string, data []byte) func(string) error{
 		"empty":           func(string, []byte) func(string) error { return edited("") },
 		"half":            func(_ string, data []byte) func(string) error { return edited(string(data[:len(data)/2])) },
@@ -125,9 +111,9 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 		"another key":     field(t, "key", keyOf(other)),
 		"a negative ttl":  field(t, "settings.ttl", "-1s"),
 	} {
-		s := create(t, d, api.SessionRequest{ID: "s1", Profile: "small"})
-		begin(t, d, "p", shell("sleep 1000"))
-		path := recordOf(t, d, "s1")
+		s := d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "small"})
+		d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
+		path := d.Record(t, "s1")
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +128,7 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 		if text := d.Log()[seen:]; !strings.Contains(text, "level=ERROR") || !strings.Contains(text, path) {
 			t.Errorf("%s: the log says\n%s", name, text)
 		}
-		boxtest.Eventually(t, name+": its box is dead", func() bool { return !lives(int(s.PID)) })
+		boxtest.Eventually(t, name+": its box is dead", func() bool { return !boxtest.Lives(int(s.PID)) })
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: the record is there: %v", name, err)
 		}
@@ -150,7 +136,7 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 			t.Errorf("%s: the other session is %+v, %v", name, now, err)
 		}
 	}
-	if got := succeeds(t, d, "witness", "cat file"); got != "kept\n" {
+	if got := d.Sh(t, "witness", "cat file"); got != "kept\n" {
 		t.Errorf("%q", got)
 	}
 	if err := d.Delete(t.Context(), "witness"); err != nil {
@@ -168,8 +154,8 @@ func field(t *testing.T, name string, value any) func(string, []byte) func(strin
 func TestT66ARecordNeverWidens(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "s3cret"}})
-	path := recordOf(t, d, "s1")
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "s3cret"}})
+	path := d.Record(t, "s1")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -179,17 +165,17 @@ func TestT66ARecordNeverWidens(t *testing.T) {
 	}
 	d.Kill()
 	replaced(t, path, changed(t, data, map[string]any{
-		"owner.uid": otherUID, "owner.gid": otherGID, "settings.env": []string{"LD_PRELOAD"},
+		"owner.uid": boxtest.OtherUID, "owner.gid": boxtest.OtherGID, "settings.env": []string{"LD_PRELOAD"},
 	}))
 	d.Restart()
-	if a := asUser(t, d, otherUID, request("GET", "/v1/sessions/s1", ""), request("GET", "/v1/sessions", "")); a[0].Code != http.StatusNotFound || strings.Contains(string(a[1].Body), "s1") {
+	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions/s1", ""), boxtest.Request("GET", "/v1/sessions", "")); a[0].Code != http.StatusNotFound || strings.Contains(string(a[1].Body), "s1") {
 		t.Errorf("%s, %s", a[0].Body, a[1].Body)
 	}
 	if now, err := d.Session(t.Context(), "s1"); err == nil {
 		if now.PID != s.PID || now.Owner != s.Owner {
 			t.Errorf("%+v", now)
 		}
-		if got := succeeds(t, d, "s1", `echo "$TOKEN:$LD_PRELOAD"`); got != "s3cret:\n" {
+		if got := d.Sh(t, "s1", `echo "$TOKEN:$LD_PRELOAD"`); got != "s3cret:\n" {
 			t.Errorf("%q", got)
 		}
 	} else if !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), path) {
@@ -201,8 +187,8 @@ func TestT66ARecordNeverWidens(t *testing.T) {
 func TestT66APlantedRecordMakesNoSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	path := recordOf(t, d, "s1")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	path := d.Record(t, "s1")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +211,7 @@ func TestT66APlantedRecordMakesNoSession(t *testing.T) {
 func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Kill()
 	for _, name := range []string{"notes.txt", "escape.json", strings.Repeat("g", 31) + ".json", strings.Repeat("ab", 16) + ".json"} {
 		path := filepath.Join(d.State, "sessions", name)
@@ -238,7 +224,7 @@ func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 		if err == nil || !strings.Contains(out, keyOf(path)) {
 			t.Errorf("%s: %s, %v", name, out, err)
 		}
-		if _, err := os.Lstat(path); err != nil || !lives(int(s.PID)) {
+		if _, err := os.Lstat(path); err != nil || !boxtest.Lives(int(s.PID)) {
 			t.Errorf("%s: %v, or the box is dead", name, err)
 		}
 		if err := os.RemoveAll(path); err != nil {
@@ -249,6 +235,68 @@ func TestT66WhatIsNoRecordIsNamed(t *testing.T) {
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
 		t.Errorf("%+v, %v", now, err)
 	}
+}
+
+// A record names no process but PID 1 of a box of its ids: whoever can write it has the keeper neither kill a process of the
+// host nor mount anything before its eyes.
+func TestT66ARecordThatNamesAProcessOfTheHost(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	key := keyOf(d.Record(t, "s1"))
+	path := filepath.Join(d.Dir, "run", "boxes", key, "record")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer victim.Wait()
+	defer victim.Process.Kill()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", victim.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := strings.Fields(string(stat))[21] // proc(5); the name has no space
+	keeper := d.Keeper()
+	d.Kill()
+	if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the keeper is dead", func() bool { return !boxtest.Lives(keeper) })
+	lines := strings.Split(string(data), "\n")
+	for i, line := range lines {
+		switch name, _, _ := strings.Cut(line, " "); name {
+		case "pid":
+			lines[i] = fmt.Sprint("pid ", victim.Process.Pid)
+		case "start":
+			lines[i] = "start " + began
+		}
+	}
+	lie := strings.Join(lines, "\n")
+	if lie == string(data) {
+		t.Fatalf("nothing is changed in %s", data)
+	}
+	replaced(t, path, edited(lie))
+	d.Restart()
+	if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "it is another process") {
+		t.Errorf("%v", err)
+	}
+	if err := d.Delete(t.Context(), "s1"); err == nil {
+		t.Error("its end is taken for done")
+	}
+	if !boxtest.Lives(victim.Process.Pid) || !boxtest.Lives(int(s.PID)) {
+		t.Error("a process of the host, or the box, has been ended")
+	}
+	if err := errors.Join(unix.Kill(int(s.PID), unix.SIGKILL), os.RemoveAll(filepath.Dir(path))); err != nil {
+		t.Error(err)
+	}
+	d.Stop()
+	d.Restart() // which removes what is left of a box that nobody knows
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "true")
 }
 
 // The keeper touches no box whose record it does not understand, and says which; the others go on.
@@ -269,8 +317,8 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting)
-			s, witness := create(t, d, api.SessionRequest{ID: "s1"}), create(t, d, api.SessionRequest{ID: "witness"})
-			key := keyOf(recordOf(t, d, "s1"))
+			s, witness := d.NewSession(t, api.SessionRequest{ID: "s1"}), d.NewSession(t, api.SessionRequest{ID: "witness"})
+			key := keyOf(d.Record(t, "s1"))
 			path := filepath.Join(d.Dir, "run", "boxes", key, "record")
 			data, err := os.ReadFile(path)
 			if err != nil {
@@ -281,7 +329,7 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			boxtest.Eventually(t, "the keeper is dead", func() bool { return !lives(keeper) })
+			boxtest.Eventually(t, "the keeper is dead", func() bool { return !boxtest.Lives(keeper) })
 			replaced(t, path, make(string(data)))
 			d.Restart()
 			if now, err := d.Session(t.Context(), "witness"); err != nil || now.PID != witness.PID {
@@ -293,7 +341,7 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "new"}); err != nil {
 				t.Errorf("a new session: %v", err)
 			}
-			if !lives(int(s.PID)) {
+			if !boxtest.Lives(int(s.PID)) {
 				t.Error("its box was ended, by what nobody understands")
 			}
 			// As the log says: end it, and remove its directory.
@@ -302,8 +350,8 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			}
 			d.Stop()
 			d.Restart()
-			create(t, d, api.SessionRequest{ID: "s1"})
-			succeeds(t, d, "s1", "true")
+			d.NewSession(t, api.SessionRequest{ID: "s1"})
+			d.Sh(t, "s1", "true")
 		})
 	}
 }

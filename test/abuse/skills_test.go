@@ -29,13 +29,11 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Skills: []string{"one"}}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
 	if _, _, err := c.Activate(t.Context(), "s", "create-skill"); err != nil {
 		t.Fatal(err)
 	}
-	if got := sh(t, d, "s", "/skills/one/bin/run"); got != "ran\n" {
+	if got := d.Sh(t, "s", "/skills/one/bin/run"); got != "ran\n" {
 		t.Errorf("its program: %q", got)
 	}
 	fails := func(line string, words ...string) {
@@ -48,7 +46,7 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	}
 	const readOnly, closed = "Read-only file system", "Permission denied" // of what is opened the kernel asks the modes first
 	for _, at := range []string{"/skills/one", "/skills/create-skill", "/proc/self/root/skills/one", "/proc/self/cwd/../skills/one", "/workspace/link"} {
-		sh(t, d, "s", "ln -sfn /skills/one /workspace/link")
+		d.Sh(t, "s", "ln -sfn /skills/one /workspace/link")
 		for _, line := range []string{
 			"touch %s/new", "mkdir %s/new", "echo x >%s/SKILL.md", "rm -f %s/SKILL.md", "chmod 777 %s/SKILL.md", "mv %s/SKILL.md /tmp", "mv %[1]s/SKILL.md %[1]s/x",
 			"ln -s / %s/link", "ln %[1]s/SKILL.md %[1]s/hard", "chown box %s/SKILL.md", "exec 7<%s/SKILL.md; echo x >/proc/self/fd/7", "cd -P %s && echo x >SKILL.md",

@@ -3,7 +3,6 @@
 package abuse_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,54 +22,30 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-func readAnswer(conn net.Conn) (answer, error) {
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return answer{}, err
-	}
-	if resp.StatusCode == http.StatusSwitchingProtocols { // what follows has no end
-		return answer{Code: resp.StatusCode, Header: resp.Header}, nil
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, body}, err
-}
-
-// upgrade is the header of a request for a WebSocket.
-func upgrade(more ...string) []string {
-	return append([]string{"Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}, more...)
-}
-
 const streamPath = "/v1/sessions/s1/processes/p/stream"
 
 // A page in a browser that has found a way to the socket gets no stream.
 func TestT61AnotherOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	begin(t, d, "p", shell("sleep 1000"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
 	for origin, want := range map[string]int{
 		"": http.StatusSwitchingProtocols, "http://boxd": http.StatusSwitchingProtocols, "http://evil.example": http.StatusForbidden, "http://boxd.evil.example": http.StatusForbidden,
 		"http://boxd:80": http.StatusForbidden, "null": http.StatusForbidden, "file://": http.StatusForbidden, "http://user@evil.example": http.StatusForbidden,
 	} {
 		for _, path := range []string{streamPath, "/v1/sessions/s1/exec/stream", "/v1/exec/stream"} {
-			header := upgrade()
+			header := boxtest.Upgrade()
 			if origin != "" {
-				header = upgrade("Origin: " + origin)
+				header = boxtest.Upgrade("Origin: " + origin)
 			}
-			conn, err := net.Dial("unix", d.Socket)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = io.WriteString(conn, strings.Replace(request("GET", path, "", header...), "Connection: close\r\n", "", 1))
-			a, rerr := readAnswer(conn)
-			conn.Close()
-			if err != nil || rerr != nil || a.Code != want {
-				t.Errorf("origin %q, %s: %d, %v, %v", origin, path, a.Code, err, rerr)
+			a, err := boxtest.Ask(t.Context(), d.Socket, strings.Replace(boxtest.Request("GET", path, "", header...), "Connection: close\r\n", "", 1))
+			if err != nil || a.Code != want {
+				t.Errorf("origin %q, %s: %d, %v", origin, path, a.Code, err)
 			}
 		}
 	}
-	if a := raw(t, d, "GET", streamPath, ""); a.problem(t).Field != "Upgrade" {
+	if a := d.Raw(t, "GET", streamPath, ""); a.Problem(t).Field != "Upgrade" {
 		t.Errorf("no WebSocket: %s", a.Body)
 	}
 }
@@ -79,12 +54,12 @@ func TestT61AnotherOriginIsRefused(t *testing.T) {
 func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := shell("cat")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.ShellProcess("cat")
 	req.Stdin = true
-	begin(t, d, "p", req)
-	witness, _ := attach(t, d, "p", api.StreamAttach{Write: true})
-	before := resident(t, d.PID())
+	d.NewProcess(t, "s1", "p", req)
+	witness, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true})
+	before := boxtest.Memory(t, d.PID(), "VmRSS")
 	for name, tc := range map[string]struct {
 		kind websocket.MessageType
 		data []byte
@@ -104,19 +79,19 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 		"far too long a one": {websocket.MessageBinary, make([]byte, 32<<20), websocket.StatusMessageTooBig},
 		"input of nobody's":  {websocket.MessageBinary, []byte("\x00stolen"), websocket.StatusPolicyViolation},
 	} {
-		c, _ := attach(t, d, "p", api.StreamAttach{})
-		_ = c.ws.Write(t.Context(), tc.kind, tc.data) // cut off in the middle
+		c, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{})
+		_ = c.WS.Write(t.Context(), tc.kind, tc.data) // cut off in the middle
 		var err error
 		for err == nil {
-			_, _, err = c.hear()
+			err = c.Hear().Closed
 		}
 		if websocket.CloseStatus(err) != tc.code && (name != "far too long a one" || websocket.CloseStatus(err) >= 0) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	witness.send(api.ChannelStdin, []byte("still here\n"))
-	witness.hears("still here\n")
-	if now := resident(t, d.PID()); now > before+32<<20 {
+	witness.Send(api.ChannelStdin, []byte("still here\n"))
+	witness.Hears("still here\n")
+	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+32<<20 {
 		t.Errorf("boxd has grown from %d to %d bytes", before, now)
 	}
 	if s, err := d.Process(t.Context(), "s1", "p", 0); err != nil || s.State != "running" {
@@ -127,19 +102,19 @@ func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 // held are the connections of a caller.
 type held struct{ Kept, TurnedAway int }
 
-// hold is the caller of holding: it opens as many connections as its third argument says, brings them as far as the
-// second does, tells what became of them, and keeps them until its standard input ends.
-func hold(socket string) error {
+// hold is the act of a caller that stays: it opens as many connections as its second argument says, brings them as far as
+// the first does, tells what became of them, and keeps them until its standard input ends.
+func hold(socket string, args []string) error {
 	begin := map[string]string{
 		"silent": "", "half a header": "GET /v1/status HTTP/1.1\r\nHost: boxd\r\nX-Slow: ", "half a body": "POST /v1/sessions HTTP/1.1\r\nHost: boxd\r\nContent-Length: 1000000\r\n\r\n{",
-		"half a stream": strings.Replace(request("GET", "/v1/exec/stream", "", upgrade()...), "Connection: close\r\n", "", 1),
-	}[os.Args[2]]
-	many, err := strconv.Atoi(os.Args[3])
+		"half a stream": strings.Replace(boxtest.Request("GET", "/v1/exec/stream", "", boxtest.Upgrade()...), "Connection: close\r\n", "", 1),
+	}[args[0]]
+	many, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
 	}
 	var got held
-	answers := make(chan answer, many)
+	answers := make(chan boxtest.Answer, many)
 	for range many {
 		conn, err := net.Dial("unix", socket)
 		for errors.Is(err, unix.EAGAIN) { // the queue of those who wait to be accepted is full
@@ -152,7 +127,7 @@ func hold(socket string) error {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, begin) // one that is turned away may be closed by now
 		go func() {
-			a, _ := readAnswer(conn)
+			a, _ := boxtest.ReadAnswer(conn)
 			if a.Code == http.StatusTooManyRequests {
 				conn.Close()
 			}
@@ -183,32 +158,6 @@ func hold(socket string) error {
 // maxConnections is how many a user may have.
 const maxConnections = 256
 
-// holding opens connections as a user, and keeps them until release.
-func holding(t *testing.T, d *boxtest.Daemon, uid uint32, how string, many int) (got held, release func()) {
-	t.Helper()
-	cmd := callerOf(t, d, uid, "hold", how, strconv.Itoa(many))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(out).Decode(&got); err != nil {
-		t.Error(err)
-	}
-	return got, func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // Sockets that are opened and never used, however far they get, keep nobody else out.
 func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
@@ -216,20 +165,21 @@ func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 	many := int(shareOf(10_000, 300))
 	for _, how := range []string{"silent", "half a header", "half a body", "half a stream"} {
 		d := boxtest.Start(t)
-		create(t, d, api.SessionRequest{ID: "s1"})
-		traces, before := settled(t, d), resident(t, d.PID())
-		begin(t, d, "p", shell("echo up; sleep 1000"))
-		got, release := holding(t, d, otherUID, how, many)
+		d.NewSession(t, api.SessionRequest{ID: "s1"})
+		traces, before := settled(t, d), boxtest.Memory(t, d.PID(), "VmRSS")
+		d.NewProcess(t, "s1", "p", boxtest.ShellProcess("echo up; sleep 1000"))
+		var got held
+		release := d.Stay(t, boxtest.OtherUID, &got, "hold", how, strconv.Itoa(many))
 		if got != (held{maxConnections, many - maxConnections}) {
 			t.Errorf("%s: %+v", how, got)
 		}
-		if a := asUser(t, d, thirdUID, request("GET", "/v1/status", ""), request("POST", "/v1/exec", `{"exec":{"argv":["true"]}}`)); a[0].Code != http.StatusOK || a[1].Code != http.StatusOK {
+		if a := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", ""), boxtest.Request("POST", "/v1/exec", `{"exec":{"argv":["true"]}}`)); a[0].Code != http.StatusOK || a[1].Code != http.StatusOK {
 			t.Errorf("%s: a third user: %s, %s", how, a[0].Body, a[1].Body)
 		}
-		c, _ := attach(t, d, "p", api.StreamAttach{Replay: true})
-		c.hears("up\n")
-		_ = c.ws.CloseNow()
-		if now := resident(t, d.PID()); now > before+most {
+		c, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Replay: true})
+		c.Hears("up\n")
+		_ = c.WS.CloseNow()
+		if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+most {
 			t.Errorf("%s: boxd has grown from %d to %d bytes", how, before, now)
 		}
 		release()
@@ -267,7 +217,7 @@ func TestT62SlowHeadersEnd(t *testing.T) {
 func TestT62HeaderBombs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	before := resident(t, d.PID())
+	before := boxtest.Memory(t, d.PID(), "VmRSS")
 	many := strings.Builder{}
 	for i := range 20_000 {
 		fmt.Fprintf(&many, "X-%d: y\r\n", i)
@@ -285,12 +235,12 @@ func TestT62HeaderBombs(t *testing.T) {
 		"a chunk of exabytes": {"POST /v1/sessions HTTP/1.1\r\nHost: boxd\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff1\r\n{", "400"},
 		"noise":               {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03\r\n\r\n", "400"},
 	} {
-		a, err := ask(d.Socket, tc.text)
+		a, err := boxtest.Ask(t.Context(), d.Socket, tc.text)
 		if a.Code == 0 || !strings.Contains(tc.want, fmt.Sprint(a.Code)) { // it may be cut off behind its answer
 			t.Errorf("%s: %d %s, %v, want %s", name, a.Code, a.Body, err, tc.want)
 		}
 	}
-	if now := resident(t, d.PID()); now > before+32<<20 {
+	if now := boxtest.Memory(t, d.PID(), "VmRSS"); now > before+32<<20 {
 		t.Errorf("boxd has grown from %d to %d bytes", before, now)
 	}
 }

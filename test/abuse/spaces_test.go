@@ -31,16 +31,14 @@ func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	if err := os.Chmod(outside, 0o777); err != nil { // for everybody, so that only the box's walls are in the way
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "enemy", Workspace: "shared"})
+	d.NewSession(t, api.SessionRequest{ID: "enemy", Workspace: "shared"})
 	loop := fmt.Sprintf("mkdir -p real; while :; do ln -sfn real output; ln -sfn %s output; ln -sfn /proc/1/root%s output; ln -sfn /usr output; rm -f output; mkdir -p output; touch .here; mv output was 2>/dev/null; rm -rf was; done", outside, outside)
-	if _, _, err := d.StartProcess(t.Context(), "enemy", "renamer", &api.ProcessRequest{Argv: []string{"sh", "-c", loop}}); err != nil {
-		t.Fatal(err)
-	}
-	boxtest.Eventually(t, "the renamer runs", func() bool { return succeeds(t, d, "enemy", "ls -A | grep -c here || :") == "1\n" })
+	d.NewProcess(t, "enemy", "renamer", &api.ProcessRequest{Argv: []string{"sh", "-c", loop}})
+	boxtest.Eventually(t, "the renamer runs", func() bool { return d.Sh(t, "enemy", "ls -A | grep -c here || :") == "1\n" })
 	made, told := 0, 0
 	for round := range 30 {
 		id := fmt.Sprintf("s%d", round)
-		create(t, d, api.SessionRequest{ID: id, Workspace: "shared", Inputs: []api.Input{{Workspace: "shared", Target: "/data"}}})
+		d.NewSession(t, api.SessionRequest{ID: id, Workspace: "shared", Inputs: []api.Input{{Workspace: "shared", Target: "/data"}}})
 		_, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"sh", "-c", "echo x > $OUTPUT_DIR/file; ls /data/output/ >/dev/null 2>&1; ! touch /data/x 2>/dev/null"}, OutputVersion: id})
 		e, refused := errors.AsType[*client.Error](err)
 		switch {

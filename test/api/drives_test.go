@@ -3,30 +3,16 @@
 package api_test
 
 import (
-	"archive/tar"
-	"bytes"
-	"io"
 	"net/http"
 	"strings"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // tarred is an archive of a file with a content.
-func (c *contract) tarred(content string) string {
-	c.t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Name: "dir/file", Mode: 0o644, Size: int64(len(content))}); err != nil {
-		c.t.Fatal(err)
-	}
-	if _, err := io.WriteString(w, content); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		c.t.Fatal(err)
-	}
-	return b.String()
+func tarred(content string) string {
+	return string(boxtest.Tar(0o644, map[string]string{"dir/file": content}))
 }
 
 // drives asks for all that can be done with drives; something comes from the session s, which is given one.
@@ -35,17 +21,17 @@ func (c *contract) drives() {
 	const name = "me/data"
 	head := http.Header{"Content-Type": {"application/x-tar"}}
 	var v api.DriveVersion
-	c.reads(c.gets(201, ask{route: fill, p: name, query: "if_version=0", body: c.tarred("1"), head: head}), &v)
+	c.reads(c.gets(201, ask{route: fill, p: name, query: "if_version=0", body: tarred("1"), head: head}), &v)
 	if v.Version != 1 || v.Bytes != 1 || v.Entries != 2 || !strings.HasPrefix(v.Digest, "sha256:") {
 		c.t.Errorf("%+v", v)
 	}
-	c.gets(200, ask{route: fill, p: name, body: c.tarred("1"), head: head})
-	c.refused(409, "if_version", ask{route: fill, p: name, query: "if_version=7", body: c.tarred("2"), head: head})
+	c.gets(200, ask{route: fill, p: name, body: tarred("1"), head: head})
+	c.refused(409, "if_version", ask{route: fill, p: name, query: "if_version=7", body: tarred("2"), head: head})
 	c.refused(400, "archive", ask{route: fill, p: name, body: "no archive", head: head})
-	c.refused(400, "drive", ask{route: fill, p: "../x", body: c.tarred("2"), head: head})
-	c.refused(400, "into", ask{route: fill, p: name, query: "into=../x", body: c.tarred("2"), head: head})
-	c.refused(400, "add", ask{route: fill, p: name, query: "add=maybe", body: c.tarred("2"), head: head, odd: true})
-	c.refused(400, "output_version", ask{route: fill, p: name, query: "output_version=v1", body: c.tarred("2"), head: head})
+	c.refused(400, "drive", ask{route: fill, p: "../x", body: tarred("2"), head: head})
+	c.refused(400, "into", ask{route: fill, p: name, query: "into=../x", body: tarred("2"), head: head})
+	c.refused(400, "add", ask{route: fill, p: name, query: "add=maybe", body: tarred("2"), head: head, odd: true})
+	c.refused(400, "output_version", ask{route: fill, p: name, query: "output_version=v1", body: tarred("2"), head: head})
 	c.refused(400, "path", ask{route: fill, p: name, query: "session=s"})
 	c.refused(404, "", ask{route: fill, p: name, query: "session=none&path=x"})
 	c.gets(200, ask{route: "POST /v1/sessions/{id}/fs/write", s: "s", body: `{"path":"made/file","content":"x"}`})
@@ -65,8 +51,8 @@ func (c *contract) drives() {
 		c.t.Errorf("%+v", text)
 	}
 	c.refused(400, "bytes", ask{route: "GET " + one + "/text", p: name, query: "bytes=1", odd: true})
-	if a := c.gets(200, ask{route: "GET " + one + "/archive", p: name, query: "version=1"}); !strings.Contains(string(a.body), "dir/file") {
-		c.t.Errorf("%q", a.body)
+	if a := c.gets(200, ask{route: "GET " + one + "/archive", p: name, query: "version=1"}); !strings.Contains(string(a.Body), "dir/file") {
+		c.t.Errorf("%q", a.Body)
 	}
 	for _, rest := range []string{"/index", "/text", "/archive"} {
 		c.refused(404, "version", ask{route: "GET " + one + rest, p: name, query: "version=7"})
@@ -91,8 +77,8 @@ func (c *contract) drives() {
 	if len(list.Drives) != 1 {
 		c.t.Errorf("%+v", list)
 	}
-	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
-	c.refused(404, "drive", ask{route: "GET " + one, p: name, uid: otherUID})
+	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: boxtest.OtherUID})
+	c.refused(404, "drive", ask{route: "GET " + one, p: name, uid: boxtest.OtherUID})
 
 	c.drivesOfSessions(name)
 	c.refused(400, "version", ask{route: "DELETE " + one, p: name, query: "version=x", odd: true})
@@ -136,5 +122,5 @@ func (c *contract) drivesOfSessions(name string) {
 
 // fewDrives asks for more than there may be.
 func (c *contract) fewDrives() {
-	c.refused(429, "drive", ask{route: "POST /v1/drives/{drive}/versions", p: "me/data", body: c.tarred("1"), head: http.Header{"Content-Type": {"application/x-tar"}}})
+	c.refused(429, "drive", ask{route: "POST /v1/drives/{drive}/versions", p: "me/data", body: tarred("1"), head: http.Header{"Content-Type": {"application/x-tar"}}})
 }

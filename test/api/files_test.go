@@ -54,8 +54,8 @@ func (c *contract) archives() {
 	const get, put = "GET /v1/sessions/{id}/archive", "PUT /v1/sessions/{id}/archive"
 	head := http.Header{"Content-Type": {"application/octet-stream"}}
 	got := c.gets(200, ask{route: get, s: "s", query: "path=dir"})
-	if _, err := tar.NewReader(bytes.NewReader(got.body)).Next(); err != nil || got.head.Get("Content-Type") != "application/x-tar" {
-		c.t.Errorf("an archive of %s: %v", got.head.Get("Content-Type"), err)
+	if _, err := tar.NewReader(bytes.NewReader(got.Body)).Next(); err != nil || got.Header.Get("Content-Type") != "application/x-tar" {
+		c.t.Errorf("an archive of %s: %v", got.Header.Get("Content-Type"), err)
 	}
 	c.refused(400, "path_base64", ask{route: get, s: "s", query: "path_base64=***"})
 	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
@@ -63,8 +63,8 @@ func (c *contract) archives() {
 	c.refused(409, "", ask{route: get, s: "s", query: "path=f/x"})
 	const some = "POST /v1/sessions/{id}/archive"
 	got = c.gets(200, ask{route: some, s: "s", body: `{"paths":["dir/g"],"paths_base64":["Zg=="]}`})
-	if h, err := tar.NewReader(bytes.NewReader(got.body)).Next(); err != nil || h.Name != "dir/g" || got.head.Get("Content-Type") != "application/x-tar" {
-		c.t.Errorf("an archive of %s: %v, %v", got.head.Get("Content-Type"), h, err)
+	if h, err := tar.NewReader(bytes.NewReader(got.Body)).Next(); err != nil || h.Name != "dir/g" || got.Header.Get("Content-Type") != "application/x-tar" {
+		c.t.Errorf("an archive of %s: %v, %v", got.Header.Get("Content-Type"), h, err)
 	}
 	c.refused(400, "paths", ask{route: some, s: "s", body: `{}`})
 	c.refused(400, "", ask{route: some, s: "s", body: `{"paths":["../f"]}`})
@@ -73,7 +73,7 @@ func (c *contract) archives() {
 	c.refused(404, "", ask{route: some, s: "none", body: `{"paths":["f"]}`})
 	c.refused(409, "", ask{route: some, s: "s", body: `{"path":"f","paths":["x"]}`})
 	got = c.gets(200, ask{route: get, s: "s", query: "path=dir"})
-	body := string(got.body)
+	body := string(got.Body)
 	c.gets(200, ask{route: put, s: "s", query: "path=other&case_twins=false", body: body, head: head})
 	c.gets(200, ask{route: put, s: "s", query: "path=other&overwrite=true&outward_links=true", body: body, head: head})
 	c.refused(409, "", ask{route: put, s: "s", query: "path=other", body: body, head: head})

@@ -3,30 +3,16 @@
 package api_test
 
 import (
-	"archive/tar"
-	"bytes"
 	"net/http"
 	"slices"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // root is a tar archive of a root directory with one file.
-func (c *contract) root(content string) string {
-	c.t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	err := w.WriteHeader(&tar.Header{Name: "etc/issue", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))})
-	if err == nil {
-		_, err = w.Write([]byte(content))
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return b.String()
+func root(content string) string {
+	return string(boxtest.Tar(0o644, map[string]string{"etc/issue": content}))
 }
 
 func tarHead() http.Header { return http.Header{"Content-Type": {"application/x-tar"}} }
@@ -35,19 +21,19 @@ func tarHead() http.Header { return http.Header{"Content-Type": {"application/x-
 func (c *contract) images() {
 	const all, one, prune = "/v1/images", "/v1/images/{image}", "POST /v1/images/prune"
 	var img api.Image
-	c.reads(c.gets(201, ask{route: "POST " + all, query: "name=mine%3A1&form=rootfs", body: c.root("one"), head: tarHead()}), &img)
+	c.reads(c.gets(201, ask{route: "POST " + all, query: "name=mine%3A1&form=rootfs", body: root("one"), head: tarHead()}), &img)
 	if img.Name != "mine:1" || img.Form != "rootfs" || img.Layers != 1 || img.Entries != 2 {
 		c.t.Errorf("%+v", img)
 	}
-	c.refused(400, "name", ask{route: "POST " + all, query: "name=host", body: c.root("x"), head: tarHead()})
-	c.refused(400, "name", ask{route: "POST " + all, body: c.root("x"), head: tarHead()})
-	c.refused(400, "form", ask{route: "POST " + all, query: "name=x&form=iso", body: c.root("x"), head: tarHead(), odd: true})
+	c.refused(400, "name", ask{route: "POST " + all, query: "name=host", body: root("x"), head: tarHead()})
+	c.refused(400, "name", ask{route: "POST " + all, body: root("x"), head: tarHead()})
+	c.refused(400, "form", ask{route: "POST " + all, query: "name=x&form=iso", body: root("x"), head: tarHead(), odd: true})
 	c.refused(400, "body", ask{route: "POST " + all, query: "name=x", body: "nonsense", head: tarHead()})
-	c.refused(403, "role", ask{route: "POST " + all, query: "name=x", body: c.root("x"), head: tarHead(), uid: otherUID})
-	c.refused(403, "role", ask{route: prune, uid: otherUID})
-	c.refused(403, "role", ask{route: "DELETE " + one, p: "mine:1", uid: otherUID})
+	c.refused(403, "role", ask{route: "POST " + all, query: "name=x", body: root("x"), head: tarHead(), uid: boxtest.OtherUID})
+	c.refused(403, "role", ask{route: prune, uid: boxtest.OtherUID})
+	c.refused(403, "role", ask{route: "DELETE " + one, p: "mine:1", uid: boxtest.OtherUID})
 	var list api.ImageList
-	c.reads(c.gets(200, ask{route: "GET " + all, uid: otherUID}), &list)
+	c.reads(c.gets(200, ask{route: "GET " + all, uid: boxtest.OtherUID}), &list)
 	if len(list.Images) != 1 || list.Images[0].Digest != img.Digest {
 		c.t.Errorf("%+v", list)
 	}
@@ -89,7 +75,7 @@ func (c *contract) images() {
 	c.refused(400, "name", ask{route: commit, s: "of-mine", body: `{"name":"host"}`})
 	c.refused(400, "working_dir", ask{route: commit, s: "of-mine", body: `{"name":"x","working_dir":"srv"}`})
 	c.refused(400, "env", ask{route: commit, s: "of-mine", body: `{"name":"x","env":{"":"b"}}`})
-	c.refused(403, "role", ask{route: commit, s: "of-mine", body: `{"name":"x"}`, uid: otherUID})
+	c.refused(403, "role", ask{route: commit, s: "of-mine", body: `{"name":"x"}`, uid: boxtest.OtherUID})
 	c.refused(404, "", ask{route: commit, s: "none", body: `{"name":"x"}`})
 	c.refused(409, "", ask{route: commit, s: "s", body: `{"name":"x"}`})
 	c.gets(204, ask{route: "DELETE " + one, p: "mine:2"})
@@ -101,7 +87,7 @@ func (c *contract) images() {
 		c.t.Errorf("pruned while a session has it: %+v", list)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "of-mine"})
-	c.gets(201, ask{route: "POST " + all, query: "name=other%3A1", body: c.root("two"), head: tarHead()})
+	c.gets(201, ask{route: "POST " + all, query: "name=other%3A1", body: root("two"), head: tarHead()})
 	c.gets(204, ask{route: "DELETE " + one, p: "other:1"})
 	c.reads(c.gets(200, ask{route: prune}), &list)
 	if len(list.Images) != 1 || list.Images[0].Name != "mine:1" {
@@ -111,9 +97,9 @@ func (c *contract) images() {
 
 // fewImages asks for one image more than there may be.
 func (c *contract) fewImages() {
-	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("a"), head: tarHead()})
-	c.refused(429, "", ask{route: "POST /v1/images", query: "name=b", body: c.root("b"), head: tarHead()})
-	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: c.root("c"), head: tarHead()})
+	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: root("a"), head: tarHead()})
+	c.refused(429, "", ask{route: "POST /v1/images", query: "name=b", body: root("b"), head: tarHead()})
+	c.gets(201, ask{route: "POST /v1/images", query: "name=a", body: root("c"), head: tarHead()})
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "t"})
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"of-a","image":"a","read_only_root":false}`})
 	c.refused(429, "", ask{route: "POST /v1/sessions/{id}/commit", s: "of-a", body: `{"name":"b"}`})

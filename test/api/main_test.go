@@ -5,15 +5,12 @@ package api_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +18,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
-	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -44,7 +40,7 @@ func begin(t *testing.T, seen map[string]bool, configuration string) *contract {
 		t.Fatal(err)
 	}
 	a := c.exchange(req, 0)
-	if c.doc, err = openapi3.NewLoader().LoadFromData(a.body); err != nil {
+	if c.doc, err = openapi3.NewLoader().LoadFromData(a.Body); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -63,15 +59,8 @@ type ask struct {
 	odd bool
 }
 
-// answer is what comes back.
-type answer struct {
-	status int
-	head   http.Header
-	body   []byte
-}
-
 // gets makes a request, which must be answered with a status. The request and the answer are what the description says.
-func (c *contract) gets(status int, a ask) answer {
+func (c *contract) gets(status int, a ask) boxtest.Answer {
 	c.t.Helper()
 	route := c.route(a.route)
 	name := fmt.Sprintf("%s %s?%s %s", a.route, a.s, a.query, a.body)
@@ -83,8 +72,8 @@ func (c *contract) gets(status int, a ask) answer {
 		c.t.Errorf("%s: odd is %v, and the description says of it: %v", name, a.odd, err)
 	}
 	got := c.exchange(c.request(a), a.uid)
-	if got.status != status {
-		c.t.Fatalf("%s: %d, want %d: %s", name, got.status, status, got.body)
+	if got.Code != status {
+		c.t.Fatalf("%s: %d, want %d: %s", name, got.Code, status, got.Body)
 	}
 	c.checkAnswer(name, input, got)
 	c.seen[fmt.Sprintf("%s %d", a.route, status)] = true
@@ -92,20 +81,20 @@ func (c *contract) gets(status int, a ask) answer {
 }
 
 // checkAnswer holds an answer against the description.
-func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidationInput, got answer) {
+func (c *contract) checkAnswer(name string, input *openapi3filter.RequestValidationInput, got boxtest.Answer) {
 	c.t.Helper()
 	options := &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true}
-	if kind := got.head.Get("Content-Type"); !strings.Contains(kind, "json") || strings.Contains(kind, "ndjson") {
+	if kind := got.Header.Get("Content-Type"); !strings.Contains(kind, "json") || strings.Contains(kind, "ndjson") {
 		options.ExcludeResponseBody = true // it is text; lines of JSON have a check of their own
 	}
 	response := &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input, Status: got.status, Header: got.head, Body: io.NopCloser(bytes.NewReader(got.body)), Options: options,
+		RequestValidationInput: input, Status: got.Code, Header: got.Header, Body: io.NopCloser(bytes.NewReader(got.Body)), Options: options,
 	}
 	if err := openapi3filter.ValidateResponse(c.t.Context(), response); err != nil {
-		c.t.Errorf("%s is answered %d, and the description says of that: %v\n%s", name, got.status, err, got.body)
+		c.t.Errorf("%s is answered %d, and the description says of that: %v\n%s", name, got.Code, err, got.Body)
 	}
-	if got.status == http.StatusNoContent && len(got.body) > 0 {
-		c.t.Errorf("%s: 204 with %q", name, got.body)
+	if got.Code == http.StatusNoContent && len(got.Body) > 0 {
+		c.t.Errorf("%s: 204 with %q", name, got.Body)
 	}
 }
 
@@ -123,21 +112,21 @@ func (c *contract) refused(status int, field string, a ask) api.Problem {
 	return c.problem(status, field, got)
 }
 
-func (c *contract) problem(status int, field string, got answer) api.Problem {
+func (c *contract) problem(status int, field string, got boxtest.Answer) api.Problem {
 	c.t.Helper()
 	var p api.Problem
-	if err := json.Unmarshal(got.body, &p); err != nil {
-		c.t.Fatalf("%s: %v", got.body, err)
+	if err := json.Unmarshal(got.Body, &p); err != nil {
+		c.t.Fatalf("%s: %v", got.Body, err)
 	}
-	switch later := got.head.Get("Retry-After") != ""; {
+	switch later := got.Header.Get("Retry-After") != ""; {
 	case p.Status != status || p.Type != api.ProblemType+kinds()[status] || p.Field != field:
-		c.t.Errorf("got %s, want %d about %q", got.body, status, field)
-	case p.Title == "" || p.Detail == "" || got.head.Get("Content-Type") != "application/problem+json":
-		c.t.Errorf("%v: %s", got.head, got.body)
+		c.t.Errorf("got %s, want %d about %q", got.Body, status, field)
+	case p.Title == "" || p.Detail == "" || got.Header.Get("Content-Type") != "application/problem+json":
+		c.t.Errorf("%v: %s", got.Header, got.Body)
 	case field != "" && status == http.StatusBadRequest && p.Allowed == "":
-		c.t.Errorf("it does not say what is allowed: %s", got.body)
+		c.t.Errorf("it does not say what is allowed: %s", got.Body)
 	case p.Allowed == "" && p.Hint == "":
-		c.t.Errorf("it does not say what can be done: %s", got.body)
+		c.t.Errorf("it does not say what can be done: %s", got.Body)
 	case later != (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable):
 		c.t.Errorf("Retry-After is %v with %d", later, status)
 	}
@@ -145,10 +134,10 @@ func (c *contract) problem(status int, field string, got answer) api.Problem {
 }
 
 // reads reads the body of an answer.
-func (c *contract) reads(got answer, v any) {
+func (c *contract) reads(got boxtest.Answer, v any) {
 	c.t.Helper()
-	if err := json.Unmarshal(got.body, v); err != nil {
-		c.t.Fatalf("%s: %v", got.body, err)
+	if err := json.Unmarshal(got.Body, v); err != nil {
+		c.t.Fatalf("%s: %v", got.Body, err)
 	}
 }
 
@@ -186,9 +175,9 @@ func (c *contract) request(a ask) *http.Request {
 }
 
 // exchange sends a request on a connection of its own.
-func (c *contract) exchange(req *http.Request, uid uint32) answer {
+func (c *contract) exchange(req *http.Request, uid uint32) boxtest.Answer {
 	c.t.Helper()
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: dialer(c.Socket, uid)}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(c.Socket, uid)}
 	defer tr.CloseIdleConnections()
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
@@ -196,44 +185,13 @@ func (c *contract) exchange(req *http.Request, uid uint32) answer {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return answer{resp.StatusCode, resp.Header, nil}
+		return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header}
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, body}
-}
-
-// otherUID is a user whom the socket's group lets in.
-const (
-	otherUID = 4242
-	otherGID = 65534
-)
-
-// dialer connects to a socket as some user: the kernel takes note of who a thread is when it connects.
-func dialer(socket string, uid uint32) func(context.Context, string, string) (net.Conn, error) {
-	connect := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }
-	return func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-		if uid == 0 {
-			return connect(ctx)
-		}
-		done := make(chan struct{})
-		go func() { // a thread that has been another ends with its goroutine
-			defer close(done)
-			runtime.LockOSThread()
-			_, _, e1 := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
-			_, _, e2 := unix.RawSyscall(unix.SYS_SETRESGID, otherGID, otherGID, otherGID)
-			_, _, e3 := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
-			if e1 != 0 || e2 != 0 || e3 != 0 {
-				err = fmt.Errorf("become another user: %w, %w, %w", e1, e2, e3)
-				return
-			}
-			conn, err = connect(ctx)
-		}()
-		<-done
-		return conn, err
-	}
+	return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
 // missing lists what is described by name and has not been seen.

@@ -32,9 +32,9 @@ func (c *contract) mcp() {
 	const post, get, end = "POST /mcp", "GET /mcp", "DELETE /mcp"
 	before := c.boxes()
 	got := c.gets(200, ask{route: post, body: hello, head: accepts()})
-	id := got.head.Get("Mcp-Session-Id")
-	if !strings.Contains(string(got.body), "These tools work in a box") || id == "" {
-		c.t.Fatalf("%v %s", got.head, got.body)
+	id := got.Header.Get("Mcp-Session-Id")
+	if !strings.Contains(string(got.Body), "These tools work in a box") || id == "" {
+		c.t.Fatalf("%v %s", got.Header, got.Body)
 	}
 	in := accepts("Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
 	c.gets(202, ask{route: post, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, head: in})
@@ -48,8 +48,8 @@ func (c *contract) mcp() {
 		`{"jsonrpc":"2.0","id":8,"method":"resources/read","params":{"uri":"boxd://output/7/stdout"}}`:                             `-32`,
 		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `leave it out`,
 	} {
-		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.body), want) {
-			c.t.Errorf("%s: %s", message, got.body)
+		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.Body), want) {
+			c.t.Errorf("%s: %s", message, got.Body)
 		}
 	}
 	for _, message := range []string{`[]`, `{"jsonrpc":"2.0","id":2,"method":"no/such"}`, `{"method":"ping","id":1}`, `[` + hello + `]`} {
@@ -62,7 +62,7 @@ func (c *contract) mcp() {
 	c.refused(400, "Mcp-Session-Id", ask{route: end})
 	c.refused(400, "profile", ask{route: post, query: "profile=none-such", body: hello, head: accepts()})
 	c.refused(400, "variables", ask{route: post, query: "variables=x", body: hello, head: accepts()})
-	for _, uid := range []uint32{otherUID, 0} { // somebody else's is as one that is not there
+	for _, uid := range []uint32{boxtest.OtherUID, 0} { // somebody else's is as one that is not there
 		head := in
 		if uid == 0 {
 			head = accepts("Mcp-Session-Id", "none")
@@ -74,7 +74,7 @@ func (c *contract) mcp() {
 	ctx, hangUp := context.WithCancel(c.t.Context())
 	defer hangUp()
 	req := c.request(ask{route: get, head: in}).WithContext(ctx)
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: dialer(c.Socket, 0)}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(c.Socket, 0)}
 	resp, err := tr.RoundTrip(req)
 	if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
 		c.t.Fatalf("%v, %v", resp, err)
@@ -213,8 +213,8 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	})
 	audit := h.as(users()[access.Admin], "GET", "/v1/audit?n=1000&principal=tenant", "", nil)
 	for _, part := range []string{`"route":"POST /v1/sessions"`, `"via":"token:agent"`, `"route":"POST /v1/sessions/{id}/fs/write"`, `"route":"DELETE /v1/sessions/{id}"`} {
-		if !bytes.Contains(audit.body, []byte(part)) {
-			t.Errorf("there is no %s in the audit log: %s", part, audit.body)
+		if !bytes.Contains(audit.Body, []byte(part)) {
+			t.Errorf("there is no %s in the audit log: %s", part, audit.Body)
 		}
 	}
 	via.CloseIdleConnections()
@@ -242,15 +242,15 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 		"in order":   {full, accepts(), 200},
 	} {
 		tc.head.Set("Content-Type", "application/json")
-		if a := h.over(tc.token, "POST", "/mcp", hello, tc.head); a.status != tc.want {
-			t.Errorf("%s: %d %s, want %d", name, a.status, a.body, tc.want)
+		if a := h.over(tc.token, "POST", "/mcp", hello, tc.head); a.Code != tc.want {
+			t.Errorf("%s: %d %s, want %d", name, a.Code, a.Body, tc.want)
 		}
 	}
 	first := h.over(narrow, "POST", "/mcp", hello, accepts("Content-Type", "application/json"))
-	head := accepts("Content-Type", "application/json", "Mcp-Session-Id", first.head.Get("Mcp-Session-Id"))
+	head := accepts("Content-Type", "application/json", "Mcp-Session-Id", first.Header.Get("Mcp-Session-Id"))
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-	if a := h.over(full, "POST", "/mcp", ping, head); first.status != 200 || a.status != 404 {
-		t.Errorf("another token of its principal: %d, then %d %s", first.status, a.status, a.body)
+	if a := h.over(full, "POST", "/mcp", ping, head); first.Code != 200 || a.Code != 404 {
+		t.Errorf("another token of its principal: %d, then %d %s", first.Code, a.Code, a.Body)
 	}
 	a, err := converse(t, "http://"+h.address+"/mcp", showing{narrow, &http.Transport{}}, nil)
 	if err != nil {
@@ -262,11 +262,11 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 		t.Errorf("a tool that the token is not for: %s, %v", data, err)
 	}
 	h.revoke("narrow")
-	if a := h.over(narrow, "POST", "/mcp", ping, head); a.status != 401 {
-		t.Errorf("after it was revoked: %d %s", a.status, a.body)
+	if a := h.over(narrow, "POST", "/mcp", ping, head); a.Code != 401 {
+		t.Errorf("after it was revoked: %d %s", a.Code, a.Body)
 	}
 	// over the socket the caller is who the kernel says
-	worker, err := converse(t, "http://boxd/mcp?session=mine", &http.Transport{DialContext: dialer(h.Socket, users()[access.User])}, nil)
+	worker, err := converse(t, "http://boxd/mcp?session=mine", &http.Transport{DialContext: boxtest.Dialer(h.Socket, users()[access.User])}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +274,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	if err := worker.Close(); err != nil {
 		t.Error(err)
 	}
-	if s := h.as(users()[access.User], "GET", "/v1/sessions/mine", "", nil); s.status != 200 || !bytes.Contains(s.body, []byte(`"owner":"worker"`)) {
-		t.Errorf("a box with a name is %d %s", s.status, s.body)
+	if s := h.as(users()[access.User], "GET", "/v1/sessions/mine", "", nil); s.Code != 200 || !bytes.Contains(s.Body, []byte(`"owner":"worker"`)) {
+		t.Errorf("a box with a name is %d %s", s.Code, s.Body)
 	}
 }

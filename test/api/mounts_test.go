@@ -3,25 +3,17 @@
 package api_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// lent has boxd lend a directory.
-const lent = "[mounts]\nallow = [\"%DIR%/lent\"]\n"
-
 // mounts asks for mounts of the living session s.
 func (c *contract) mounts() {
 	const list, add, remove = "GET /v1/sessions/{id}/mounts", "PUT /v1/sessions/{id}/mounts", "DELETE /v1/sessions/{id}/mounts"
-	dir := filepath.Join(c.Dir, "lent")
-	for _, name := range []string{"one", "two"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			c.t.Fatal(err)
-		}
-	}
+	dir := filepath.Dir(c.MountSource(c.t, "one", 0))
+	c.MountSource(c.t, "two", 0)
 	body := func(text string) string { return strings.ReplaceAll(text, "%LENT%", dir) }
 	one := body(`{"source":"%LENT%/one","target":"/mnt/one","mode":"ro","nosymfollow":true}`)
 	var m api.SessionMount

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -23,34 +24,34 @@ func (c *contract) policies() {
 		}
 		return p
 	}
-	p := plans(ask{route: create, body: `{"id":"s","dry_run":true,"memory":"128MiB","env":{"TOKEN":"secret"}}`, uid: otherUID})
+	p := plans(ask{route: create, body: `{"id":"s","dry_run":true,"memory":"128MiB","env":{"TOKEN":"secret"}}`, uid: boxtest.OtherUID})
 	if p.Policy != "ci" || p.Exists || p.Refused != nil || p.Session.Memory.String() != "64MiB" || !slices.Equal(p.Session.Env, []string{"TOKEN"}) ||
 		len(p.Clamped) != 1 || p.Clamped[0] != (api.Clamp{Field: "memory", Asked: "128MiB", Got: "64MiB", By: "policy.ci.ceilings.memory"}) {
 		c.t.Errorf("%+v, %+v", p, p.Session)
 	}
-	c.refused(404, "", ask{route: "GET /v1/sessions/{id}", s: "s", uid: otherUID})
+	c.refused(404, "", ask{route: "GET /v1/sessions/{id}", s: "s", uid: boxtest.OtherUID})
 	var s api.Session
-	c.reads(c.gets(201, ask{route: create, body: `{"id":"s","memory":"128MiB"}`, uid: otherUID}), &s)
+	c.reads(c.gets(201, ask{route: create, body: `{"id":"s","memory":"128MiB"}`, uid: boxtest.OtherUID}), &s)
 	if !slices.Equal(s.Clamped, p.Clamped) {
 		c.t.Errorf("cut is %+v, and planned was %+v", s.Clamped, p.Clamped)
 	}
-	c.gets(200, ask{route: create, body: `{"id":"s","memory":"128MiB"}`, uid: otherUID}) // the same again
-	if p := plans(ask{route: create, body: `{"id":"s","dry_run":true}`, uid: otherUID}); !p.Exists || p.Refused != nil {
+	c.gets(200, ask{route: create, body: `{"id":"s","memory":"128MiB"}`, uid: boxtest.OtherUID}) // the same again
+	if p := plans(ask{route: create, body: `{"id":"s","dry_run":true}`, uid: boxtest.OtherUID}); !p.Exists || p.Refused != nil {
 		c.t.Errorf("%+v", p)
 	}
-	if p := plans(ask{route: create, body: `{"id":"s","dry_run":true,"pids":99}`, uid: otherUID}); p.Refused == nil || p.Refused.Status != 409 || p.Refused.Field != "pids" {
+	if p := plans(ask{route: create, body: `{"id":"s","dry_run":true,"pids":99}`, uid: boxtest.OtherUID}); p.Refused == nil || p.Refused.Status != 409 || p.Refused.Field != "pids" {
 		c.t.Errorf("%+v", p.Refused)
 	}
-	c.denied(429, "quota", "policy.ci.sessions", ask{route: create, body: `{"id":"t"}`, uid: otherUID})
-	if p := plans(ask{route: create, body: `{"id":"t","dry_run":true}`, uid: otherUID}); p.Refused == nil || p.Refused.Denial == nil || p.Refused.Denial.Rule != "policy.ci.sessions" || p.Refused.Denial.Used != "1" {
+	c.denied(429, "quota", "policy.ci.sessions", ask{route: create, body: `{"id":"t"}`, uid: boxtest.OtherUID})
+	if p := plans(ask{route: create, body: `{"id":"t","dry_run":true}`, uid: boxtest.OtherUID}); p.Refused == nil || p.Refused.Denial == nil || p.Refused.Denial.Rule != "policy.ci.sessions" || p.Refused.Denial.Used != "1" {
 		c.t.Errorf("%+v", p.Refused)
 	}
-	c.denied(403, "policy", "policy.ci.profiles", ask{route: create, body: `{"id":"t","profile":"offline_readonly"}`, uid: otherUID})
+	c.denied(403, "policy", "policy.ci.profiles", ask{route: create, body: `{"id":"t","profile":"offline_readonly"}`, uid: boxtest.OtherUID})
 	for _, a := range []ask{{route: exec, s: "s", body: `{"argv":["true"]}`}, {route: run, body: `{"exec":{"argv":["true"]}}`}, {route: start, s: "s", p: "p", body: `{"argv":["true"]}`}} {
-		a.uid = otherUID
+		a.uid = boxtest.OtherUID
 		c.denied(403, "policy", "policy.ci.tools", a)
 	}
-	if p := plans(ask{route: exec, s: "s", body: `{"argv":["true"],"dry_run":true}`, uid: otherUID}); p.Refused == nil || p.Refused.Denial == nil || p.Refused.Denial.Rule != "policy.ci.tools" {
+	if p := plans(ask{route: exec, s: "s", body: `{"argv":["true"],"dry_run":true}`, uid: boxtest.OtherUID}); p.Refused == nil || p.Refused.Denial == nil || p.Refused.Denial.Rule != "policy.ci.tools" {
 		c.t.Errorf("%+v", p.Refused)
 	}
 
@@ -69,7 +70,7 @@ func (c *contract) policies() {
 
 	const usage = "GET /v1/usage"
 	var list api.UsageList
-	c.reads(c.gets(200, ask{route: usage, uid: otherUID}), &list)
+	c.reads(c.gets(200, ask{route: usage, uid: boxtest.OtherUID}), &list)
 	if list.Policy != "ci" || len(list.Days) != 1 || list.Days[0].Principal != "uid:4242" || list.Days[0].Sessions != 1 || list.Days[0].Executions != 0 ||
 		!slices.Contains(list.Holdings, api.Holding{Rule: "policy.ci.sessions", Used: 1, Allowed: 1}) {
 		c.t.Errorf("%+v", list)
@@ -78,17 +79,17 @@ func (c *contract) policies() {
 	if !slices.ContainsFunc(list.Days, func(d api.UsageDays) bool { return d.Principal == "uid:4242" }) {
 		c.t.Errorf("everybody's: %+v", list)
 	}
-	c.refused(403, "all", ask{route: usage, query: "all=true", uid: otherUID})
+	c.refused(403, "all", ask{route: usage, query: "all=true", uid: boxtest.OtherUID})
 	c.refused(400, "all", ask{route: usage, query: "all=maybe", odd: true})
 	c.refused(400, "days", ask{route: usage, query: "days=0", odd: true})
 
 	const change = "PATCH /v1/sessions/{id}"
-	c.gets(200, ask{route: change, s: "s", body: `{"ttl":"1h"}`, uid: otherUID})
+	c.gets(200, ask{route: change, s: "s", body: `{"ttl":"1h"}`, uid: boxtest.OtherUID})
 	tight := begin(c.t, c.seen, strings.NewReplacer("[policy.ci.ceilings]\nmemory = \"64MiB\"\n", "", "sessions = 1\n", "sessions = 2\n").Replace(bounded))
-	tight.gets(201, ask{route: create, body: `{"id":"s","memory":"48MiB"}`, uid: otherUID})
-	tight.gets(201, ask{route: create, body: `{"id":"t","memory":"48MiB"}`, uid: otherUID})
-	tight.denied(429, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"64MiB"}`, uid: otherUID})
-	tight.denied(403, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"128MiB"}`, uid: otherUID})
+	tight.gets(201, ask{route: create, body: `{"id":"s","memory":"48MiB"}`, uid: boxtest.OtherUID})
+	tight.gets(201, ask{route: create, body: `{"id":"t","memory":"48MiB"}`, uid: boxtest.OtherUID})
+	tight.denied(429, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"64MiB"}`, uid: boxtest.OtherUID})
+	tight.denied(403, "quota", "policy.ci.total_memory", ask{route: change, s: "s", body: `{"memory":"128MiB"}`, uid: boxtest.OtherUID})
 }
 
 // denied holds a refusal to the rule that it names.

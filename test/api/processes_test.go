@@ -104,12 +104,12 @@ func (c *contract) logs() {
 	c.gets(201, ask{route: startRoute, s: "s", p: "writer", body: `{"command":"echo out; echo err >&2; printf '\\377\\n'"}`})
 	c.ended("writer")
 	text := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "follow=true&timestamps=true&stream=stdout&lines=1"})
-	if !bytes.HasSuffix(text.body, []byte("Z \xff\n")) || !strings.HasPrefix(text.head.Get("Content-Type"), "text/plain") {
-		c.t.Errorf("%v: %q", text.head, text.body)
+	if !bytes.HasSuffix(text.Body, []byte("Z \xff\n")) || !strings.HasPrefix(text.Header.Get("Content-Type"), "text/plain") {
+		c.t.Errorf("%v: %q", text.Header, text.Body)
 	}
 	lines := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=ndjson&tail=64KiB"})
-	if n := c.lines("LogLine", lines.body); n < 2 || lines.head.Get("Content-Type") != "application/x-ndjson" {
-		c.t.Errorf("%d lines in %q, %v", n, lines.body, lines.head)
+	if n := c.lines("LogLine", lines.Body); n < 2 || lines.Header.Get("Content-Type") != "application/x-ndjson" {
+		c.t.Errorf("%d lines in %q, %v", n, lines.Body, lines.Header)
 	}
 	events := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true"})
 	last := c.events(events)
@@ -127,11 +127,11 @@ func (c *contract) logs() {
 }
 
 // events holds an answer of events against what is described, and returns the id of the last.
-func (c *contract) events(a answer) (id string) {
+func (c *contract) events(a boxtest.Answer) (id string) {
 	c.t.Helper()
-	text := string(a.body)
-	if a.head.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(text, "data: {}\n\n") {
-		c.t.Errorf("%v: %q", a.head, text)
+	text := string(a.Body)
+	if a.Header.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(text, "data: {}\n\n") {
+		c.t.Errorf("%v: %q", a.Header, text)
 	}
 	for event := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
 		fields := map[string]string{}
@@ -154,8 +154,8 @@ func (c *contract) stdio() {
 	c.gets(201, ask{route: startRoute, s: "s", p: "direct", body: `{"argv":["cat"],"stdio":"direct"}`})
 	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", odd: true})
 	c.refused(400, "Upgrade", ask{route: stdioRoute, s: "s", p: "direct", head: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"h2c"}}, odd: true})
-	if got := c.gets(101, ask{route: stdioRoute, s: "s", p: "direct", head: up}); got.head.Get("Upgrade") != api.StdioProtocol {
-		c.t.Errorf("%v", got.head)
+	if got := c.gets(101, ask{route: stdioRoute, s: "s", p: "direct", head: up}); got.Header.Get("Upgrade") != api.StdioProtocol {
+		c.t.Errorf("%v", got.Header)
 	}
 	c.refused(409, "", ask{route: stdioRoute, s: "s", p: "direct", head: up}) // they are handed out once
 	c.refused(409, "", ask{route: logsRoute, s: "s", p: "direct"})
@@ -172,7 +172,7 @@ func (c *contract) ports() {
 		c.refused(400, "port", ask{route: route, s: "s", p: port, head: up, odd: true})
 	}
 	c.refused(404, "", ask{route: route, s: "none", p: "8000", head: up})
-	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: otherUID}) // another's is like none
+	c.refused(404, "", ask{route: route, s: "s", p: "8000", head: up, uid: boxtest.OtherUID}) // another's is like none
 	c.refused(409, "", ask{route: route, s: "s", p: "1", head: up})
 	c.gets(201, ask{route: startRoute, s: "s", p: "listener", body: `{"argv":["python3","-c","import socket; l = socket.socket(); l.bind(('127.0.0.1', 8000)); l.listen(); [l.accept()[0].close() for i in range(9)]"],"ready":{"port":8000}}`})
 	boxtest.Eventually(c.t, "it listens", func() bool {
@@ -180,8 +180,8 @@ func (c *contract) ports() {
 		c.reads(c.gets(200, ask{route: getRoute, s: "s", p: "listener"}), &p)
 		return p.Ready
 	})
-	if got := c.gets(101, ask{route: route, s: "s", p: "8000", head: up}); got.head.Get("Upgrade") != api.PortProtocol {
-		c.t.Errorf("%v", got.head)
+	if got := c.gets(101, ask{route: route, s: "s", p: "8000", head: up}); got.Header.Get("Upgrade") != api.PortProtocol {
+		c.t.Errorf("%v", got.Header)
 	}
 	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "listener"})
 	const tokens = "POST /v1/sessions/{id}/ports/{port}/token"
@@ -193,6 +193,6 @@ func (c *contract) ports() {
 	c.refused(400, "lifetime", ask{route: tokens, s: "s", p: "8000", body: `{"lifetime":"soon"}`, odd: true})
 	c.refused(400, "port", ask{route: tokens, s: "s", p: "0", body: `{}`, odd: true})
 	c.refused(404, "", ask{route: tokens, s: "none", p: "8000", body: `{}`})
-	c.refused(404, "", ask{route: tokens, s: "s", p: "8000", body: `{}`, uid: otherUID})
-	c.refused(403, "owner", ask{route: tokens, s: "s", p: "8000", query: "owner=uid%3A0", body: `{}`, uid: otherUID})
+	c.refused(404, "", ask{route: tokens, s: "s", p: "8000", body: `{}`, uid: boxtest.OtherUID})
+	c.refused(403, "owner", ask{route: tokens, s: "s", p: "8000", query: "owner=uid%3A0", body: `{}`, uid: boxtest.OtherUID})
 }

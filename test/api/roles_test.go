@@ -126,7 +126,7 @@ func (h *house) hup() {
 }
 
 // over makes a request over TCP with a token; "" is none.
-func (h *house) over(token, method, path, body string, head http.Header) answer {
+func (h *house) over(token, method, path, body string, head http.Header) boxtest.Answer {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://"+h.address+path, strings.NewReader(body))
 	if err != nil {
@@ -148,19 +148,19 @@ func (h *house) over(token, method, path, body string, head http.Header) answer 
 }
 
 // as makes a request over the socket as a user of the host.
-func (h *house) as(uid uint32, method, path, body string, head http.Header) answer {
+func (h *house) as(uid uint32, method, path, body string, head http.Header) boxtest.Answer {
 	h.t.Helper()
 	req, err := http.NewRequestWithContext(h.t.Context(), method, "http://boxd"+path, strings.NewReader(body))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	maps.Copy(req.Header, head)
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: dialer(h.Socket, uid)}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(h.Socket, uid)}
 	defer tr.CloseIdleConnections()
 	return h.send(tr, req)
 }
 
-func (h *house) send(tr *http.Transport, req *http.Request) answer {
+func (h *house) send(tr *http.Transport, req *http.Request) boxtest.Answer {
 	h.t.Helper()
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
@@ -168,22 +168,13 @@ func (h *house) send(tr *http.Transport, req *http.Request) answer {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols || !strings.Contains(resp.Header.Get("Content-Type"), "json") {
-		return answer{resp.StatusCode, resp.Header, nil} // what it goes on with may have no end
+		return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header} // what it goes on with may have no end
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, body}
-}
-
-// problem reads a refusal.
-func (h *house) problem(a answer) (p api.Problem) {
-	h.t.Helper()
-	if err := json.Unmarshal(a.body, &p); err != nil || p.Status != a.status {
-		h.t.Fatalf("%d %s: %v", a.status, a.body, err)
-	}
-	return p
+	return boxtest.Answer{Code: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
 // upgrades is the header of a request for a WebSocket, where the route is one.
@@ -211,7 +202,7 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 	var doc struct {
 		Paths map[string]map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(h.as(0, "GET", "/v1/openapi.json", "", nil).body, &doc); err != nil {
+	if err := json.Unmarshal(h.as(0, "GET", "/v1/openapi.json", "", nil).Body, &doc); err != nil {
 		t.Fatal(err)
 	}
 	for path, item := range doc.Paths {
@@ -238,17 +229,17 @@ func TestEveryRouteIsForItsRole(t *testing.T) {
 			}
 			a := h.as(uid, method, fill(path, "none"), "", upgrades(path))
 			switch {
-			case role >= needed && (a.status == http.StatusForbidden || a.status == http.StatusUnauthorized):
-				t.Errorf("%s refuses the role %v: %s", pattern, role, a.body)
+			case role >= needed && (a.Code == http.StatusForbidden || a.Code == http.StatusUnauthorized):
+				t.Errorf("%s refuses the role %v: %s", pattern, role, a.Body)
 			case role < needed:
-				p := h.problem(a)
+				p := a.Problem(h.t)
 				if p.Status != http.StatusForbidden || p.Field != "role" || p.Value != role.String() || p.By == "" || p.Denial == nil || !strings.HasPrefix(p.Denial.Rule, "principals.") || p.Denial.Setting == "" || p.Hint == "" {
-					t.Errorf("%s and the role %v: %d %s", pattern, role, a.status, a.body)
+					t.Errorf("%s and the role %v: %d %s", pattern, role, a.Code, a.Body)
 				}
 			}
 		}
-		if a := h.over("", method, fill(path, "none"), "", upgrades(path)); needed > 0 && a.status != http.StatusUnauthorized {
-			t.Errorf("%s is answered without a token: %d %s", pattern, a.status, a.body)
+		if a := h.over("", method, fill(path, "none"), "", upgrades(path)); needed > 0 && a.Code != http.StatusUnauthorized {
+			t.Errorf("%s is answered without a token: %d %s", pattern, a.Code, a.Body)
 		}
 	}
 }
@@ -260,19 +251,19 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	h := open(t)
 	rival, tenant, viewer := h.token("rival", "rival", ""), h.token("tenant", "tenant", ""), h.token("viewer", "tenant", "role = \"viewer\"")
 	const foreign, missing = "session-there", "session-gone!"
-	if a := h.over(rival, "POST", "/v1/sessions", `{"id":"`+foreign+`"}`, nil); a.status != http.StatusCreated {
-		t.Fatalf("%s", a.body)
+	if a := h.over(rival, "POST", "/v1/sessions", `{"id":"`+foreign+`"}`, nil); a.Code != http.StatusCreated {
+		t.Fatalf("%s", a.Body)
 	}
-	if a := h.over(rival, "PUT", "/v1/sessions/"+foreign+"/processes/p", `{"argv":["sleep","1000"]}`, nil); a.status != http.StatusCreated {
-		t.Fatalf("%s", a.body)
+	if a := h.over(rival, "PUT", "/v1/sessions/"+foreign+"/processes/p", `{"argv":["sleep","1000"]}`, nil); a.Code != http.StatusCreated {
+		t.Fatalf("%s", a.Body)
 	}
-	callers := map[string]func(method, path, body string, head http.Header) answer{
-		"a tenant":           func(m, p, b string, h2 http.Header) answer { return h.over(tenant, m, p, b, h2) },
-		"a tenant who looks": func(m, p, b string, h2 http.Header) answer { return h.over(viewer, m, p, b, h2) },
-		"nobody":             func(m, p, b string, h2 http.Header) answer { return h.over("", m, p, b, h2) },
+	callers := map[string]func(method, path, body string, head http.Header) boxtest.Answer{
+		"a tenant":           func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over(tenant, m, p, b, h2) },
+		"a tenant who looks": func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over(viewer, m, p, b, h2) },
+		"nobody":             func(m, p, b string, h2 http.Header) boxtest.Answer { return h.over("", m, p, b, h2) },
 	}
 	for role, uid := range users() {
-		callers["a user who is "+role.String()] = func(m, p, b string, h2 http.Header) answer { return h.as(uid, m, p, b, h2) }
+		callers["a user who is "+role.String()] = func(m, p, b string, h2 http.Header) boxtest.Answer { return h.as(uid, m, p, b, h2) }
 	}
 	tried := 0
 	for _, pattern := range relay.Patterns() {
@@ -282,18 +273,18 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 		}
 		for who, ask := range callers {
 			for _, body := range []string{"", `{"argv":["true"]}`, `{`} {
-				var got [2]answer
+				var got [2]boxtest.Answer
 				for i, id := range []string{foreign, missing} {
 					got[i] = ask(method, fill(path, url.PathEscape(id)), body, upgrades(path))
 					for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} { // of one request alone
-						got[i].head.Del(own)
+						got[i].Header.Del(own)
 					}
-					if got[i].status < http.StatusBadRequest {
-						t.Errorf("%s of %s: %d %s", pattern, who, got[i].status, got[i].body)
+					if got[i].Code < http.StatusBadRequest {
+						t.Errorf("%s of %s: %d %s", pattern, who, got[i].Code, got[i].Body)
 					}
 				}
-				got[0].body = bytes.ReplaceAll(got[0].body, []byte(foreign), []byte(missing))
-				if diff := cmp.Diff(got[1], got[0], cmp.AllowUnexported(answer{})); diff != "" {
+				got[0].Body = bytes.ReplaceAll(got[0].Body, []byte(foreign), []byte(missing))
+				if diff := cmp.Diff(got[1], got[0]); diff != "" {
 					t.Errorf("%s with %q tells %s a foreign session from a missing one (-missing +foreign):\n%s", pattern, body, who, diff)
 				}
 				tried++
@@ -303,8 +294,8 @@ func TestAForeignIDIsAMissingOne(t *testing.T) {
 	if tried < 200 {
 		t.Errorf("only %d requests were tried", tried)
 	}
-	if a := h.over(rival, "GET", "/v1/sessions/"+foreign+"/processes/p", "", nil); a.status != http.StatusOK {
-		t.Errorf("after all of it: %s", a.body)
+	if a := h.over(rival, "GET", "/v1/sessions/"+foreign+"/processes/p", "", nil); a.Code != http.StatusOK {
+		t.Errorf("after all of it: %s", a.Body)
 	}
 }
 
@@ -314,12 +305,12 @@ func TestWhatARoleMayDo(t *testing.T) {
 	h := open(t)
 	worker, warden, looker, chief := users()[access.User], users()[access.Operator], users()[access.Viewer], users()[access.Admin]
 	for _, id := range []string{"one", "two"} {
-		if a := h.as(worker, "POST", "/v1/sessions", `{"id":"`+id+`"}`, nil); a.status != http.StatusCreated || !bytes.Contains(a.body, []byte(`"owner":"worker"`)) {
-			t.Fatalf("%s", a.body)
+		if a := h.as(worker, "POST", "/v1/sessions", `{"id":"`+id+`"}`, nil); a.Code != http.StatusCreated || !bytes.Contains(a.Body, []byte(`"owner":"worker"`)) {
+			t.Fatalf("%s", a.Body)
 		}
 	}
-	if a := h.as(worker, "PUT", "/v1/sessions/one/processes/p", `{"argv":["sh","-c","echo hello; sleep 1000"]}`, nil); a.status != http.StatusCreated {
-		t.Fatalf("%s", a.body)
+	if a := h.as(worker, "PUT", "/v1/sessions/one/processes/p", `{"argv":["sh","-c","echo hello; sleep 1000"]}`, nil); a.Code != http.StatusCreated {
+		t.Fatalf("%s", a.Body)
 	}
 	for _, tc := range []struct {
 		uid          uint32
@@ -347,8 +338,8 @@ func TestWhatARoleMayDo(t *testing.T) {
 		{worker, "GET", "/v1/sessions/one", "", 404},
 		{worker, "GET", "/v1/sessions/two", "", 200},
 	} {
-		if a := h.as(tc.uid, tc.method, tc.path, tc.body, nil); a.status != tc.want {
-			t.Errorf("%d %s %s: %d, want %d: %s", tc.uid, tc.method, tc.path, a.status, tc.want, a.body)
+		if a := h.as(tc.uid, tc.method, tc.path, tc.body, nil); a.Code != tc.want {
+			t.Errorf("%d %s %s: %d, want %d: %s", tc.uid, tc.method, tc.path, a.Code, tc.want, a.Body)
 		}
 	}
 }
@@ -363,33 +354,33 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	gone := h.token("gone", "tenant", "")
 	h.revoke("gone")
 	strange, hash := tokens.New()
-	if a := h.over(good, "GET", "/v1/sessions", "", nil); a.status != http.StatusOK {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a := h.over(good, "GET", "/v1/sessions", "", nil); a.Code != http.StatusOK {
+		t.Fatalf("%d %s", a.Code, a.Body)
 	}
-	var want answer
+	var want boxtest.Answer
 	for name, token := range map[string]string{
 		"none": "", "expired": old, "of another host": stray, "revoked": gone, "made up": strange, "a hash": hash, "truncated": good[:len(good)-1], "longer": good + "A", "long": strings.Repeat("x", 30000),
 	} {
 		got := h.over(token, "GET", "/v1/sessions", "", nil)
 		for _, own := range []string{"Date", "X-Request-Id", "Traceparent"} {
-			got.head.Del(own)
+			got.Header.Del(own)
 		}
-		if got.status != http.StatusUnauthorized || got.head.Get("Www-Authenticate") != "Bearer" {
-			t.Fatalf("%s: %d %v %s", name, got.status, got.head, got.body)
+		if got.Code != http.StatusUnauthorized || got.Header.Get("Www-Authenticate") != "Bearer" {
+			t.Fatalf("%s: %d %v %s", name, got.Code, got.Header, got.Body)
 		}
-		if want.status == 0 {
+		if want.Code == 0 {
 			want = got
 		}
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(answer{})); diff != "" {
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s is answered in its own way:\n%s", name, diff)
 		}
 	}
 	// A token on the socket is not passed over either, and does not make root of its bearer.
-	if a := h.as(0, "GET", "/v1/sessions", "", http.Header{"Authorization": {"Bearer " + strange}}); a.status != http.StatusUnauthorized {
-		t.Errorf("on the socket: %d %s", a.status, a.body)
+	if a := h.as(0, "GET", "/v1/sessions", "", http.Header{"Authorization": {"Bearer " + strange}}); a.Code != http.StatusUnauthorized {
+		t.Errorf("on the socket: %d %s", a.Code, a.Body)
 	}
-	if a := h.as(0, "GET", "/v1/grants", "", http.Header{"Authorization": {"Bearer " + good}}); a.status != http.StatusForbidden || h.problem(a).By != "tenant" {
-		t.Errorf("on the socket: %d %s", a.status, a.body)
+	if a := h.as(0, "GET", "/v1/grants", "", http.Header{"Authorization": {"Bearer " + good}}); a.Code != http.StatusForbidden || a.Problem(h.t).By != "tenant" {
+		t.Errorf("on the socket: %d %s", a.Code, a.Body)
 	}
 	if strings.Contains(h.Log(), good) || strings.Contains(h.Log(), strange) {
 		t.Error("the log has a token")
@@ -431,8 +422,8 @@ func TestPagesOfOtherPlacesAreRefused(t *testing.T) {
 			if strings.HasSuffix(path, "/stream") && want == 200 {
 				want = 101
 			}
-			if a := h.over(token, "GET", path, "", head); a.status != want {
-				t.Errorf("%s, %s: %d, want %d: %s", tc.name, path, a.status, want, a.body)
+			if a := h.over(token, "GET", path, "", head); a.Code != want {
+				t.Errorf("%s, %s: %d, want %d: %s", tc.name, path, a.Code, want, a.Body)
 			}
 		}
 	}
@@ -488,7 +479,7 @@ func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 func TestAReloadChangesTheRoleOfALivingConnection(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	tr := &http.Transport{DialContext: dialer(h.Socket, users()[access.User]), MaxConnsPerHost: 1}
+	tr := &http.Transport{DialContext: boxtest.Dialer(h.Socket, users()[access.User]), MaxConnsPerHost: 1}
 	defer tr.CloseIdleConnections()
 	post := func() int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://boxd/v1/sessions", strings.NewReader(`{"id":"x"}`))
@@ -496,7 +487,7 @@ func TestAReloadChangesTheRoleOfALivingConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := h.send(tr, req)
-		return a.status
+		return a.Code
 	}
 	if got := post(); got != http.StatusCreated {
 		t.Fatal(got)
@@ -535,13 +526,13 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Principal != "worker" || list[0].By != "uid:0" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if a := h.as(uid, "GET", "/v1/grants", "", nil); a.status != http.StatusOK {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := h.as(uid, "GET", "/v1/grants", "", nil); a.Code != http.StatusOK {
+		t.Errorf("%d %s", a.Code, a.Body)
 	}
 	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the grant ends by itself", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).status == http.StatusForbidden })
+	boxtest.Eventually(t, "the grant ends by itself", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).Code == http.StatusForbidden })
 	if list, err := granted.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -565,8 +556,8 @@ func TestATokenIsForItsRoutesAlone(t *testing.T) {
 		{looks, "GET", "/v1/sessions/s", "", 200},
 		{looks, "DELETE", "/v1/sessions/s", "", 403},
 	} {
-		if a := h.over(tc.token, tc.method, tc.path, tc.body, nil); a.status != tc.want {
-			t.Errorf("%s %s: %d, want %d: %s", tc.method, tc.path, a.status, tc.want, a.body)
+		if a := h.over(tc.token, tc.method, tc.path, tc.body, nil); a.Code != tc.want {
+			t.Errorf("%s %s: %d, want %d: %s", tc.method, tc.path, a.Code, tc.want, a.Body)
 		}
 	}
 }

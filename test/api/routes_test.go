@@ -26,7 +26,7 @@ const profile = "[profiles.fixed]\nlocked = [\"memory\"]\n"
 func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	c := begin(t, seen, profile+lent)
+	c := begin(t, seen, profile+boxtest.MountSources)
 	c.daemon()
 	c.grants()
 	c.seeing()
@@ -79,7 +79,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 func (c *contract) instructions(id string) {
 	const planned, living = "GET /v1/instructions", "GET /v1/sessions/{id}/instructions"
 	var usual, other, its api.Instructions
-	c.reads(c.gets(200, ask{route: planned, uid: otherUID}), &usual)
+	c.reads(c.gets(200, ask{route: planned, uid: boxtest.OtherUID}), &usual)
 	c.reads(c.gets(200, ask{route: planned, query: "profile=offline_readonly"}), &other)
 	if usual.Session != "" || usual.Profile != "default" || other.Profile != "offline_readonly" || usual.Instructions == other.Instructions {
 		c.t.Errorf("%+v, %+v", usual, other)
@@ -89,7 +89,7 @@ func (c *contract) instructions(id string) {
 		c.t.Errorf("%+v", its)
 	}
 	c.refused(400, "profile", ask{route: planned, query: "profile=none-such"})
-	c.refused(404, "", ask{route: living, s: id, uid: otherUID})
+	c.refused(404, "", ask{route: living, s: id, uid: boxtest.OtherUID})
 	c.refused(404, "", ask{route: living, s: "none"})
 }
 
@@ -110,7 +110,7 @@ func (c *contract) grants() {
 	c.refused(400, "for", ask{route: give, body: `{"principal":"uid:4242","role":"admin","for":"169h"}`})
 	c.refused(400, "principal", ask{route: give, body: `{"principal":"alcie","role":"admin","for":"1h"}`})
 	for _, a := range []ask{{route: "GET /v1/grants"}, {route: give, body: `{"principal":"uid:4242","role":"admin","for":"1h"}`}, {route: "DELETE /v1/grants/{principal}", p: "uid:4242"}} {
-		a.uid = otherUID // who is an operator now, and no admin
+		a.uid = boxtest.OtherUID // who is an operator now, and no admin
 		if p := c.refused(403, "role", a); p.By != "uid:4242" || p.Denial == nil || p.Denial.Rule != "grant" || p.Value != "operator" {
 			c.t.Errorf("%+v", p)
 		}
@@ -122,12 +122,12 @@ func (c *contract) grants() {
 // daemon asks for what is no session's.
 func (c *contract) daemon() {
 	for _, route := range []string{"GET /healthz", "GET /readyz", "GET /v1/openapi.json", "GET /v1/status", "GET /v1/profiles", "GET /v1/doctor"} {
-		c.gets(200, ask{route: route, uid: otherUID})
+		c.gets(200, ask{route: route, uid: boxtest.OtherUID})
 		c.refused(400, "query", ask{route: route, query: "nonsense=1"})
 	}
 	c.gets(200, ask{route: "GET /v1/config"})
 	c.refused(400, "query", ask{route: "GET /v1/config", query: "nonsense=1"})
-	c.refused(403, "role", ask{route: "GET /v1/config", uid: otherUID})
+	c.refused(403, "role", ask{route: "GET /v1/config", uid: boxtest.OtherUID})
 	// What no route is described for.
 	for _, tc := range []struct {
 		method, path, field string
@@ -141,40 +141,40 @@ func (c *contract) daemon() {
 		}
 		got := c.exchange(req, 0)
 		c.problem(tc.status, tc.field, got)
-		c.is("Problem", got.body)
-		if allow := got.head.Get("Allow"); (allow != "") != (tc.status == 405) {
+		c.is("Problem", got.Body)
+		if allow := got.Header.Get("Allow"); (allow != "") != (tc.status == 405) {
 			c.t.Errorf("%s %s: Allow is %q", tc.method, tc.path, allow)
 		}
 	}
 	head := c.request(ask{route: "GET /v1/status"})
 	head.Method = http.MethodHead
-	if got := c.exchange(head, 0); got.status != 200 || len(got.body) > 0 {
-		c.t.Errorf("HEAD: %d %q", got.status, got.body)
+	if got := c.exchange(head, 0); got.Code != 200 || len(got.Body) > 0 {
+		c.t.Errorf("HEAD: %d %q", got.Code, got.Body)
 	}
 }
 
 // seeing asks for what has happened.
 func (c *contract) seeing() {
-	c.gets(200, ask{route: "GET /metrics", uid: otherUID})
+	c.gets(200, ask{route: "GET /metrics", uid: boxtest.OtherUID})
 	c.refused(400, "query", ask{route: "GET /metrics", query: "nonsense=1"})
 	const happened = "GET /v1/events"
 	got := c.gets(200, ask{route: happened, query: "follow=false"})
 	types := 0
-	for line := range strings.Lines(string(got.body)) {
+	for line := range strings.Lines(string(got.Body)) {
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			c.is("Event", []byte(data))
 			types++
 		}
 	}
-	if types == 0 || !strings.Contains(string(got.body), "event: daemon.started\n") {
-		c.t.Errorf("events: %s", got.body)
+	if types == 0 || !strings.Contains(string(got.Body), "event: daemon.started\n") {
+		c.t.Errorf("events: %s", got.Body)
 	}
-	if got := c.gets(200, ask{route: happened, query: "follow=false", uid: otherUID}); strings.Contains(string(got.body), "daemon.started") {
-		c.t.Errorf("a user sees what is not its own: %s", got.body)
+	if got := c.gets(200, ask{route: happened, query: "follow=false", uid: boxtest.OtherUID}); strings.Contains(string(got.Body), "daemon.started") {
+		c.t.Errorf("a user sees what is not its own: %s", got.Body)
 	}
 	got = c.gets(200, ask{route: happened, query: "follow=false&after=aaaaaaaaaaaa-7"})
-	if _, gap, ok := strings.Cut(string(got.body), "event: gap\ndata: "); !ok {
-		c.t.Errorf("after an event of another boxd: %s", got.body)
+	if _, gap, ok := strings.Cut(string(got.Body), "event: gap\ndata: "); !ok {
+		c.t.Errorf("after an event of another boxd: %s", got.Body)
 	} else {
 		gap, _, _ = strings.Cut(gap, "\n")
 		c.is("Event", []byte(gap))
@@ -183,18 +183,18 @@ func (c *contract) seeing() {
 	c.refused(400, "after", ask{route: happened, head: http.Header{"Last-Event-Id": {"7"}}})
 	c.refused(400, "type", ask{route: happened, query: "type=denied,nonsense"})
 	c.refused(400, "follow", ask{route: happened, query: "follow=maybe", odd: true})
-	c.refused(403, "owner", ask{route: happened, query: "owner=uid%3A0", uid: otherUID})
+	c.refused(403, "owner", ask{route: happened, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const wrong = "GET /v1/errors"
 	boxtest.Eventually(c.t, "a refusal, which is noted once it is answered, is among the errors", func() bool {
-		return strings.Contains(string(c.gets(200, ask{route: wrong, uid: otherUID}).body), `"route":"GET /v1/events","status":403`)
+		return strings.Contains(string(c.gets(200, ask{route: wrong, uid: boxtest.OtherUID}).Body), `"route":"GET /v1/events","status":403`)
 	})
-	c.refused(403, "owner", ask{route: wrong, query: "owner=uid%3A0", uid: otherUID})
+	c.refused(403, "owner", ask{route: wrong, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	const who = "GET /v1/audit"
-	if got := c.gets(200, ask{route: who, query: "n=1"}); !strings.Contains(string(got.body), `"outcome":"`) {
-		c.t.Errorf("audit: %s", got.body)
+	if got := c.gets(200, ask{route: who, query: "n=1"}); !strings.Contains(string(got.Body), `"outcome":"`) {
+		c.t.Errorf("audit: %s", got.Body)
 	}
 	c.refused(400, "n", ask{route: who, query: "n=0", odd: true})
-	c.refused(403, "role", ask{route: who, uid: otherUID})
+	c.refused(403, "role", ask{route: who, uid: boxtest.OtherUID})
 }
 
 // is holds JSON against a schema of the description.
@@ -217,8 +217,8 @@ func (c *contract) sessions() {
 			`"mounts":[{"source":"/nowhere","target":"/data","mode":"none"}]}`,
 	}
 	c.gets(201, made)
-	if got := c.gets(200, made); bytes.Contains(got.body, []byte("secret")) {
-		c.t.Errorf("the value of a variable is told: %s", got.body)
+	if got := c.gets(200, made); bytes.Contains(got.Body, []byte("secret")) {
+		c.t.Errorf("the value of a variable is told: %s", got.Body)
 	}
 	c.gets(201, ask{route: route, body: `{"id":"fixed","profile":"fixed"}`})
 	c.instructions(id)
@@ -242,20 +242,20 @@ func (c *contract) sessions() {
 		c.refused(400, field, ask{route: route, body: body, odd: true})
 	}
 	var s api.Session
-	c.reads(c.gets(201, ask{route: route, body: "{}", uid: otherUID}), &s)
+	c.reads(c.gets(201, ask{route: route, body: "{}", uid: boxtest.OtherUID}), &s)
 
 	const list = "GET /v1/sessions"
 	c.gets(200, ask{route: list})
 	c.gets(200, ask{route: list, query: "all=true"})
-	c.refused(403, "all", ask{route: list, query: "all=true", uid: otherUID})
+	c.refused(403, "all", ask{route: list, query: "all=true", uid: boxtest.OtherUID})
 	c.refused(400, "all", ask{route: list, query: "all=maybe", odd: true})
 
 	const one = "GET /v1/sessions/{id}"
 	c.gets(200, ask{route: one, s: id})
 	c.gets(200, ask{route: one, s: s.ID, query: "owner=uid:4242"})
 	c.refused(404, "", ask{route: one, s: s.ID})
-	c.refused(404, "", ask{route: one, s: id, uid: otherUID})
-	c.refused(403, "owner", ask{route: one, s: id, query: "owner=uid:0", uid: otherUID})
+	c.refused(404, "", ask{route: one, s: id, uid: boxtest.OtherUID})
+	c.refused(403, "owner", ask{route: one, s: id, query: "owner=uid:0", uid: boxtest.OtherUID})
 
 	const remove = "DELETE /v1/sessions/{id}"
 	c.gets(204, ask{route: remove, s: s.ID, query: "owner=uid:4242"})
@@ -274,8 +274,8 @@ func (c *contract) life() {
 	c.gets(200, ask{route: "GET /v1/status"})
 	c.refused(400, "reason", ask{route: drain, body: `{"reason":"` + strings.Repeat("x", 257) + `"}`, odd: true})
 	c.refused(400, "colour", ask{route: drain, body: `{"colour":"red"}`, odd: true})
-	c.refused(403, "role", ask{route: drain, uid: otherUID})
-	c.refused(403, "role", ask{route: undrain, uid: otherUID})
+	c.refused(403, "role", ask{route: drain, uid: boxtest.OtherUID})
+	c.refused(403, "role", ask{route: undrain, uid: boxtest.OtherUID})
 	for range 2 { // comes to the same
 		c.gets(204, ask{route: undrain})
 	}
@@ -376,7 +376,7 @@ func (c *contract) executions() {
 func (c *contract) oneShots() {
 	const run = "POST /v1/exec"
 	c.gets(200, ask{route: run, body: `{"session":{"memory":"64MiB"},"exec":{"argv":["true"]}}`})
-	c.gets(200, ask{route: run, body: `{"exec":{"argv":["true"]}}`, uid: otherUID})
+	c.gets(200, ask{route: run, body: `{"exec":{"argv":["true"]}}`, uid: boxtest.OtherUID})
 	c.refused(400, "exec.id", ask{route: run, body: `{"exec":{"argv":["true"],"id":"x"}}`})
 	c.refused(400, "timeout", ask{route: run, body: `{"exec":{"argv":["true"],"timeout":0}}`})
 	c.refused(400, "", ask{route: run, body: `{"session":{}}`, odd: true})

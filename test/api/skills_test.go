@@ -3,12 +3,10 @@
 package api_test
 
 import (
-	"archive/zip"
-	"bytes"
-	"io"
 	"net/http"
 	"strings"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -18,23 +16,12 @@ func document(name string) string {
 }
 
 // zipped is an archive of skills.
-func (c *contract) zipped(names ...string) string {
-	c.t.Helper()
-	var b bytes.Buffer
-	w := zip.NewWriter(&b)
+func zipped(names ...string) string {
+	files := map[string]string{}
 	for _, name := range names {
-		f, err := w.Create("all/" + name + "/SKILL.md")
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		if _, err := io.WriteString(f, document(name)); err != nil {
-			c.t.Fatal(err)
-		}
+		files["all/"+name+"/SKILL.md"] = document(name)
 	}
-	if err := w.Close(); err != nil {
-		c.t.Fatal(err)
-	}
-	return b.String()
+	return string(boxtest.Zip(files))
 }
 
 // skills asks for all that can be done with skills; some come from the session s.
@@ -55,13 +42,13 @@ func (c *contract) skills() {
 	if len(there.Skills) != 2 || there.Skills[0].Instructions != "" || !there.Skills[1].BuiltIn {
 		c.t.Errorf("%+v", there)
 	}
-	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
-	c.reads(c.gets(200, ask{route: "GET " + all, uid: otherUID}), &there)
+	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: boxtest.OtherUID})
+	c.reads(c.gets(200, ask{route: "GET " + all, uid: boxtest.OtherUID}), &there)
 	if len(there.Skills) != 1 {
 		c.t.Errorf("somebody else has %+v", there)
 	}
 	c.gets(200, ask{route: "GET " + one, p: "make-report"})
-	c.refused(404, "skill", ask{route: "GET " + one, p: "make-report", uid: otherUID})
+	c.refused(404, "skill", ask{route: "GET " + one, p: "make-report", uid: boxtest.OtherUID})
 	var text api.SkillIndex
 	c.reads(c.gets(200, ask{route: "POST " + all + "/index", body: `{"names":["make-report","gone"],"location":"/skills"}`}), &text)
 	if !strings.Contains(text.Text, "<location>/skills/make-report/SKILL.md</location>") || len(text.Missing) != 1 {
@@ -138,7 +125,7 @@ func (c *contract) activation() {
 func (c *contract) imports() {
 	const preview, install = "POST /v1/skills/preview", "POST /v1/skills/install"
 	head := http.Header{"Content-Type": {"application/octet-stream"}}
-	body := c.zipped("one", "two")
+	body := zipped("one", "two")
 	var found api.SkillCandidates
 	c.reads(c.gets(200, ask{route: preview, body: body, head: head}), &found)
 	if len(found.Candidates) != 2 || found.Candidates[0].Path != "one" || len(found.Candidates[0].Problems) != 0 {

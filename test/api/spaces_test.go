@@ -5,6 +5,7 @@ package api_test
 import (
 	"slices"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -39,12 +40,12 @@ func (c *contract) spaces() {
 	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"0"}`})
 	c.refused(400, "quota", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1KiB"}`})
 	c.refused(400, "inodes", ask{route: "PATCH " + one, p: "project", body: `{"inodes":1}`})
-	c.refused(404, "name", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1GiB"}`, uid: otherUID})
+	c.refused(404, "name", ask{route: "PATCH " + one, p: "project", body: `{"quota":"1GiB"}`, uid: boxtest.OtherUID})
 	c.gets(201, ask{route: "POST " + all, body: `{"name":"unbounded","quota":"0"}`})
 	c.refused(409, "quota", ask{route: "PATCH " + one, p: "unbounded", body: `{"quota":"16MiB"}`})
 	c.gets(204, ask{route: "DELETE " + one, p: "unbounded"})
-	c.refused(404, "name", ask{route: "GET " + one, p: "project", uid: otherUID})
-	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: otherUID})
+	c.refused(404, "name", ask{route: "GET " + one, p: "project", uid: boxtest.OtherUID})
+	c.refused(403, "owner", ask{route: "GET " + all, query: "owner=uid%3A0", uid: boxtest.OtherUID})
 	var list api.WorkspaceList
 	c.reads(c.gets(200, ask{route: "GET " + all}), &list)
 	if len(list.Workspaces) != 1 {
@@ -56,7 +57,7 @@ func (c *contract) spaces() {
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"own"}`})
 	c.refused(409, "name", ask{route: keep, s: "own", body: `{"workspace":"project"}`})
 	c.refused(400, "workspace", ask{route: keep, s: "own", body: `{"workspace":"../project"}`})
-	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`, uid: otherUID})
+	c.refused(404, "", ask{route: keep, s: "own", body: `{"workspace":"kept"}`, uid: boxtest.OtherUID})
 	c.reads(c.gets(201, ask{route: keep, s: "own", body: `{"workspace":"kept"}`}), &w)
 	if w.Name != "kept" || w.Owner != "uid:0" || len(w.Sessions) != 0 {
 		c.t.Errorf("%+v", w)

@@ -59,8 +59,8 @@ func TestStrangersKeepNobodyFromThePort(t *testing.T) {
 			}
 		}
 	}
-	if a := h.over(secret, http.MethodGet, "/v1/sessions", "", nil); a.status != http.StatusOK {
-		t.Errorf("who comes later: %d %s", a.status, a.body)
+	if a := h.over(secret, http.MethodGet, "/v1/sessions", "", nil); a.Code != http.StatusOK {
+		t.Errorf("who comes later: %d %s", a.Code, a.Body)
 	}
 	ask()
 }

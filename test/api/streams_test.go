@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -31,7 +32,7 @@ type talk struct {
 func (c *contract) dial(told map[string]bool, route, p string) *talk {
 	c.t.Helper()
 	_, path, _ := strings.Cut(route, " ")
-	client := &http.Client{Transport: &http.Transport{DialContext: dialer(c.Socket, 0)}}
+	client := &http.Client{Transport: &http.Transport{DialContext: boxtest.Dialer(c.Socket, 0)}}
 	ws, resp, err := websocket.Dial(c.t.Context(), "ws://boxd"+strings.NewReplacer("{id}", "s", "{p}", url.PathEscape(p)).Replace(path), &websocket.DialOptions{HTTPClient: client})
 	if err != nil {
 		c.t.Fatal(err)

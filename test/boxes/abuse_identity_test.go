@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -138,21 +139,21 @@ func TestT06PID1SurvivesEverySignal(t *testing.T) {
 		// Everybody it may reach: the programs of this box. They can be stopped, continued and killed.
 		held := b.hold(probe, "hold")
 		b.try(attempt{"kill=-1,19", "OK"}, attempt{"kill=-1,18", "OK"})
-		if _, r := held.release(); r.Status != "exited" {
-			t.Errorf("after stop and continue: %s", outcome(&r))
+		if _, r := held.Release(); r.Status != "exited" {
+			t.Errorf("after stop and continue: %s", boxtest.Show(r))
 		}
 		held = b.hold(probe, "hold")
 		b.try(attempt{"kill=-1,9", "OK"})
-		if _, r := held.release(); r.Status != "signaled" || r.Signal != "SIGKILL" {
-			t.Errorf("after kill -1: %s", outcome(&r))
+		if _, r := held.Release(); r.Status != "signaled" || r.Signal != "SIGKILL" {
+			t.Errorf("after kill -1: %s", boxtest.Show(r))
 		}
 		now, err := h.Session(t.Context(), b.ID)
 		if err != nil || now.State != "ready" || now.PID != b.PID {
 			t.Errorf("the session is %+v, %v", now, err)
 		}
 		b.run("true")
-		if _, r := other.release(); r.Status != "exited" {
-			t.Errorf("the program of another box: %s", outcome(&r))
+		if _, r := other.Release(); r.Status != "exited" {
+			t.Errorf("the program of another box: %s", boxtest.Show(r))
 		}
 	})
 }
@@ -163,11 +164,11 @@ func TestT07NothingIsTracedBeforeItRuns(t *testing.T) {
 		b := h.box()
 		b.try(all("EPERM", "attach=1", "seize=1", "readv=1", "writev=1")...)
 		race := b.hold(probe, "race")
-		for n, begun := 0, time.Now(); n < rounds && time.Since(begun) < longest*3/4; n++ { // it is not held for longer
+		for n, begun := 0, time.Now(); n < rounds && time.Since(begun) < boxtest.Longest*3/4; n++ { // it is not held for longer
 			b.run("true")
 		}
-		answer, _ := race.release()
-		got := fields(answer)
+		answer, _ := race.Release()
+		got := fields(lines(answer))
 		if got["caught"] != "0" {
 			t.Errorf("%s processes were traced before their exec", got["caught"])
 		}

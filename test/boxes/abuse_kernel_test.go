@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -42,6 +43,7 @@ func TestT24KernelsFilesCannotBeWritten(t *testing.T) {
 }
 
 func TestT43DangerousCallsAreClosed(t *testing.T) {
+	apart := true // this kernel knows a call of 32 bits as such, whatever its number is
 	attack(t, func(h *host) {
 		h.each(func(b *box) {
 			b.try(all("EPERM",
@@ -59,11 +61,18 @@ func TestT43DangerousCallsAreClosed(t *testing.T) {
 			b.try(attempt{"x32", "ENOSYS"})
 			// A kernel that was built without the door of 32-bit programs ends who knocks.
 			r := b.exec(&api.ExecRequest{Argv: []string{probe, "try", "int80"}})
+			if cpu, err := os.ReadFile("/proc/cpuinfo"); err == nil && strings.Contains(string(cpu), "User Mode Linux") {
+				apart = false
+				return
+			}
 			if shut := r.Stdout == "" && strings.Contains(r.Stderr, "SIGSEGV"); !shut && r.Stdout != "int80 ENOSYS\n" {
-				t.Errorf("int80: %s, %q %q", outcome(&r), r.Stdout, r.Stderr)
+				t.Errorf("int80: %s", boxtest.Show(r))
 			}
 		})
 	})
+	if !apart {
+		boxtest.Missing(t, "a kernel that tells calls of 32 bits apart")
+	}
 }
 
 func TestT45NoSocketLeadsOut(t *testing.T) {
@@ -86,7 +95,7 @@ func TestT45NoSocketLeadsOut(t *testing.T) {
 		a.try(all("OK", "dial=unix,@"+name+"-box", "dial=tcp4,127.0.0.1:7777")...)
 		b.try(all("ENETUNREACH", "send=udp4,224.0.0.1:5353", "send=udp4,255.255.255.255:67")...)
 		b.try(all("ENOENT", "dial=unix,"+h.Socket, "dial=unix,/run/boxd/boxd.sock", "dial=unix,/run/dbus/system_bus_socket", "dial=unix,/run/systemd/notify")...)
-		held.release()
+		held.Release()
 		// System V objects and POSIX queues are the box's own too.
 		a.try(attempt{"shmget=4242,create", "OK"}, attempt{"mq=/known,create", "OK"})
 		a.try(attempt{"shmget=4242", "OK"}, attempt{"mq=/known", "OK"})

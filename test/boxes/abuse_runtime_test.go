@@ -26,7 +26,7 @@ import (
 func ways(b *box) map[string]func(line string) api.ExecResult {
 	stream := func(stdin io.Reader) func(string) api.ExecResult {
 		return func(line string) api.ExecResult {
-			out := &output{}
+			out := &boxtest.Buffer{}
 			r, err := b.d.ExecStream(b.t.Context(), b.ID, &api.ExecRequest{Command: &line}, client.Stdio{Stdin: stdin, Stdout: out, Stderr: out}, nil)
 			if err != nil {
 				b.t.Fatal(err)
@@ -56,7 +56,7 @@ func TestT12EveryProgramIsConfinedHoweverItIsStarted(t *testing.T) {
 				r := run("cat /proc/$$/status; cat /proc/self/status; setsid sh -c 'cat /proc/self/status &' | cat")
 				blocks := strings.Split(r.Stdout, "Name:")[1:]
 				if len(blocks) != 3 {
-					t.Errorf("%s: %s, %d processes looked at", way, outcome(&r), len(blocks))
+					t.Errorf("%s: %s, %d processes looked at", way, boxtest.Show(r), len(blocks))
 				}
 				for i, block := range blocks {
 					s := statusFields("Name:" + block)
@@ -99,12 +99,12 @@ func TestT13PID1sProgramCannotBeOverwritten(t *testing.T) {
 			b.run("true")
 			for _, name := range []string{"self", "script"} {
 				if r := b.exec(&api.ExecRequest{Argv: []string{"/workspace/" + name}}); r.Status == "lost" {
-					t.Fatalf("%s: %s", name, outcome(&r))
+					t.Fatalf("%s: %s", name, boxtest.Show(r))
 				}
 			}
 		}
-		answers, _ := chase.release()
-		got := fields(answers)
+		answers, _ := chase.Release()
+		got := fields(lines(answers))
 		if len(got["rounds"]) < 3 || len(got) < 2 {
 			t.Errorf("the chase was none: %v", got)
 		}
@@ -193,7 +193,7 @@ func TestT14ProgramHasThreeDescriptors(t *testing.T) {
 				}
 			}
 			heldByPID1(t, b)
-			held.release()
+			held.Release()
 		})
 	})
 }
@@ -215,7 +215,7 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 			"/workspace/links/dangling": "ENOENT", "/data/new": "EROFS", "/srv/new": "EROFS", "/workspace/" + strings.Repeat("x", 256): "ENAMETOOLONG",
 		} {
 			if r := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd}); r.Status != "start_failed" || r.Failure.Step != "directory" || r.Failure.Errno != errno {
-				t.Errorf("%s: %s, want %s", cwd, outcome(&r), errno)
+				t.Errorf("%s: %s, want %s", cwd, boxtest.Show(r), errno)
 			}
 		}
 		// Links that PID 1 follows may mean PID 1's own: whatever it holds, the program is in the box, and not
@@ -231,7 +231,7 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 			}
 			f := strings.Fields(r.Stdout)
 			if len(f) != 4 || !strings.HasPrefix(f[0], "/") || strings.HasPrefix(f[0], "/proc") || f[0] != f[1] || f[2] != f[3] {
-				t.Errorf("%s: %s, %q", link, outcome(&r), r.Stdout)
+				t.Errorf("%s: %s", link, boxtest.Show(r))
 			}
 		}
 		if got := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: "/workspace/made/on/the/way"}); got.Stdout != "/workspace/made/on/the/way\n" {
@@ -239,9 +239,9 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 		}
 		orphan := b.hold(probe, "orphan", "/workspace/gone", "/workspace/orphan")
 		if r := b.exec(&api.ExecRequest{Argv: []string{"true"}, Cwd: "/workspace/orphan"}); r.Status != "start_failed" || r.Failure.Errno != "ENOENT" {
-			t.Errorf("a deleted directory: %s", outcome(&r))
+			t.Errorf("a deleted directory: %s", boxtest.Show(r))
 		}
-		orphan.release()
+		orphan.Release()
 	})
 }
 
@@ -263,10 +263,10 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 				case r.Stdout == space+"\n1000\n":
 					ran++
 				case r.Stdout != "" || r.Status != "exited" || *r.ExitCode == 0: // PID 1's program, which ends at once
-					t.Errorf("%s: %q %q", outcome(&r), r.Stdout, r.Stderr)
+					t.Errorf("%s", boxtest.Show(r))
 				}
 			}
-			if got, _ := swapper.release(); len(fields(got)["rounds"]) < 2 {
+			if got, _ := swapper.Release(); len(fields(lines(got))["rounds"]) < 2 {
 				t.Errorf("the swap was none: %v", got)
 			}
 		}

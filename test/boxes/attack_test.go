@@ -28,8 +28,8 @@ type host struct {
 func attack(t *testing.T, f func(h *host)) {
 	t.Helper()
 	d := start(t)
-	h := &host{Daemon: d, t: t, rw: lend(t, d, "rw", owner), ro: lend(t, d, "ro", owner), maps: map[string]bool{}}
-	canaries := []string{filepath.Join(d.Dir, "canary"), filepath.Join(h.ro, "canary"), filepath.Join(d.Dir, "lend", "canary")}
+	h := &host{Daemon: d, t: t, rw: d.MountSource(t, "rw", owner), ro: d.MountSource(t, "ro", owner), maps: map[string]bool{}}
+	canaries := []string{filepath.Join(d.Dir, "canary"), filepath.Join(h.ro, "canary"), filepath.Join(d.Dir, "lent", "canary")}
 	for _, path := range canaries {
 		put(t, path, "alive", 0o644, owner)
 	}

@@ -3,13 +3,10 @@
 package boxes_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
+	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -17,64 +14,28 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// The test binary is also a client that is not root: it starts itself with this variable set to a
-// callerRequest and other credentials.
-const callerVariable = "BOXD_TEST_CALLER"
-
-// nogroup is the group of the test daemon's socket, and the one that runAs calls with.
-const nogroup = 65534
-
-type callerRequest struct {
-	Socket string
-	Run    api.OneShotRequest
-}
-
+// callerAnswer is what comes of an execution: a result or a problem.
 type callerAnswer struct {
 	Result  api.ExecResult
 	Problem *api.Problem
-	Error   string
 }
 
 // runAs makes one execution as another user of the host, who may open the socket by its group.
-func runAs(t *testing.T, d *boxtest.Daemon, uid uint32, run api.OneShotRequest) callerAnswer {
+func runAs(t *testing.T, d *boxtest.Daemon, uid uint32, run api.OneShotRequest) (answer callerAnswer) {
 	t.Helper()
-	request, err := json.Marshal(callerRequest{d.Socket, run})
+	body, err := json.Marshal(run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = []string{callerVariable + "=" + string(request)}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: nogroup}}
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("client as uid %d: %v", uid, err)
+	got := d.AsUser(t, uid, boxtest.Request("POST", "/v1/exec", string(body)))[0]
+	if got.Code != http.StatusOK {
+		answer.Problem = new(got.Problem(t))
+		return answer
 	}
-	var answer callerAnswer
-	if err := json.Unmarshal(out, &answer); err != nil {
-		t.Fatalf("client as uid %d said %q", uid, out)
+	if err := json.Unmarshal(got.Body, &answer.Result); err != nil {
+		t.Fatalf("client as uid %d: %s", uid, got.Body)
 	}
 	return answer
-}
-
-// beCaller is the other side of runAs.
-func beCaller(request string) int {
-	var r callerRequest
-	if err := json.Unmarshal([]byte(request), &r); err != nil {
-		return 2
-	}
-	c := client.New(r.Socket)
-	defer c.Close()
-	result, err := c.Run(context.Background(), &r.Run)
-	answer := callerAnswer{Result: result}
-	if problem, ok := errors.AsType[*client.Error](err); ok {
-		answer.Problem = &problem.Problem
-	} else if err != nil {
-		answer.Error = err.Error()
-	}
-	if json.NewEncoder(os.Stdout).Encode(answer) != nil {
-		return 1
-	}
-	return 0
 }
 
 // theirs makes a session request with one mount.
@@ -84,19 +45,19 @@ func theirs(source, mode string) api.SessionRequest {
 
 func TestUserLendsWhatIsTheirs(t *testing.T) {
 	d := start(t)
-	own := lend(t, d, "own", owner)
+	own := d.MountSource(t, "own", owner)
 	line := "id -u; echo text > /mnt/file; stat -c %u:%g /mnt/file"
 	answer := runAs(t, d, owner, api.OneShotRequest{Session: theirs(own, "rw"), Exec: api.ExecRequest{Command: &line}})
-	if answer.Problem != nil || answer.Error != "" || answer.Result.Stdout != "1000\n1000:1000\n" {
+	if answer.Problem != nil || answer.Result.Stdout != "1000\n1000:1000\n" {
 		t.Fatalf("%+v", answer)
 	}
-	belongs(t, own, owner, nogroup, "file") // by the uid and the group they called with
+	belongs(t, own, owner, boxtest.OtherGID, "file") // by the uid and the group they called with
 }
 
 func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 	d := start(t)
-	own, open, closed := lend(t, d, "own", owner), lend(t, d, "open", stranger), lend(t, d, "closed", stranger)
-	roots := lend(t, d, "roots", 0)
+	own, open, closed := d.MountSource(t, "own", owner), d.MountSource(t, "open", stranger), d.MountSource(t, "closed", stranger)
+	roots := d.MountSource(t, "roots", 0)
 	for dir, mode := range map[string]os.FileMode{open: 0o777, closed: 0o700, roots: 0o777} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
@@ -146,7 +107,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 func TestUserWithoutAHomeLendsNothingByDefault(t *testing.T) {
 	d := start(t, "[mounts]\nallow = [\"{home}\"]\n")
 	line := "ls -A /mnt"
-	dir := lend(t, d, "own", owner)
+	dir := d.MountSource(t, "own", owner)
 	for _, mode := range []string{"ro", "rw"} {
 		p := runAs(t, d, owner, api.OneShotRequest{Session: theirs(dir, mode), Exec: api.ExecRequest{Command: &line}}).Problem
 		if p == nil {

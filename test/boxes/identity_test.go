@@ -148,7 +148,7 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := status(t, tid)
+		s := boxtest.ProcessStatus(t, tid)
 		if s["NoNewPrivs"] != "1" || s["Seccomp"] != "2" {
 			t.Errorf("thread %d: no_new_privs %s, seccomp %s", tid, s["NoNewPrivs"], s["Seccomp"])
 		}
@@ -163,10 +163,10 @@ func TestEveryThreadOfPID1IsConfinedToo(t *testing.T) {
 			}
 		}
 	}
-	if bound := status(t, pid)["CapBnd"]; strings.Trim(bound, "0") != "" { // of the thread that forks
+	if bound := boxtest.ProcessStatus(t, pid)["CapBnd"]; strings.Trim(bound, "0") != "" { // of the thread that forks
 		t.Errorf("the bounding set of what PID 1 starts is %s", bound)
 	}
-	if uid := status(t, pid)["Uid"]; uid != repeat(b.IDBase) {
+	if uid := boxtest.ProcessStatus(t, pid)["Uid"]; uid != repeat(b.IDBase) {
 		t.Errorf("PID 1 has the ids %s on the host", uid)
 	}
 }
@@ -191,7 +191,7 @@ func TestEverySessionHasHostIDsOfItsOwn(t *testing.T) {
 		if len(children) != 1 {
 			t.Fatalf("PID 1 of box %s has the children %v", b.ID, children)
 		}
-		s := status(t, children[0])
+		s := boxtest.ProcessStatus(t, children[0])
 		if s["Uid"] != repeat(b.IDBase+1000) || s["Gid"] != repeat(b.IDBase+1000) {
 			t.Errorf("a program in box %s has the host ids %s and %s, base is %d", b.ID, s["Uid"], s["Gid"], b.IDBase)
 		}
@@ -206,7 +206,7 @@ func TestEverySessionHasHostIDsOfItsOwn(t *testing.T) {
 				t.Errorf("%s is %q, from outside %q, want %q", file, inside, outside, want)
 			}
 		}
-		held.release()
+		held.Release()
 	}
 }
 

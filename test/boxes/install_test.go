@@ -3,8 +3,6 @@
 package boxes_test
 
 import (
-	"archive/zip"
-	"bytes"
 	"encoding/base64"
 	"strings"
 	"testing"
@@ -21,41 +19,15 @@ func requireInBox(t *testing.T, b *box, argv ...string) {
 	}
 }
 
-// wheel is a Python package with one command, as small as one can be.
-func wheel(t *testing.T) string {
-	t.Helper()
-	const info = "hello_box-1.0.dist-info/"
-	var archive bytes.Buffer
-	z := zip.NewWriter(&archive)
-	for _, f := range []struct{ name, text string }{
-		{"hello_box.py", "import os\ndef main():\n    print('hello from', os.path.dirname(__file__))\n"},
-		{info + "METADATA", "Metadata-Version: 2.1\nName: hello-box\nVersion: 1.0\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
-		{info + "entry_points.txt", "[console_scripts]\nhello-box = hello_box:main\n"},
-		{info + "RECORD", "hello_box.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "entry_points.txt,,\n" + info + "RECORD,,\n"},
-	} {
-		w, err := z.Create(f.name)
-		if err == nil {
-			_, err = w.Write([]byte(f.text))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return base64.StdEncoding.EncodeToString(archive.Bytes())
-}
-
 func TestPipInstallsIntoTheHomeOfTheBox(t *testing.T) {
 	b := newBox(t, start(t))
 	requireInBox(t, b, "python3", "-m", "pip")
+	wheel := boxtest.Wheel("hello_box", "import os\ndef main():\n    print('hello from', os.path.dirname(__file__))\n", "hello-box = hello_box:main")
 	for _, option := range []string{"--user", ""} { // which is what pip does by itself where it may not write
 		line := "base64 -d > hello_box-1.0-py3-none-any.whl; python3 -m pip install " + option +
 			" --no-index --no-build-isolation --no-warn-script-location ./hello_box-1.0-py3-none-any.whl"
-		if r := b.exec(&api.ExecRequest{Command: &line, Stdin: wheel(t)}); r.ExitCode == nil || *r.ExitCode != 0 {
-			t.Fatalf("pip install %s: %s\n%s%s", option, outcome(&r), r.Stdout, r.Stderr)
+		if r := b.exec(&api.ExecRequest{Command: &line, Stdin: base64.StdEncoding.EncodeToString(wheel)}); r.ExitCode == nil || *r.ExitCode != 0 {
+			t.Fatalf("pip install %s: %s", option, boxtest.Show(r))
 		}
 		if got := b.sh("hello-box | sed s/python3[^/]*/python3/; command -v hello-box"); got != "hello from /home/box/.local/lib/python3/site-packages\n/home/box/.local/bin/hello-box\n" {
 			t.Errorf("what was installed says %q", got)

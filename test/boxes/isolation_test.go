@@ -4,6 +4,7 @@ package boxes_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func TestNothingOutsideTheWritableRootsCanBeWritten(t *testing.T) {
 
 func TestEveryMountIsClosedToWhatItIsNotFor(t *testing.T) {
 	d := start(t)
-	rw, ro := lend(t, d, "rw", owner), lend(t, d, "ro", owner)
+	rw, ro := d.MountSource(t, "rw", owner), d.MountSource(t, "ro", owner)
 	b := newBox(t, d, withMounts(api.Mount{Source: rw, Target: "/mnt/rw", Mode: "rw"}, api.Mount{Source: ro, Target: "/mnt/ro", Mode: "ro"}))
 	writable := []string{"/dev/pts", "/dev/shm", "/home/box", "/mnt", "/mnt/rw", "/proc", "/run", "/tmp", "/workspace"}
 	devices := []string{"/", "/dev/pts"} // the template's few nodes, and the masks of /proc that are one of them
@@ -123,7 +124,7 @@ func hostType(t *testing.T, dir string) string {
 
 // ownEtc is what boxd itself puts into /etc.
 func ownEtc() []string {
-	return []string{"group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
+	return []string{"gitconfig", "group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
 }
 
 func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
@@ -134,7 +135,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 	for name, list := range map[string][]string{
 		"as shipped":     shipped.Image.Etc,
 		"nothing":        {},
-		"files and more": {"ld.so.cache", "alternatives", "ssl/certs", "host.c*f", "no-such-thing", "no/such/thing", "no*thing"},
+		"files and more": {"ld.so.cache", "alternatives", "ssl/certs", "host.c*f", "no-such-thing", "no/such/thing", "no*thing", "no*/thing", "*/certs", "alternatives"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := map[string]bool{}
@@ -169,6 +170,22 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 				t.Errorf("%s is missing", path)
 			}
 		})
+	}
+}
+
+// A repository that is lent belongs to somebody else, and git works in it all the same.
+func TestGitWorksInALentRepository(t *testing.T) {
+	boxtest.RequireProgram(t, "git")
+	d := start(t)
+	dir := d.MountSource(t, "repo", 0)
+	for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "--allow-empty", "-m", "first"}} {
+		if out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/data/repo", Mode: "ro"}))
+	if got := b.run("git", "-C", "/data/repo", "log", "--format=%s"); got != "first\n" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -207,7 +224,7 @@ func TestProcShowsTheBoxAlone(t *testing.T) {
 	d := start(t)
 	other := newBox(t, d)
 	held := other.hold(probe, "hold")
-	defer held.release()
+	defer held.Release()
 	b := newBox(t, d)
 	// The shell looks by itself, so that there is no other process.
 	own := strings.Fields(b.sh(`echo $$; for p in /proc/[0-9]*; do echo ${p#/proc/}; done`))
@@ -215,7 +232,7 @@ func TestProcShowsTheBoxAlone(t *testing.T) {
 		t.Errorf("process %s sees %v", own[0], own[1:])
 	}
 	b.try(all("ENOENT", "list=/proc/1", "read=/proc/1/status", "list=/proc/1/root/", "list=/proc/1/cwd/", "list=/sys")...)
-	for _, name := range []string{"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats", "interrupts", "acpi", "asound", "scsi"} {
+	for _, name := range []string{"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats", "interrupts", "locks", "acpi", "asound", "scsi"} {
 		host, err := os.Lstat("/proc/" + name)
 		if err != nil {
 			b.try(attempt{"read=/proc/" + name, "ENOENT"})

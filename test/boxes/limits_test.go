@@ -110,7 +110,7 @@ func TestNumberOfProcessesIsExact(t *testing.T) {
 				t.Errorf("of %d processes and threads %s could be had, then %s", pids, got["tasks"], got["refused"])
 			}
 		}
-		held.release()
+		held.Release()
 	}
 }
 

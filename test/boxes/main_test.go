@@ -6,13 +6,10 @@
 package boxes_test
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,15 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func TestMain(m *testing.M) {
-	if request := os.Getenv(callerVariable); request != "" {
-		os.Exit(beCaller(request))
-	}
+	boxtest.BeCaller(nil)
 	boxtest.BePatient()
 	goleak.VerifyTestMain(m)
 }
@@ -39,9 +32,6 @@ const (
 	owner    = 4242
 	stranger = 4343
 )
-
-// lendable allows what a test puts into the lend directory of its daemon.
-const lendable = "[mounts]\nallow = [\"%DIR%/lend\"]\n"
 
 // Where boxes find the probe, and the directory that is mounted for it.
 const (
@@ -55,11 +45,11 @@ var probeProgram struct {
 }
 
 // start starts a daemon that may lend directories, one of them with the probe in it. Configuration of
-// [mounts] takes the place of lendable.
+// [mounts] takes the place of boxtest.MountSources.
 func start(t *testing.T, config ...string) *boxtest.Daemon {
 	t.Helper()
 	if !strings.Contains(strings.Join(config, ""), "[mounts]") {
-		config = append(config, lendable)
+		config = append(config, boxtest.MountSources)
 	}
 	d := boxtest.Start(t, config...)
 	probeProgram.once.Do(func() {
@@ -69,24 +59,11 @@ func start(t *testing.T, config ...string) *boxtest.Daemon {
 		}
 		probeProgram.data = data
 	})
-	dir := lend(t, d, "probe", 0)
+	dir := d.MountSource(t, "probe", 0)
 	if err := os.WriteFile(filepath.Join(dir, "probe"), probeProgram.data, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return d
-}
-
-// lend makes a directory of an owner that boxes of the daemon may have.
-func lend(t *testing.T, d *boxtest.Daemon, name string, uid int) string {
-	t.Helper()
-	dir := filepath.Join(d.Dir, "lend", name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(dir, uid, uid); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // put writes a file on the host.
@@ -113,15 +90,11 @@ type box struct {
 // newBox makes a session as change asks for it.
 func newBox(t *testing.T, d *boxtest.Daemon, change ...func(*api.SessionRequest)) *box {
 	t.Helper()
-	req := &api.SessionRequest{Mounts: []api.Mount{{Source: filepath.Join(d.Dir, "lend", "probe"), Target: probeDir, Mode: "ro"}}}
+	req := &api.SessionRequest{Mounts: []api.Mount{{Source: filepath.Join(d.Dir, "lent", "probe"), Target: probeDir, Mode: "ro"}}}
 	for _, f := range change {
 		f(req)
 	}
-	s, _, err := d.Create(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &box{Session: s, t: t, d: d}
+	return &box{Session: d.NewSession(t, *req), t: t, d: d}
 }
 
 // withMounts adds mounts to a request.
@@ -140,21 +113,13 @@ func (b *box) remove() {
 // exec runs a program and returns its result, however it ended.
 func (b *box) exec(req *api.ExecRequest) api.ExecResult {
 	b.t.Helper()
-	r, err := b.d.Exec(b.t.Context(), b.ID, req)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return r
+	return b.d.Result(b.t, b.ID, *req)
 }
 
 // run runs a program that must succeed and returns what it wrote.
 func (b *box) run(argv ...string) string {
 	b.t.Helper()
-	r := b.exec(&api.ExecRequest{Argv: argv})
-	if r.Status != "exited" || *r.ExitCode != 0 {
-		b.t.Fatalf("%v: %s\n%s%s", argv, outcome(&r), r.Stdout, r.Stderr)
-	}
-	return r.Stdout
+	return b.d.Output(b.t, b.ID, api.ExecRequest{Argv: argv})
 }
 
 // sh runs a line of shell that must succeed and returns what it wrote.
@@ -214,91 +179,10 @@ func fields(list []string) map[string]string {
 	return m
 }
 
-func outcome(r *api.ExecResult) string {
-	switch {
-	case r.ExitCode != nil:
-		return "exited " + strconv.Itoa(*r.ExitCode)
-	case r.Failure != nil:
-		return r.Status + ": " + r.Failure.Text
-	}
-	return r.Status + " " + r.Signal
-}
-
-// running is a program that was started with a stream and has said "ready".
-type running struct {
-	t      *testing.T
-	stdin  *io.PipeWriter
-	out    *output
-	result chan api.ExecResult
-}
-
-// output collects what a streamed program writes.
-type output struct {
-	mu   sync.Mutex // guards the field below
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-// hold starts a program that says "ready" and then waits for the end of its input.
-func (b *box) hold(argv ...string) *running {
+// hold runs a program that says "ready" and then waits for the end of its input.
+func (b *box) hold(argv ...string) *boxtest.Running {
 	b.t.Helper()
-	in, stdin := io.Pipe()
-	r := &running{t: b.t, stdin: stdin, out: &output{}, result: make(chan api.ExecResult, 1)}
-	timeout := quantity.Duration(longest)
-	go func() {
-		defer close(r.result)
-		defer in.Close()
-		req := api.ExecRequest{Argv: argv, Timeout: &timeout}
-		result, err := b.d.ExecStream(b.t.Context(), b.ID, &req, client.Stdio{Stdin: in, Stdout: r.out, Stderr: r.out}, nil)
-		if err != nil {
-			b.t.Errorf("%v: %v", argv, err)
-			return
-		}
-		r.result <- *result
-	}()
-	boxtest.Eventually(b.t, fmt.Sprintf("%v is ready", argv), func() bool { return strings.Contains(r.out.String(), "ready\n") })
-	return r
-}
-
-// longest is the most that profile "default" gives an execution.
-const longest = 120e9
-
-// release ends the program's input and returns its lines after "ready" and its result.
-func (r *running) release() ([]string, api.ExecResult) {
-	r.t.Helper()
-	r.stdin.Close()
-	result, ok := <-r.result
-	if !ok {
-		r.t.FailNow()
-	}
-	_, rest, _ := strings.Cut(r.out.String(), "ready\n")
-	return lines(rest), result
-}
-
-// status reads the fields of a host process's status.
-func status(t *testing.T, pid int) map[string]string {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := map[string]string{}
-	for _, l := range lines(string(text)) {
-		name, value, _ := strings.Cut(l, ":")
-		m[name] = strings.Join(strings.Fields(value), " ")
-	}
-	return m
+	return b.d.Hold(b.t, b.ID, api.ExecRequest{Argv: argv})
 }
 
 // statOf is what the host knows about a file.

@@ -28,7 +28,7 @@ func belongs(t *testing.T, dir string, uid, gid uint32, names ...string) {
 
 func TestWhatABoxMakesInAMountBelongsToItsOwner(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "rw", owner)
+	dir := d.MountSource(t, "rw", owner)
 	for _, target := range []string{"/mnt/rw", "/workspace", "/data", "/home/box/project"} {
 		b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: target, Mode: "rw"}))
 		b.sh("cd " + target + "; echo text > file; mkdir -p dir/sub; ln -s file link; ln file hard; mkfifo fifo; cp /usr/bin/env program; ./program true")
@@ -49,7 +49,7 @@ func TestFilesOfOthersInAMountStayTheirs(t *testing.T) {
 	const thousand = 1000 // the box user's own number, which on the host is just another user's
 	d := start(t)
 	for _, own := range []int{owner, thousand} {
-		dir := lend(t, d, fmt.Sprint("rw", own), own)
+		dir := d.MountSource(t, fmt.Sprint("rw", own), own)
 		others := map[int]string{0: "root", 1: "one", stranger: "stranger", owner: "owner", thousand: "thousand"}
 		delete(others, own)
 		for uid, name := range others {
@@ -74,7 +74,7 @@ func TestFilesOfOthersInAMountStayTheirs(t *testing.T) {
 func TestDirectoryOfAnotherGroupCanBeWrittenButNotJoined(t *testing.T) {
 	d := start(t)
 	for group, mode := range map[int]os.FileMode{0: 0o755, 5555: 0o770, 5556: 0o2770} {
-		dir := lend(t, d, fmt.Sprint("group", group), owner)
+		dir := d.MountSource(t, fmt.Sprint("group", group), owner)
 		put(t, filepath.Join(dir, "theirs"), "for the group", 0o640, stranger)
 		for _, path := range []string{dir, filepath.Join(dir, "theirs")} {
 			if err := os.Lchown(path, -1, group); err != nil {
@@ -97,7 +97,7 @@ func TestDirectoryOfAnotherGroupCanBeWrittenButNotJoined(t *testing.T) {
 
 func TestOwnerOfARuleIsWhoAMountBelongsTo(t *testing.T) {
 	const group = 5555
-	d := start(t, fmt.Sprintf("[mounts]\nallow = [\"%%DIR%%/lend\", {path = \"%%DIR%%/owned\", owner = \"%d:%d\"}]\n", owner, group))
+	d := start(t, fmt.Sprintf("[mounts]\nallow = [\"%%DIR%%/lent\", {path = \"%%DIR%%/owned\", owner = \"%d:%d\"}]\n", owner, group))
 	dir, others := filepath.Join(d.Dir, "owned", "dir"), filepath.Join(d.Dir, "owned", "others")
 	for path, uid := range map[string]int{dir: owner, others: stranger} {
 		if err := os.MkdirAll(path, 0o777); err != nil {
@@ -126,7 +126,7 @@ func TestOwnerOfARuleIsWhoAMountBelongsTo(t *testing.T) {
 
 func TestReadOnlyMountShowsAndTakesNothing(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "ro", owner)
+	dir := d.MountSource(t, "ro", owner)
 	put(t, filepath.Join(dir, "file"), "text", 0o600, owner)
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestReadOnlyMountShowsAndTakesNothing(t *testing.T) {
 
 func TestMountOfModeNoneIsNotThere(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "none", owner)
+	dir := d.MountSource(t, "none", owner)
 	put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
 	b := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "none"}, api.Mount{Source: dir, Target: "/workspace", Mode: "none"}))
 	if got := b.sh("ls -A /mnt /workspace | grep -v :") + fmt.Sprint(len(b.Mounts)); got != "\n1" {
@@ -162,7 +162,7 @@ func TestMountOfModeNoneIsNotThere(t *testing.T) {
 
 func TestProfileGivesAndBoundsTheModeOfAMount(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "dir", owner)
+	dir := d.MountSource(t, "dir", owner)
 	mount := func(profile, mode string) (api.Session, error) {
 		s, _, err := d.Create(t.Context(), &api.SessionRequest{Profile: profile, Mounts: []api.Mount{{Source: dir, Target: "/mnt", Mode: mode}}})
 		return s, err
@@ -189,7 +189,7 @@ func TestProfileGivesAndBoundsTheModeOfAMount(t *testing.T) {
 
 func TestMountsNestInWhateverOrderTheyAreNamed(t *testing.T) {
 	d := start(t)
-	outer, inner, deep := lend(t, d, "outer", owner), lend(t, d, "inner", owner), lend(t, d, "deep", owner)
+	outer, inner, deep := d.MountSource(t, "outer", owner), d.MountSource(t, "inner", owner), d.MountSource(t, "deep", owner)
 	for name, dir := range map[string]string{"outer": outer, "inner": inner, "deep": deep} {
 		put(t, filepath.Join(dir, name), name, 0o644, owner)
 	}
@@ -214,7 +214,7 @@ func TestMountsNestInWhateverOrderTheyAreNamed(t *testing.T) {
 
 func TestMountBelowTheManagedWorkspace(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "dir", owner)
+	dir := d.MountSource(t, "dir", owner)
 	put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
 	d.Warm()
 	before := d.Look()
@@ -245,7 +245,7 @@ func TestAsManyMountsAsOneMessageTakesAreFine(t *testing.T) {
 	d := start(t)
 	var mounts []api.Mount
 	for i := range n {
-		dir := lend(t, d, fmt.Sprint("m", i), owner)
+		dir := d.MountSource(t, fmt.Sprint("m", i), owner)
 		put(t, filepath.Join(dir, "n"), fmt.Sprintln(i), 0o644, owner)
 		mounts = append(mounts, api.Mount{Source: dir, Target: fmt.Sprint("/mnt/", strings.Repeat("x", 200), i), Mode: []string{"ro", "rw"}[i%2]})
 	}
@@ -257,7 +257,7 @@ func TestAsManyMountsAsOneMessageTakesAreFine(t *testing.T) {
 
 func TestSetuidBitsAreRefusedWhereTheHostWouldHonourThem(t *testing.T) {
 	d := start(t)
-	dir := lend(t, d, "rw", owner)
+	dir := d.MountSource(t, "rw", owner)
 	with := newBox(t, d, withMounts(api.Mount{Source: dir, Target: "/mnt", Mode: "rw"}))
 	without := newBox(t, d)
 	for _, b := range []*box{with, without} {

@@ -3,7 +3,6 @@
 package boxes_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,19 +12,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // refused checks that an error is a refusal of a field, with what would have been allowed.
 func refused(t *testing.T, err error, status int, field, allowed string) {
 	t.Helper()
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		t.Errorf("got %v, want a refusal of %s", err, field)
-		return
-	}
-	if e.Status != status || e.Field != field || !strings.Contains(e.Allowed, allowed) {
-		t.Errorf("got status %d, field %q, allowed %q (%s); want %d, %q, %q", e.Status, e.Field, e.Allowed, e.Detail, status, field, allowed)
+	if e := boxtest.Refused(t, err, status, field); !strings.Contains(e.Allowed, allowed) {
+		t.Errorf("%s is refused with allowed %q (%s), want %q", field, e.Allowed, e.Detail, allowed)
 	}
 }
 
@@ -68,7 +61,7 @@ func untouched(t *testing.T, d *boxtest.Daemon, before boxtest.Traces) {
 
 func TestMountWithoutAPlaceIsRefused(t *testing.T) {
 	d := start(t)
-	ro, rw := lend(t, d, "ro", owner), lend(t, d, "rw", owner)
+	ro, rw := d.MountSource(t, "ro", owner), d.MountSource(t, "rw", owner)
 	put(t, filepath.Join(rw, "file"), "", 0o644, owner)
 	for name, target := range map[string]string{"link": "/workspace", "outside": "/etc", "nowhere": "missing"} {
 		if err := os.Symlink(target, filepath.Join(rw, name)); err != nil {
@@ -96,14 +89,14 @@ func TestMountWithoutAPlaceIsRefused(t *testing.T) {
 
 func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 	t.Helper()
-	dir, roots := lend(t, d, "dir", owner), lend(t, d, "roots", 0)
+	dir, roots := d.MountSource(t, "dir", owner), d.MountSource(t, "roots", 0)
 	put(t, filepath.Join(dir, "file"), "", 0o644, owner)
 	outside := filepath.Join(d.Dir, "outside")
 	if err := os.Mkdir(outside, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	link := func(name, target string) string {
-		path := filepath.Join(d.Dir, "lend", name)
+		path := filepath.Join(d.Dir, "lent", name)
 		if err := os.Symlink(target, path); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +106,7 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 	from := func(source, mode string) []api.Mount {
 		return one(api.Mount{Source: source, Target: "/mnt", Mode: mode})
 	}
-	lendDir := filepath.Join(d.Dir, "lend")
+	lendDir := filepath.Join(d.Dir, "lent")
 	const source, target, clean, system = "mounts[0].source", "mounts[0].target", "an absolute path", "no system directory"
 	list := []refusal{
 		{"not listed", from(outside, "ro"), 403, source, lendDir},
@@ -130,7 +123,7 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 		{"writing as another owner", one(api.Mount{Source: dir, Target: "/mnt", Mode: "rw", Owner: stranger}), 403, source, fmt.Sprint("owned by uid ", stranger)},
 		{"file", from(filepath.Join(dir, "file"), "ro"), 400, source, "existing directory"},
 		{"missing", from(filepath.Join(dir, "missing"), "ro"), 400, source, "existing directory"},
-		{"relative", from("lend/dir", "ro"), 400, source, clean},
+		{"relative", from("lent/dir", "ro"), 400, source, clean},
 		{"empty", from("", "ro"), 400, source, clean},
 		{"dots", from(lendDir+"/roots/../dir", "ro"), 400, source, clean},
 		{"trailing slash", from(dir+"/", "ro"), 400, source, clean},

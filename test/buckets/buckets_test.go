@@ -115,8 +115,8 @@ func (s *story) boxctl(args ...string) (string, bool) {
 	if len(args) > 1 && args[0] == "drives" && strings.Contains(strings.Join(args, " "), "s3://") {
 		args = append([]string{"drives", args[1], "--insecure", "--endpoint", s.s3.URL}, args[2:]...)
 	}
-	cmd := exec.CommandContext(s.Context(), filepath.Join(boxtest.Programs(s), "boxctl"), args...)
-	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+s.boxd.Socket, "AWS_ACCESS_KEY_ID=me", "AWS_SECRET_ACCESS_KEY="+s.secret)
+	cmd := s.boxd.Boxctl(s, args...)
+	cmd.Env = append(cmd.Env, "AWS_ACCESS_KEY_ID=me", "AWS_SECRET_ACCESS_KEY="+s.secret)
 	out, err := cmd.CombinedOutput()
 	if bytes.Contains(out, []byte(s.secret)) {
 		s.Errorf("%q says the secret: %s", args, out)

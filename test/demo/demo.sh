@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Shows boxd at work: a private daemon in a temporary directory, real programs in real boxes, and
-# nothing left behind. Usage: demo.sh DIRECTORY-OF-THE-PROGRAMS
+# nothing left behind. What the boxes run is the host's own: the Makefile names it to setup.sh.
+# Usage: demo.sh DIRECTORY-OF-THE-PROGRAMS
 set -euo pipefail
 
 programs=$(cd "$1" && pwd)
@@ -14,34 +15,31 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[
 title() { printf '\n%s%s%s\n' "$bold" "$1" "$off"; }
 show() { # the command a person would type, and what it prints
 	printf '%s$ %s%s\n' "$dim" "${*@Q}" "$off" | sed "s/'\([A-Za-z0-9_.\/:=,-]*\)'/\1/g"
-	"$@"
+	"$@" <&0 & # bash looks at a signal while it waits, and not while a command runs in the foreground
+	wait $!
 }
 fail() { printf 'demo: %s\n' "$1" >&2; exit 1; }
-
-[ "$(id -u)" = 0 ] || fail 'boxes are started by root: sudo make demo'
-
-# What the boxes will run is the host's own.
-missing=()
-for p in python3 gcc git; do [ -x "/usr/bin/$p" ] || missing+=("$p"); done
-if [ ${#missing[@]} -gt 0 ]; then
-	command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
-	echo "installing ${missing[*]}"
-	apt-get -qq update
-	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 gcc libc6-dev git >/dev/null
-fi
 
 dir=$(mktemp -d /tmp/boxd-demo.XXXXXX)
 daemon=''
 finish() {
 	status=$?
-	trap - EXIT INT TERM
-	if [ -n "$daemon" ]; then kill "$daemon" 2>/dev/null && wait "$daemon" || true; fi
-	[ "$status" = 0 ] || { echo "demo: failed; boxd's log:" >&2; cat "$dir/log" >&2; }
+	trap '' EXIT HUP INT TERM
+	# shellcheck disable=SC2046 # several processes are several words
+	kill $(jobs -p) 2>/dev/null || true # the daemon, and the command that a signal has come upon
+	wait
+	case $status in
+	0) ;;
+	129 | 130 | 143) echo 'demo: interrupted' >&2 ;;
+	*) echo "demo: failed; boxd's log:" >&2 && cat "$dir/log" >&2 ;;
+	esac
 	rm -rf "$dir"
 	exit "$status"
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # Somebody other than root owns the project: nothing in a box ever writes as root of the host.
 owner=${SUDO_UID:-65534}
@@ -58,6 +56,7 @@ socket = "$dir/boxd.sock"
 socket_group = "root"
 state_dir = "$dir/state"
 runtime_dir = "$dir/run"
+on_stop = "end"
 [ids]
 base = $base
 count = 64
@@ -106,9 +105,9 @@ show boxctl run --timeout 60s -v "$dir/project:/mnt/project:ro" -n -- python3 /m
 
 title 'The end'
 kill "$daemon" && wait "$daemon" && daemon=''
-left=$(ps -eo uid=,pid=,comm= | awk -v base=$base '$1 >= base && $1 < base + 64 * 65536')
+left=$(stat -c '%u %n' /proc/[0-9]* 2>/dev/null | awk -v base=$base '$1 >= base && $1 < base + 64 * 65536')
 [ -z "$left" ] || fail "processes of boxes are left: $left"
 [ ! -e "$dir/ids" ] || fail 'the lock of the id ranges is left'
-[ -z "$(ls -A "$dir/state/sessions" "$dir/state/workspaces" | grep -v : || true)" ] || fail 'records or workspaces are left'
+[ -z "$(find "$dir/state/sessions" "$dir/state/workspaces" -mindepth 1)" ] || fail 'records or workspaces are left'
 ! grep -q "$dir" /proc/mounts || fail 'mounts are left'
 echo 'boxd has stopped. Left behind: no process, no mount, no file but the log, which goes now.'

@@ -39,29 +39,15 @@ func requireSystemd(t *testing.T) {
 	}
 }
 
-func systemctl(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("systemctl", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("systemctl %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-func unitProperty(t *testing.T, unit, name string) string {
-	t.Helper()
-	return systemctl(t, "show", "--value", "-p", name, unit)
-}
-
 // installUnits puts the shipped units into the running system, with the keeper under test, unless the package has.
 func installUnits(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { // the last of all: systemd forgets what is no longer there
-		systemctl(t, "stop", "box.slice")
-		systemctl(t, "daemon-reload")
+		boxtest.Systemctl(t, "stop", "box.slice")
+		boxtest.Systemctl(t, "daemon-reload")
 	})
 	for _, name := range []string{anchorUnit, "box.slice"} {
-		switch path := unitProperty(t, name, "FragmentPath"); path {
+		switch path := boxtest.UnitProperty(t, name, "FragmentPath"); path {
 		case "":
 		case filepath.Join("/usr/lib/systemd/system", name), filepath.Join("/lib/systemd/system", name):
 			continue
@@ -87,10 +73,10 @@ func installUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		systemctl(t, "stop", anchorUnit)
+		boxtest.Systemctl(t, "stop", anchorUnit)
 		os.RemoveAll(dropIn)
 	})
-	systemctl(t, "daemon-reload")
+	boxtest.Systemctl(t, "daemon-reload")
 	t.Cleanup(func() { exec.Command("systemctl", "reset-failed", anchorUnit).Run() })
 }
 
@@ -98,24 +84,15 @@ func installUnits(t *testing.T) {
 func startAnchor(t *testing.T) (pid string) {
 	t.Helper()
 	installUnits(t)
-	systemctl(t, "start", anchorUnit)
+	boxtest.Systemctl(t, "start", anchorUnit)
 	boxtest.Eventually(t, "the anchor has switched controllers on", func() bool {
 		text, err := os.ReadFile(filepath.Join(anchorShare, "cgroup.subtree_control"))
-		if err == nil && len(text) <= 1 && unitProperty(t, anchorUnit, "ActiveState") != "active" {
-			t.Fatal(systemctl(t, "show", "-p", "Result,ExecMainStatus", anchorUnit))
+		if err == nil && len(text) <= 1 && boxtest.UnitProperty(t, anchorUnit, "ActiveState") != "active" {
+			t.Fatal(boxtest.Systemctl(t, "show", "-p", "Result,ExecMainStatus", anchorUnit))
 		}
 		return err == nil && len(text) > 1
 	})
-	return unitProperty(t, anchorUnit, "MainPID")
-}
-
-func groupFile(t *testing.T, group, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(group, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(text))
+	return boxtest.UnitProperty(t, anchorUnit, "MainPID")
 }
 
 func writeGroup(t *testing.T, group, name, text string) {
@@ -188,19 +165,19 @@ func TestUnitsAreCleanForSystemd(t *testing.T) {
 func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
 	requireSystemd(t)
 	pid := startAnchor(t)
-	if got := groupFile(t, anchorShare, "anchor/cgroup.procs"); got != pid {
+	if got := boxtest.GroupFile(t, anchorShare, "anchor/cgroup.procs"); got != pid {
 		t.Errorf("in the anchor's group are %q, want %s", got, pid)
 	}
-	on := strings.Fields(groupFile(t, anchorShare, "cgroup.subtree_control"))
+	on := strings.Fields(boxtest.GroupFile(t, anchorShare, "cgroup.subtree_control"))
 	for _, name := range []string{"cpu", "io", "memory", "pids"} {
 		if !slices.Contains(on, name) {
 			t.Errorf("%s is not among the controllers that are on: %v", name, on)
 		}
 	}
-	if got := groupFile(t, anchorShare, "pids.max"); got != "max" {
+	if got := boxtest.GroupFile(t, anchorShare, "pids.max"); got != "max" {
 		t.Errorf("pids.max of the unit is %s", got)
 	}
-	if got := groupFile(t, "/proc/"+pid, "oom_score_adj"); got != "-1000" {
+	if got := boxtest.GroupFile(t, "/proc/"+pid, "oom_score_adj"); got != "-1000" {
 		t.Errorf("oom_score_adj of the anchor is %s", got)
 	}
 	slice := filepath.Dir(anchorShare)
@@ -212,7 +189,7 @@ func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
 	if part := float64(most) / total; part < 0.79 || part > 0.81 {
 		t.Errorf("memory.max of box.slice is %d of %.0f, not 80 %%", most, total)
 	}
-	if got := groupFile(t, slice, "cpu.weight"); got != "50" {
+	if got := boxtest.GroupFile(t, slice, "cpu.weight"); got != "50" {
 		t.Errorf("cpu.weight of box.slice is %s", got)
 	}
 	if n := groupNumber(t, slice, "pids.max"); n == 0 {
@@ -222,7 +199,7 @@ func TestAnchorTakesItsUnitIntoPossession(t *testing.T) {
 
 func groupNumber(t *testing.T, group, name string) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(groupFile(t, group, name), 10, 64)
+	n, err := strconv.ParseInt(boxtest.GroupFile(t, group, name), 10, 64)
 	if err != nil {
 		t.Fatalf("%s/%s: %v", group, name, err)
 	}
@@ -247,31 +224,31 @@ func TestBoxesBelowTheAnchorOutliveReloadAndEndWithIt(t *testing.T) {
 	}
 	pid, ended := stubborn(t, work)
 	for _, verb := range []string{"daemon-reload", "daemon-reexec", "daemon-reload"} {
-		systemctl(t, verb)
+		boxtest.Systemctl(t, verb)
 		for name, want := range limits {
-			if got := groupFile(t, box, name); got != want {
+			if got := boxtest.GroupFile(t, box, name); got != want {
 				t.Errorf("after %s %s is %q, want %s", verb, name, got, want)
 			}
 		}
-		if got := groupFile(t, work, "cgroup.procs"); got != strconv.Itoa(pid) {
+		if got := boxtest.GroupFile(t, work, "cgroup.procs"); got != strconv.Itoa(pid) {
 			t.Errorf("after %s the box has %q, want %d", verb, got, pid)
 		}
-		if got := groupFile(t, box, "cgroup.subtree_control"); got != "memory pids" {
+		if got := boxtest.GroupFile(t, box, "cgroup.subtree_control"); got != "memory pids" {
 			t.Errorf("after %s controllers of the box are %q", verb, got)
 		}
-		if got := unitProperty(t, anchorUnit, "MainPID"); got != anchor {
+		if got := boxtest.UnitProperty(t, anchorUnit, "MainPID"); got != anchor {
 			t.Errorf("after %s the anchor is %s, want %s", verb, got, anchor)
 		}
 	}
-	systemctl(t, "stop", anchorUnit)
+	boxtest.Systemctl(t, "stop", anchorUnit)
 	wantKilled(t, ended)
 	if _, err := os.Stat(anchorShare); err == nil {
 		t.Errorf("%s is still there", anchorShare)
 	}
-	if got := unitProperty(t, anchorUnit, "ActiveState"); got != "inactive" {
+	if got := boxtest.UnitProperty(t, anchorUnit, "ActiveState"); got != "inactive" {
 		t.Errorf("it has ended as %s", got)
 	}
-	systemctl(t, "start", anchorUnit) // nothing of the last life is in its way
+	boxtest.Systemctl(t, "start", anchorUnit) // nothing of the last life is in its way
 	boxtest.Eventually(t, "the anchor starts again", func() bool {
 		text, err := os.ReadFile(filepath.Join(anchorShare, "anchor/cgroup.procs"))
 		return err == nil && len(text) > 1

@@ -44,7 +44,7 @@ func startScope(ctx context.Context, t *testing.T, s *systemd.Scopes, name strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := groupFile(t, "/proc/"+strconv.Itoa(pid), "cgroup"); got != "0::"+path {
+	if got := boxtest.GroupFile(t, "/proc/"+strconv.Itoa(pid), "cgroup"); got != "0::"+path {
 		t.Errorf("the process is in %s, its scope is %s", got, path)
 	}
 	return filepath.Join(groupMount, path), ended
@@ -64,15 +64,6 @@ func wantNoTrace(ctx context.Context, t *testing.T, s *systemd.Scopes, prefix st
 	}
 }
 
-func wantLimits(t *testing.T, when, group string, want map[string]string) {
-	t.Helper()
-	for name, text := range want {
-		if got := groupFile(t, group, name); got != text {
-			t.Errorf("%s %s is %q, want %q", when, name, got, text)
-		}
-	}
-}
-
 func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 	requireSystemd(t)
 	s, ctx := newScopes(t)
@@ -88,21 +79,21 @@ func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 		"memory.max": "67108864", "memory.high": "50331648", "memory.swap.max": "0", "pids.max": "50",
 		"cpu.max": "30000 20000", "cpu.weight": "20", "io.weight": "default 300",
 	}
-	wantLimits(t, "at the start", group, first)
+	boxtest.GroupHas(t, "at the start", group, first)
 	// What the keeper makes below is not systemd's.
 	work := filepath.Join(group, "work")
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	writeGroup(t, work, "cgroup.procs", groupFile(t, group, "cgroup.procs"))
+	writeGroup(t, work, "cgroup.procs", boxtest.GroupFile(t, group, "cgroup.procs"))
 	writeGroup(t, group, "cgroup.subtree_control", "+memory +pids")
 	below := map[string]string{"memory.max": "33554432", "pids.max": "7"}
 	for file, text := range below {
 		writeGroup(t, work, file, text)
 	}
-	systemctl(t, "daemon-reload")
-	wantLimits(t, "after daemon-reload", group, first)
-	wantLimits(t, "after daemon-reload, below,", work, below)
+	boxtest.Systemctl(t, "daemon-reload")
+	boxtest.GroupHas(t, "after daemon-reload", group, first)
+	boxtest.GroupHas(t, "after daemon-reload, below,", work, below)
 
 	if err := s.Set(ctx, name, systemd.ScopeLimits{MemoryMax: 128 << 20, MemorySwapMax: systemd.Unlimited}); err != nil {
 		t.Fatal(err)
@@ -111,11 +102,11 @@ func TestScopeHasItsLimitsUntilTheyAreSet(t *testing.T) {
 		"memory.max": "134217728", "memory.high": "max", "memory.swap.max": "max", "pids.max": "max",
 		"cpu.max": "max 100000", "cpu.weight": "100", "io.weight": "default 100",
 	}
-	wantLimits(t, "after Set", group, second)
-	systemctl(t, "daemon-reload")
-	systemctl(t, "daemon-reexec")
-	wantLimits(t, "after Set and daemon-reexec", group, second)
-	wantLimits(t, "after all of it, below,", work, below)
+	boxtest.GroupHas(t, "after Set", group, second)
+	boxtest.Systemctl(t, "daemon-reload")
+	boxtest.Systemctl(t, "daemon-reexec")
+	boxtest.GroupHas(t, "after Set and daemon-reexec", group, second)
+	boxtest.GroupHas(t, "after all of it, below,", work, below)
 	if names, err := s.List(ctx, "box-lim"); err != nil || len(names) != 1 || names[0] != name {
 		t.Errorf("list: %v, %v", names, err)
 	}
@@ -164,7 +155,7 @@ func TestTwentyScopesLeaveNone(t *testing.T) {
 	lanes.Wait()
 	t.Logf("20 scopes in %v", time.Since(begin))
 	wantNoTrace(ctx, t, s, "box-round-")
-	if failed := systemctl(t, "list-units", "--failed", "--plain", "--no-legend", "box-*"); failed != "" {
+	if failed := boxtest.Systemctl(t, "list-units", "--failed", "--plain", "--no-legend", "box-*"); failed != "" {
 		t.Errorf("failed units: %s", failed)
 	}
 }
@@ -195,7 +186,7 @@ func TestScopeRefusals(t *testing.T) {
 	if _, err := s.Start(ctx, "box-twice.scope", pid, systemd.ScopeLimits{}); !errors.Is(err, systemd.ErrScopeExists) {
 		t.Errorf("a second start: %v", err)
 	}
-	wantLimits(t, "after a second start", group, map[string]string{"pids.max": "9"})
+	boxtest.GroupHas(t, "after a second start", group, map[string]string{"pids.max": "9"})
 	if err := s.Set(ctx, "box-none.scope", systemd.ScopeLimits{}); !errors.Is(err, systemd.ErrNoScope) {
 		t.Errorf("limits of none: %v", err)
 	}
@@ -237,7 +228,7 @@ func TestScopesWithoutABusForRoot(t *testing.T) {
 	for _, key := range []string{"private-1", "private-2"} {
 		name := systemd.ScopeName(key)
 		_, ended := startScope(ctx, t, s, name, systemd.ScopeLimits{TasksMax: 5})
-		systemctl(t, "daemon-reexec")
+		boxtest.Systemctl(t, "daemon-reexec")
 		untilReached(t, "stop", func() error { return s.Stop(ctx, name) })
 		wantKilled(t, ended)
 	}

@@ -21,7 +21,7 @@ import (
 // and what is mounted, of the host's too, is as it was.
 func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\"]\n")
+	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
 	c := images.Client{Client: d.Client}

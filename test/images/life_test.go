@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
@@ -51,7 +50,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		}
 	}
 	locked := api.SessionRequest{ID: "locked", Profile: "locked", Image: new("now:1")}
-	if _, _, err := d.Create(t.Context(), &locked); status(err) != 403 {
+	if _, _, err := d.Create(t.Context(), &locked); boxtest.StatusOf(err) != 403 {
 		t.Errorf("a profile that locks its image: %v", err)
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
@@ -68,7 +67,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	if err := c.Delete(t.Context(), "now:1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tries(t.Context(), d.Client, "now:1", "id"); status(err) != 400 {
+	if _, err := tries(t.Context(), d.Client, "now:1", "id"); boxtest.StatusOf(err) != 400 {
 		t.Errorf("an image that is gone: %v", err)
 	}
 	boxtest.Eventually(t, "the tree of the young one is gone", func() bool { return trees(t, d) == 1 })
@@ -101,9 +100,7 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 			return err == nil && len(s.Warm) == 1 && s.Warm[0].Ready == 2 && trees(t, d) == 1
 		})
 	}
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Profile: "ready"}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"})
 	if got := does(t, d, "a", "cat=/version", "write=/version", "cat=/version"); got != "youngwritten" {
 		t.Errorf("of the image that was: %q", got)
 	}
@@ -112,11 +109,4 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
-}
-
-func status(err error) int {
-	if e, ok := errors.AsType[*client.Error](err); ok {
-		return e.Status
-	}
-	return 0
 }

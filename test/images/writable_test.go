@@ -165,14 +165,11 @@ func uppers(t *testing.T, d *boxtest.Daemon) []string {
 // against its quota.
 func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\"]\n")
+	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
 	c := images.Client{Client: d.Client}
-	lent := filepath.Join(d.Dir, "lent", "one")
-	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/name", []byte("one"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	lent := d.NamedMountSource(t, "one", 0)
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "opt/a", content: "a"}, entry{name: "srv/b", content: "b"})).layout(t), "")
 	s, _, err := d.Create(t.Context(), &api.SessionRequest{
 		ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200), Mounts: []api.Mount{{Source: lent, Target: "/opt/in/one", Mode: "ro"}},

@@ -139,7 +139,7 @@ func TestOtherUnitsAreAsBefore(t *testing.T) {
 		}
 		return string(text)
 	}
-	pid, host := show(t, unit, "MainPID"), mounts("self")
+	pid, host := boxtest.UnitProperty(t, unit, "MainPID"), mounts("self")
 	before := mounts(pid)
 	a := live(t)
 	boxctl(t, "run", "--", "true")
@@ -148,12 +148,12 @@ func TestOtherUnitsAreAsBefore(t *testing.T) {
 			t.Errorf("with a box %s has other mounts:\n%s", what, more)
 		}
 	}
-	if show(t, unit, "MainPID") != pid {
+	if boxtest.UnitProperty(t, unit, "MainPID") != pid {
 		t.Error("with a box an older service has died")
 	}
 	run(t, append(append([]string{"systemd-run", "-q", "--wait", "--pipe"}, strict...), "sh", "-c", "! touch /usr/x 2>/dev/null && ! touch /var/lib/boxd/x 2>/dev/null && touch /var/lib/boxd-test-other/x")...)
 	a.unharmed(t, "another unit with ProtectSystem=strict")
-	if n, err := strconv.Atoi(show(t, unit, "NRestarts")); err != nil || n != 0 {
+	if n, err := strconv.Atoi(boxtest.UnitProperty(t, unit, "NRestarts")); err != nil || n != 0 {
 		t.Errorf("an older service was started again: %d, %v", n, err)
 	}
 }

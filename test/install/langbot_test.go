@@ -4,7 +4,6 @@ package install_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -41,8 +40,8 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	}
 
 	// Who comes first starts it, and needs no token to ask how it is; for all else one is needed.
-	if code, body := get(t, "/healthz"); code != http.StatusOK || !strings.Contains(body, `"live"`) {
-		t.Errorf("/healthz is %d %s", code, body)
+	if a := boxtest.Get(t, "http://"+langbotAddress+"/healthz", nil); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"live"`) {
+		t.Errorf("/healthz is %d %s", a.Code, a.Body)
 	}
 	boxtest.Eventually(t, "boxd has started for who has come", func() bool { return state(t, service) == "active" })
 	for _, token := range []string{"", secret + "x"} {
@@ -74,24 +73,6 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 		t.Error("the token is in the journal")
 	}
 	bot.ask("box_delete_session", map[string]any{"session_id": "s"})
-}
-
-func get(t *testing.T, path string) (code int, body string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+langbotAddress+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(data)
 }
 
 // conversation is one of LangBot's, in which one thing is asked at a time.

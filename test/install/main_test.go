@@ -164,12 +164,7 @@ func reset(t *testing.T) {
 // state is the state of a unit, such as "active".
 func state(t *testing.T, unit string) string {
 	t.Helper()
-	return show(t, unit, "ActiveState")
-}
-
-func show(t *testing.T, unit, property string) string {
-	t.Helper()
-	return run(t, "systemctl", "show", "--value", "--property="+property, unit)
+	return boxtest.UnitProperty(t, unit, "ActiveState")
 }
 
 // alive is a box with a program in it that counts.

@@ -28,7 +28,7 @@ func version(t *testing.T, name string) string {
 func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 	installed(t, previous)
 	a := live(t)
-	holder := show(t, anchor, "MainPID")
+	holder := boxtest.UnitProperty(t, anchor, "MainPID")
 	const dropIn = "/etc/boxd/box.toml.d/mine.toml"
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, to := range []string{this, previous, this} {
-		pids := [2]string{show(t, service, "MainPID"), show(t, keeper, "MainPID")}
+		pids := [2]string{boxtest.UnitProperty(t, service, "MainPID"), boxtest.UnitProperty(t, keeper, "MainPID")}
 		apt(t, "install", pkg(t, to))
 		if !a.breathes() {
 			t.Fatalf("the box has died with the installation of %s", to)
@@ -60,7 +60,7 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 			r := try(t, as(member, "boxctl", "version")...)
 			return strings.Count(r.stdout, version(t, to)) == 2
 		})
-		if now := [2]string{show(t, service, "MainPID"), show(t, keeper, "MainPID")}; now[0] == pids[0] || now[1] == pids[1] || now[1] == "0" {
+		if now := [2]string{boxtest.UnitProperty(t, service, "MainPID"), boxtest.UnitProperty(t, keeper, "MainPID")}; now[0] == pids[0] || now[1] == pids[1] || now[1] == "0" {
 			t.Errorf("processes of boxd and keeper were %q and are %q", pids, now)
 		}
 		a.unharmed(t, "the installation of "+version(t, to))
@@ -71,7 +71,7 @@ func TestAnUpgradeAndADowngradeWithLivingBoxes(t *testing.T) {
 			t.Errorf("the drop-in is gone: %s", got)
 		}
 	}
-	if got := show(t, anchor, "MainPID"); got != holder {
+	if got := boxtest.UnitProperty(t, anchor, "MainPID"); got != holder {
 		t.Errorf("the anchor's process was %s and is %s", holder, got)
 	}
 }
@@ -256,7 +256,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	}
 	boxctl(t, "run", "--", "true")
 	// boxd, whose unit has mounts of its own, may see it twice: there its state directory is a mount too.
-	for pid, most := range map[string]int{"self": 1, show(t, service, "MainPID"): 2} {
+	for pid, most := range map[string]int{"self": 1, boxtest.UnitProperty(t, service, "MainPID"): 2} {
 		text, err := os.ReadFile("/proc/" + pid + "/mounts")
 		if n := strings.Count(string(text), " /var/lib/boxd/store "); err != nil || n < 1 || n > most {
 			t.Errorf("mounts of process %s: %v\n%s", pid, err, text)

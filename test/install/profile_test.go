@@ -21,7 +21,7 @@ func TestBoxdIsConfinedByItsProfile(t *testing.T) {
 	run(t, "dmesg", "--clear")
 	a := live(t)
 	confined := func(unit string) string {
-		text, err := os.ReadFile("/proc/" + show(t, unit, "MainPID") + "/attr/apparmor/current")
+		text, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, unit, "MainPID") + "/attr/apparmor/current")
 		if err != nil {
 			t.Fatal(err)
 		}

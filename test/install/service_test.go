@@ -17,7 +17,7 @@ import (
 func TestBoxesOutliveTheirServices(t *testing.T) {
 	installed(t, this)
 	a := live(t)
-	holder := show(t, anchor, "MainPID")
+	holder := boxtest.UnitProperty(t, anchor, "MainPID")
 	for _, c := range []struct {
 		name string
 		argv []string
@@ -35,12 +35,12 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 	} {
 		before := map[string]string{}
 		for _, unit := range c.gone {
-			before[unit] = show(t, unit, "MainPID")
+			before[unit] = boxtest.UnitProperty(t, unit, "MainPID")
 		}
 		run(t, c.argv...)
 		for _, unit := range c.gone {
 			boxtest.Eventually(t, "after "+c.name+" the process of "+unit+" is another or none", func() bool {
-				return show(t, unit, "MainPID") != before[unit]
+				return boxtest.UnitProperty(t, unit, "MainPID") != before[unit]
 			})
 		}
 		if !a.breathes() {
@@ -48,7 +48,7 @@ func TestBoxesOutliveTheirServices(t *testing.T) {
 		}
 		a.unharmed(t, c.name) // which starts whatever was stopped
 	}
-	if got := show(t, anchor, "MainPID"); got != holder {
+	if got := boxtest.UnitProperty(t, anchor, "MainPID"); got != holder {
 		t.Errorf("the anchor's process was %s and is %s", holder, got)
 	}
 	run(t, "systemctl", "stop", anchor)
@@ -95,7 +95,7 @@ func TestACrashLoop(t *testing.T) {
 	if r := try(t, "systemctl", "restart", service); r.code == 0 {
 		t.Error("with a broken configuration the restart is said to be done")
 	}
-	again := func() (n int) { n, _ = strconv.Atoi(show(t, service, "NRestarts")); return n }
+	again := func() (n int) { n, _ = strconv.Atoi(boxtest.UnitProperty(t, service, "NRestarts")); return n }
 	boxtest.Eventually(t, "systemd starts it again and again", func() bool { return again() > 3 || state(t, service) == "failed" })
 	boxtest.Eventually(t, "systemd gives up", func() bool { return state(t, service) == "failed" })
 	if got := again(); got < 3 {
@@ -137,14 +137,14 @@ func TestTheIdleEnd(t *testing.T) {
 		boxtest.Eventually(t, "boxd and its keeper have ended", func() bool {
 			return state(t, service) == "inactive" && state(t, keeper) == "inactive"
 		})
-		if got := show(t, service, "Result"); got != "success" || state(t, socket) != "active" {
+		if got := boxtest.UnitProperty(t, service, "Result"); got != "success" || state(t, socket) != "active" {
 			t.Errorf("boxd ended with %s, and the socket is %s", got, state(t, socket))
 		}
 	}
 	a := live(t)
-	pid := show(t, service, "MainPID")
+	pid := boxtest.UnitProperty(t, service, "MainPID")
 	run(t, "sleep", "4") // twice as long as it would wait
-	if got := show(t, service, "MainPID"); got != pid {
+	if got := boxtest.UnitProperty(t, service, "MainPID"); got != pid {
 		t.Errorf("with a box boxd was process %s and is %s", pid, got)
 	}
 	a.unharmed(t, "a while without a caller")
@@ -154,7 +154,7 @@ func TestTheIdleEnd(t *testing.T) {
 func TestTheWatchdog(t *testing.T) {
 	installed(t, this)
 	a := live(t)
-	pid, err := strconv.Atoi(show(t, service, "MainPID"))
+	pid, err := strconv.Atoi(boxtest.UnitProperty(t, service, "MainPID"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestTheWatchdog(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "systemd replaces it", func() bool {
-		now := show(t, service, "MainPID")
+		now := boxtest.UnitProperty(t, service, "MainPID")
 		return now != "0" && now != strconv.Itoa(pid)
 	})
 	// Beside where each of its goroutines was, which the signal makes boxd say.
@@ -176,7 +176,7 @@ func TestTheWatchdog(t *testing.T) {
 func TestAReload(t *testing.T) {
 	installed(t, this)
 	a := live(t)
-	pid := show(t, service, "MainPID")
+	pid := boxtest.UnitProperty(t, service, "MainPID")
 	dropIn := "/etc/boxd/box.toml.d/mine.toml"
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestAReload(t *testing.T) {
 	boxtest.Eventually(t, "the new limit is known", func() bool {
 		return strings.Contains(boxctl(t, "status", "--json"), `"max_sessions": 7`)
 	})
-	if got := show(t, service, "MainPID"); got != pid {
+	if got := boxtest.UnitProperty(t, service, "MainPID"); got != pid {
 		t.Errorf("the reload has replaced process %s by %s", pid, got)
 	}
 	a.unharmed(t, "a reload")

@@ -33,6 +33,9 @@ func TestAConversationWithGrants(t *testing.T) {
 	policy := fmt.Sprintf(`{"backend":"nsjail","local":{"host_root":%q,"default_workspace":"own","allowed_mount_roots":[%q]},
 		"admission":{"required":true,"cpus":0.5,"memory_mb":128,"pids_limit":40,"workspace_quota_mb":64}}`, b.shared, b.shared)
 	c.gets("box_init", policy, nil)
+	if info, err := os.Stat(filepath.Join(b.shared, "own")); err != nil || !info.IsDir() {
+		t.Errorf("LangBot does not find its directory after INIT: %v", err)
+	}
 	const hello = `{"session_id":"person_1","cmd":"id -un; pwd; echo hello >f"}`
 	c.gets("box_upsert_sandbox_admission_grant", grant(1, time.Minute), nil)
 	groups := said.Enforced["memory"] == "cgroup2" && said.Enforced["cpu"] == "cgroup2" && said.Enforced["pids"] == "cgroup2"

@@ -3,7 +3,6 @@
 package langbot_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
@@ -29,19 +29,8 @@ func (b *bot) imports(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err = w.WriteHeader(&tar.Header{Name: "bin/sh", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))})
-	if err == nil {
-		_, err = w.Write(program)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err == nil {
-		_, err = images.Client{Client: b.Client}.Import(t.Context(), &archive, name, "rootfs")
-	}
-	if err != nil {
+	archive := bytes.NewReader(boxtest.Tar(0o755, map[string]string{"bin/sh": string(program)}))
+	if _, err := (images.Client{Client: b.Client}).Import(t.Context(), archive, name, "rootfs"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/api"
 )
 
 const (
@@ -231,5 +230,3 @@ func (c *rpc) sessions() (ids []string) {
 	}
 	return ids
 }
-
-func sessionOf(id string) *api.SessionRequest { return &api.SessionRequest{ID: id} }

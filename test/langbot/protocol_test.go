@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -22,35 +21,21 @@ import (
 )
 
 // get is a request that is no WebSocket.
-func (b *bot) get(t *testing.T, path string, h http.Header) (status int, body string, head http.Header) {
+func (b *bot) get(t *testing.T, path string, h http.Header) boxtest.Answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.address+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = h
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text), resp.Header
+	return boxtest.Get(t, "http://"+b.address+path, h)
 }
 
 func TestAnybodyMayAskHowItIs(t *testing.T) {
 	t.Parallel()
 	b := start(t)
-	status, text, _ := b.get(t, "/healthz", nil)
+	a := b.get(t, "/healthz", nil)
 	var health struct {
 		Live      bool
 		Resources map[string]any
 	}
-	if err := json.Unmarshal([]byte(text), &health); err != nil || status != 200 || !health.Live {
-		t.Errorf("%d %s", status, text)
+	if err := json.Unmarshal(a.Body, &health); err != nil || a.Code != 200 || !health.Live {
+		t.Errorf("%d %s", a.Code, a.Body)
 	}
 	for _, name := range []string{"event_loop", "blocking_executor", "sessions", "managed_processes", "completed_processes", "creating_session_tasks", "closing_session_tasks", "background_tasks"} {
 		if _, ok := health.Resources[name]; !ok {
@@ -92,12 +77,64 @@ func TestRequiredAdmissionFailsClosedAndSaysWhy(t *testing.T) {
 	c.refused("box_exec", `{"session_id":"s","cmd":"true"}`, "BoxReadinessError: Invalid sandbox admission configuration: Sandbox admission enforcement cannot be disabled without restarting the Box Runtime")
 }
 
+// Connections that say nothing, however many there are, keep LangBot neither in nor out of its work.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	before := b.dial(t)
+	for range 600 {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", b.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	for _, c := range []*rpc{before, b.dial(t)} {
+		c.gets("box_create_session", `{"session_id":"s"}`, nil)
+	}
+	if a := b.get(t, "/healthz", nil); a.Code != 200 {
+		t.Errorf("%d %s", a.Code, a.Body)
+	}
+}
+
+// What a page of the web has a browser send comes from this host too, by a name that leads here, or from another origin.
+func TestPagesOfTheWebAreRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	_, port, _ := net.SplitHostPort(b.address)
+	for host, want := range map[string]int{b.address: 200, "localhost:" + port: 200, "[::1]:" + port: 200, "boxd.example:" + port: 403, "10.0.0.1": 403} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.address+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("Host %s: %d, want %d", host, resp.StatusCode, want)
+		}
+	}
+	h := header("Origin", "https://page.example")
+	ws, resp, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: h})
+	if err == nil {
+		ws.CloseNow()
+		t.Fatal("a page has an RPC connection")
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 403 {
+		t.Errorf("Origin: %d", resp.StatusCode)
+	}
+}
+
 func TestOneInstanceIsServed(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	for _, id := range []string{"asks", "first"} { // which pins nothing
-		if status, body, _ := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); status != 400 {
-			t.Errorf("%d %s", status, body)
+		if a := b.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != 400 {
+			t.Errorf("%d %s", a.Code, a.Body)
 		}
 	}
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+b.address+"/rpc/ws", &websocket.DialOptions{HTTPHeader: header("X-LangBot-Instance-Id", "first")}) //nolint:bodyclose // the library has it
@@ -105,8 +142,8 @@ func TestOneInstanceIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws.CloseNow()
-	if status, body, head := b.get(t, "/rpc/ws", header()); status != 401 || body != "Unauthorized" || head.Get("Content-Type") != "text/plain; charset=utf-8" {
-		t.Errorf("%d %s %v", status, body, head)
+	if a := b.get(t, "/rpc/ws", header()); a.Code != 401 || string(a.Body) != "Unauthorized" || a.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Errorf("%d %s %v", a.Code, a.Body, a.Header)
 	}
 	if !strings.Contains(b.Log(), "the instance "+instance+" is not the one that is served") {
 		t.Error("the log does not say why")
@@ -116,8 +153,8 @@ func TestOneInstanceIsServed(t *testing.T) {
 	b.dial(t).gets("box_status", `{}`, nil) // the first after a restart
 	named := start(t, `instance = "named"`)
 	for id, want := range map[string]int{instance: 401, "named": 400, "na med": 401, "": 401} {
-		if status, _, _ := named.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); status != want {
-			t.Errorf("%q: %d", id, status)
+		if a := named.get(t, "/rpc/ws", header("X-LangBot-Instance-Id", id)); a.Code != want {
+			t.Errorf("%q: %d", id, a.Code)
 		}
 	}
 }
@@ -131,15 +168,15 @@ func TestTheControlTokenIsNeededOnBothRoutes(t *testing.T) {
 	}
 	b := start(t, fmt.Sprintf("token_file = %q", file))
 	for name, want := range map[string]int{"": 401, token[1:]: 401, token: 400} {
-		if status, _, _ := b.get(t, "/rpc/ws", header("X-LangBot-Box-Control-Token", name)); status != want {
-			t.Errorf("%q: %d", name, status)
+		if a := b.get(t, "/rpc/ws", header("X-LangBot-Box-Control-Token", name)); a.Code != want {
+			t.Errorf("%q: %d", name, a.Code)
 		}
 	}
-	if status, _, _ := b.get(t, "/v1/sessions/s/managed-process/ws", of(workspace, "1")); status != 401 {
-		t.Errorf("the relay: %d", status)
+	if a := b.get(t, "/v1/sessions/s/managed-process/ws", of(workspace, "1")); a.Code != 401 {
+		t.Errorf("the relay: %d", a.Code)
 	}
-	if status, _, _ := b.get(t, "/healthz", nil); status != 200 {
-		t.Errorf("health: %d", status)
+	if a := b.get(t, "/healthz", nil); a.Code != 200 {
+		t.Errorf("health: %d", a.Code)
 	}
 	if strings.Contains(b.Log(), token) {
 		t.Error("the token is in the log")

@@ -254,12 +254,12 @@ func TestWhoMayNotAttachIsToldBeforeTheUpgrade(t *testing.T) {
 		{"no WebSocket", good, c.physical("s") + "/managed-process/p/ws", 400, ""},
 		{"no such route", good, c.physical("s") + "/managed-process/p/q/ws", 404, ""},
 	} {
-		status, body, head := b.get(t, "/v1/sessions/"+tc.path, tc.head)
-		if status != tc.status || tc.want != "" && body != tc.want {
-			t.Errorf("%s: %d %s", tc.name, status, body)
+		a := b.get(t, "/v1/sessions/"+tc.path, tc.head)
+		if a.Code != tc.status || tc.want != "" && string(a.Body) != tc.want {
+			t.Errorf("%s: %d %s", tc.name, a.Code, a.Body)
 		}
-		if status == 401 && head.Get("Content-Type") != "text/plain; charset=utf-8" {
-			t.Errorf("%s: %v", tc.name, head)
+		if a.Code == 401 && a.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+			t.Errorf("%s: %v", tc.name, a.Header)
 		}
 	}
 }
@@ -359,9 +359,9 @@ type readiness struct {
 
 func (b *bot) ready(t *testing.T) (status int, body readiness) {
 	t.Helper()
-	status, text, _ := b.get(t, "/readyz", nil)
-	if err := json.Unmarshal([]byte(text), &body); err != nil {
+	a := b.get(t, "/readyz", nil)
+	if err := json.Unmarshal(a.Body, &body); err != nil {
 		t.Fatal(err)
 	}
-	return status, body
+	return a.Code, body
 }

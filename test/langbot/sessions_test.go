@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // As the real client does it: a ping, an INIT with LangBot's own defaults, a session, a command, the end.
@@ -252,8 +253,11 @@ func TestASharedWorkspaceIsVerified(t *testing.T) {
 		t.Helper()
 		c.refused("box_verify_shared_workspace", ask, "BoxReadinessError: "+want)
 	}
-	refused("Managed sandbox admission requires box.local.default_workspace")
 	work := filepath.Join(b.shared, "default")
+	if err := os.Remove(work); err != nil { // which INIT has made
+		t.Fatal(err)
+	}
+	refused("Managed sandbox admission requires box.local.default_workspace")
 	marker := filepath.Join(work, name)
 	must := func(err error) {
 		t.Helper()
@@ -352,10 +356,7 @@ func TestShutdownEndsTheSessionsOfLangBotAlone(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	c := b.dial(t)
-	other, _, err := b.Create(t.Context(), sessionOf("ws-mine"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := b.NewSession(t, api.SessionRequest{ID: "ws-mine"})
 	c.gets("box_create_session", `{"session_id":"s","persistent":true}`, nil)
 	c.gets("box_shutdown", `{}`, nil)
 	if ids := c.sessions(); len(ids) != 0 {

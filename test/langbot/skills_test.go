@@ -3,8 +3,6 @@
 package langbot_test
 
 import (
-	"archive/zip"
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -15,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/actionrpc/model"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -38,21 +37,7 @@ func (c *rpc) skills() (names []string) {
 // upload sends an archive of these files, as the real client does, and returns its key.
 func (c *rpc) upload(files map[string]string) string {
 	c.t.Helper()
-	var b bytes.Buffer
-	z := zip.NewWriter(&b)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		w, err := z.Create(name)
-		if err == nil {
-			_, err = w.Write([]byte(files[name]))
-		}
-		if err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	if err := z.Close(); err != nil {
-		c.t.Fatal(err)
-	}
-	return c.pieces(b.Bytes())
+	return c.pieces(boxtest.Zip(files))
 }
 
 func (c *rpc) pieces(data []byte) string {

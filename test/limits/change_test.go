@@ -16,46 +16,46 @@ import (
 
 func TestLimitsOfALivingSessionChange(t *testing.T) {
 	d := start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
 	changed, err := d.Change(t.Context(), "s1", &api.SessionChange{
 		Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
-		WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: duration(t, "1h"), Labels: map[string]string{"a": "b"},
+		WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: boxtest.Duration("1h"), Labels: map[string]string{"a": "b"},
 	})
-	if err != nil || changed.Memory != 64*quantity.MiB || changed.Pids != 50 || changed.TTL != *duration(t, "1h") || changed.Labels["a"] != "b" || changed.PID != s.PID {
+	if err != nil || changed.Memory != 64*quantity.MiB || changed.Pids != 50 || changed.TTL != *boxtest.Duration("1h") || changed.Labels["a"] != "b" || changed.PID != s.PID {
 		t.Fatalf("%+v, %v", changed, err)
 	}
 	for name, want := range map[string]string{
 		"work/memory.max": "67108864", "work/pids.max": "50", "work/cpu.max": "50000 100000", "cpu.weight": "10", "work/memory.oom.group": "1",
 	} {
-		if got := file(t, s, name); got != want {
+		if got := boxtest.GroupFile(t, s.Group, name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
 	if w := changed.Workspace; w == nil || w.Limit != 16*quantity.MiB || w.FilesLimit != 500 {
 		t.Errorf("%+v", w)
 	}
-	if got := succeeds(t, d, "s1", sh("df -k --output=size /workspace | tail -1")); strings.TrimSpace(got) != "16384" {
+	if got := d.Sh(t, "s1", "df -k --output=size /workspace | tail -1"); strings.TrimSpace(got) != "16384" {
 		t.Errorf("in the box the workspace has %q KiB", got)
 	}
 }
 
 func TestAChangeIsAllOrNothing(t *testing.T) {
 	d := start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)})
-	succeeds(t, d, "s1", sh("head -c 40000000 /dev/urandom > /workspace/big; for i in $(seq 20); do : > /workspace/f$i; done"))
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)})
+	d.Sh(t, "s1", "head -c 40000000 /dev/urandom > /workspace/big; for i in $(seq 20); do : > /workspace/f$i; done")
 	hold := make(chan api.ExecResult, 1)
 	go func() {
-		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: duration(t, "10m")}
-		hold <- in(t, d, "s1", req)
+		req := api.ExecRequest{Language: "python", Code: new("x = bytearray(100 << 20)\nimport os, time\nfor i in range(30): os.fork() or time.sleep(1000)\nopen('/workspace/up', 'w')\ntime.sleep(1000)"), Timeout: boxtest.Duration("10m")}
+		hold <- d.Result(t, "s1", req)
 	}()
-	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))
+	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
 	limits := func() string {
 		now, err := d.Session(t.Context(), "s1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprint(file(t, s, "work/memory.max"), file(t, s, "work/memory.high"), file(t, s, "work/pids.max"), file(t, s, "work/cpu.max"),
-			file(t, s, "memory.max"), now.Workspace.Limit, now.Memory, now.Pids, now.CPUs, now.WorkspaceQuota, now.Labels)
+		return fmt.Sprint(boxtest.GroupFile(t, s.Group, "work/memory.max"), boxtest.GroupFile(t, s.Group, "work/memory.high"), boxtest.GroupFile(t, s.Group, "work/pids.max"), boxtest.GroupFile(t, s.Group, "work/cpu.max"),
+			boxtest.GroupFile(t, s.Group, "memory.max"), now.Workspace.Limit, now.Memory, now.Pids, now.CPUs, now.WorkspaceQuota, now.Labels)
 	}
 	before := limits()
 	for _, tc := range []struct {
@@ -75,14 +75,14 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 		{"more than the host has", api.SessionChange{Memory: new(quantity.TiB)}, http.StatusBadRequest, "memory"},
 	} {
 		_, err := d.Change(t.Context(), "s1", &tc.change)
-		refused(t, err, tc.status, tc.field)
+		boxtest.Refused(t, err, tc.status, tc.field)
 		if now := limits(); now != before {
 			t.Errorf("%s: before %s, now %s", tc.name, before, now)
 		}
 	}
 	select {
 	case r := <-hold:
-		t.Errorf("what was running has ended: %s", show(r))
+		t.Errorf("what was running has ended: %s", boxtest.Show(r))
 	default:
 	}
 	if err := d.Delete(t.Context(), "s1"); err != nil {
@@ -95,27 +95,27 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	done := make(chan api.ExecResult, 1)
-	counter := sh("touch up; n=0; while :; do n=$((n+1)); echo $n > count; done")
-	counter.Timeout = duration(t, "10s")
-	go func() { done <- in(t, d, "s1", counter) }()
-	succeeds(t, d, "s1", sh("until [ -e up ]; do sleep 0.05; done"))
+	counter := boxtest.Shell("touch up; n=0; while :; do n=$((n+1)); echo $n > count; done")
+	counter.Timeout = boxtest.Duration("10s")
+	go func() { done <- d.Result(t, "s1", counter) }()
+	d.Sh(t, "s1", "until [ -e up ]; do sleep 0.05; done")
 	for range 3 {
 		frozen, err := d.Freeze(t.Context(), "s1")
-		if err != nil || frozen.State != "frozen" || !strings.Contains(file(t, s, "work/cgroup.events"), "frozen 1") {
-			t.Fatalf("%+v, %v, %s", frozen, err, file(t, s, "work/cgroup.events"))
+		if err != nil || frozen.State != "frozen" || !strings.Contains(boxtest.GroupFile(t, s.Group, "work/cgroup.events"), "frozen 1") {
+			t.Fatalf("%+v, %v, %s", frozen, err, boxtest.GroupFile(t, s.Group, "work/cgroup.events"))
 		}
-		req := sh("true")
+		req := boxtest.Shell("true")
 		_, err = d.Exec(t.Context(), "s1", &req)
-		refused(t, err, http.StatusConflict, "")
+		boxtest.Refused(t, err, http.StatusConflict, "")
 		if _, err := d.Freeze(t.Context(), "s1"); err != nil { // again
 			t.Fatal(err)
 		}
 		if thawed, err := d.Thaw(t.Context(), "s1"); err != nil || thawed.State != "ready" {
 			t.Fatalf("%+v, %v", thawed, err)
 		}
-		if got := succeeds(t, d, "s1", sh("a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on")); got != "on\n" {
+		if got := d.Sh(t, "s1", "a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on"); got != "on\n" {
 			t.Errorf("%q", got)
 		}
 	}
@@ -124,7 +124,7 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := <-done; r.Status != "timed_out" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	if err := d.Delete(t.Context(), "s1"); err != nil { // and so does the session
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 
 func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	end := make(chan struct{})
 	started := make(chan int, 4)
 	for range 4 {
@@ -147,14 +147,14 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 					return
 				default:
 				}
-				req := sh("true")
+				req := boxtest.Shell("true")
 				r, err := d.Exec(t.Context(), "s1", &req)
 				if err != nil {
-					refused(t, err, http.StatusConflict, "")
+					boxtest.Refused(t, err, http.StatusConflict, "")
 				} else if r.Status == "exited" {
 					n++
 				} else {
-					t.Errorf("%s", show(r))
+					t.Errorf("%s", boxtest.Show(r))
 				}
 			}
 		}()
@@ -175,7 +175,7 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 			t.Error("nothing was started")
 		}
 	}
-	succeeds(t, d, "s1", sh("true"))
+	d.Sh(t, "s1", "true")
 }
 
 func TestBadLimitsAreRefusedByName(t *testing.T) {
@@ -206,18 +206,18 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 		{api.SessionRequest{WorkspaceInodes: new(-7)}, "workspace_inodes"},
 	} {
 		_, _, err := d.Create(t.Context(), &tc.req)
-		refused(t, err, http.StatusBadRequest, tc.field)
+		boxtest.Refused(t, err, http.StatusBadRequest, tc.field)
 	}
 	d.NothingLeft(before)
 }
 
 func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(quantity.Size(0))})
+	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(quantity.Size(0))})
 	_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
-	refused(t, err, http.StatusNotImplemented, "")
+	boxtest.Refused(t, err, http.StatusNotImplemented, "")
 	if boxtest.Grouped() {
-		succeeds(t, d, "s1", sh("head -c 9000000 /dev/zero > big"))
+		d.Sh(t, "s1", "head -c 9000000 /dev/zero > big")
 	}
 }
 
@@ -232,9 +232,9 @@ func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
-	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
 	_, err = d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
-	refused(t, err, http.StatusNotImplemented, "workspace_quota")
+	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
 	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
 		t.Error(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -62,7 +63,7 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "neighbour"})
+	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	for how, small := range map[string]bool{
 		"write": false, "fallocate": false, "map": false, "files": false, "xattr": true, "dirs": true, "links": true, "hard": true,
 	} {
@@ -70,10 +71,10 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		if small { // which takes as long as it is large
 			limit, inodes = 8*quantity.MiB, 2_500
 		}
-		s := create(t, d, api.SessionRequest{ID: "s " + how, Memory: new(256 * quantity.MiB), WorkspaceQuota: &limit, WorkspaceInodes: &inodes})
-		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: duration(t, "10m")}
-		r := in(t, d, s.ID, req)
-		succeeds(t, d, "neighbour", sh("echo here > f"))
+		s := d.NewSession(t, api.SessionRequest{ID: "s " + how, Memory: new(256 * quantity.MiB), WorkspaceQuota: &limit, WorkspaceInodes: &inodes})
+		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: boxtest.Duration("10m")}
+		r := d.Result(t, s.ID, req)
+		d.Sh(t, "neighbour", "echo here > f")
 		now, err := d.Session(t.Context(), s.ID)
 		if err != nil || now.Workspace == nil {
 			t.Fatalf("%s: %+v, %v", how, now, err)
@@ -98,11 +99,11 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		switch how {
 		case "map":
 			if r.Status != "signaled" || r.Signal != "SIGBUS" {
-				t.Errorf("%s: %s", how, show(r))
+				t.Errorf("%s: %s", how, boxtest.Show(r))
 			}
 		default:
 			if r.Status != "exited" || !strings.HasSuffix(r.Stdout, " EDQUOT\n") {
-				t.Errorf("%s: %s", how, show(r))
+				t.Errorf("%s: %s", how, boxtest.Show(r))
 			}
 		}
 		switch how {
@@ -129,7 +130,7 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 // filesystem says to it where it is open, test/host has.
 func TestT36NoWayOutOfTheQuota(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
 	const leave = `
 import errno, fcntl, os, struct
 GET, SET, QUOTACTL_FD = 0x801c581f, 0x401c5820, 443
@@ -153,7 +154,7 @@ try:
     while n < 64 << 20: n += os.write(f, b"x" * 65536)
 except OSError as e: print("deleted", errno.errorcode[e.errno], n <= 8 << 20)
 `
-	got := succeeds(t, d, "s1", api.ExecRequest{Argv: []string{"python3", "-c", leave}})
+	got := d.Output(t, "s1", api.ExecRequest{Argv: []string{"python3", "-c", leave}})
 	want := "project 0 EPERM\nanother project EPERM\ninherit EPERM\nrename EXDEV\nlink EXDEV\nproc EXDEV\ndeleted EDQUOT True\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -162,13 +163,13 @@ except OSError as e: print("deleted", errno.errorcode[e.errno], n <= 8 << 20)
 
 func TestTheAnswerSaysThatTmpIsFull(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1", Tmp: new(quantity.MiB)})
-	r := in(t, d, "s1", sh("head -c 2000000 /dev/zero > /tmp/x"))
+	d.NewSession(t, api.SessionRequest{ID: "s1", Tmp: new(quantity.MiB)})
+	r := d.Result(t, "s1", boxtest.Shell("head -c 2000000 /dev/zero > /tmp/x"))
 	if len(r.Quota) != 1 || r.Quota[0].Kind != "tmp" || r.Quota[0].Limit != quantity.MiB {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
-	if r := in(t, d, "s1", sh("rm /tmp/x")); len(r.Quota) != 0 {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", boxtest.Shell("rm /tmp/x")); len(r.Quota) != 0 {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 }
 
@@ -192,24 +193,24 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	}
 	before := loops()
 	d := start(t, fmt.Sprintf("state_dir = %q\n[workspaces]\nstore_size = \"256MiB\"\n[host]\nkeep_free_disk = \"16MiB\"\n", dir))
-	s := create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
 	if s.Enforcement["workspace"] != "store" {
 		t.Errorf("%v", s.Enforcement)
 	}
-	r := in(t, d, "s1", sh("head -c 20000000 /dev/zero > big"))
+	r := d.Result(t, "s1", boxtest.Shell("head -c 20000000 /dev/zero > big"))
 	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	killKeeper(t, d) // the store is found mounted, and in use
-	succeeds(t, d, "s1", sh("rm big && head -c 6000000 /dev/zero > big"))
-	create(t, d, api.SessionRequest{ID: "s2", WorkspaceQuota: new(8 * quantity.MiB)})
+	d.Sh(t, "s1", "rm big && head -c 6000000 /dev/zero > big")
+	d.NewSession(t, api.SessionRequest{ID: "s2", WorkspaceQuota: new(8 * quantity.MiB)})
 	if changed, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(16 * quantity.MiB)}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up
 	d.Restart()
-	create(t, d, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
-	succeeds(t, d, "s1", sh("head -c 6000000 /dev/zero > big"))
+	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	d.Sh(t, "s1", "head -c 6000000 /dev/zero > big")
 	d.Close()
 	d.Stop()
 	if now := loops(); now != before {

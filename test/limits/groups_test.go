@@ -22,8 +22,8 @@ func TestT30ForkBombs(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1", Pids: new(100), Memory: new(256 * quantity.MiB)})
-	create(t, d, api.SessionRequest{ID: "neighbour"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Pids: new(100), Memory: new(256 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	arm(t, d, "s1")
 	for _, kind := range []string{"fork", "setsid", "double", "vfork", "threads"} {
 		// A slow machine takes its time to get there. A vfork storm replaces itself, and gets there on a fast one alone.
@@ -48,18 +48,18 @@ func bombed(t *testing.T, d *boxtest.Daemon, s api.Session, kind string, seconds
 	done := make(chan api.ExecResult, 1)
 	begin := time.Now()
 	req := bomb(t, kind, fmt.Sprint(seconds, "s"))
-	go func() { done <- in(t, d, s.ID, req) }()
+	go func() { done <- d.Result(t, s.ID, req) }()
 	var r api.ExecResult
 	asked := 0
 	for ; r.Status == ""; asked++ {
 		select {
 		case r = <-done:
 		default:
-			succeeds(t, d, "neighbour", sh("echo here"))
+			d.Sh(t, "neighbour", "echo here")
 		}
 	}
 	if r.Status != "timed_out" || r.Usage.PidsPeak > 100 {
-		t.Errorf("%s: %s", kind, show(r))
+		t.Errorf("%s: %s", kind, boxtest.Show(r))
 	}
 	t.Logf("%s: %d at most; all dead %v after the time was up; the neighbour answered %d times", kind, r.Usage.PidsPeak, time.Since(begin)-time.Duration(seconds)*time.Second, asked-1)
 	if asked < 2 {
@@ -69,7 +69,7 @@ func bombed(t *testing.T, d *boxtest.Daemon, s api.Session, kind string, seconds
 		t.Errorf("%s: left are %q", kind, left)
 	}
 	// Who is dead is counted until PID 1 has seen it.
-	boxtest.Eventually(t, kind+" has left no process", func() bool { return file(t, s, "work/pids.current") == "0" })
+	boxtest.Eventually(t, kind+" has left no process", func() bool { return boxtest.GroupFile(t, s.Group, "work/pids.current") == "0" })
 	return int(r.Usage.PidsPeak)
 }
 
@@ -80,34 +80,34 @@ const dying = 8 * quantity.MiB
 func TestT31MemoryBombs(t *testing.T) {
 	d := start(t)
 	const limit = 64 * quantity.MiB
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(limit), Tmp: new(512 * quantity.MiB)})
-	create(t, d, api.SessionRequest{ID: "neighbour"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(limit), Tmp: new(512 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	arm(t, d, "s1")
 	for _, kind := range []string{"memory", "mapped", "shm", "tmp"} {
-		r := in(t, d, "s1", bomb(t, kind, "1m"))
+		r := d.Result(t, "s1", bomb(t, kind, "1m"))
 		if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Limit != limit || r.OOM.Of != "session" || r.OOM.Kills == 0 || r.OOM.Peak > limit+dying {
-			t.Errorf("%s: %s", kind, show(r))
+			t.Errorf("%s: %s", kind, boxtest.Show(r))
 			continue
 		}
 		if !slices.Contains(r.OOM.Names, "bomb") {
 			t.Errorf("%s: the victims are %q", kind, r.OOM.Names)
 		}
-		succeeds(t, d, "s1", sh("rm -f /dev/shm/x /tmp/x"))
-		succeeds(t, d, "neighbour", sh("echo here"))
+		d.Sh(t, "s1", "rm -f /dev/shm/x /tmp/x")
+		d.Sh(t, "neighbour", "echo here")
 	}
 	// What the kernel holds for a program counts too: it is bounded by that or by the program's death.
 	for _, kind := range []string{"pipes", "sockets"} {
-		r := in(t, d, "s1", bomb(t, kind, "5s"))
+		r := d.Result(t, "s1", bomb(t, kind, "5s"))
 		if r.Status != "oom_killed" && r.Status != "timed_out" || r.Usage.MemoryPeak > limit+dying {
-			t.Errorf("%s: %s", kind, show(r))
+			t.Errorf("%s: %s", kind, boxtest.Show(r))
 		}
-		succeeds(t, d, "neighbour", sh("echo here"))
+		d.Sh(t, "neighbour", "echo here")
 	}
 	if peak := number(t, s, "work/memory.peak"); peak > int(limit+dying) {
 		t.Errorf("at most %d bytes were used, the limit is %d", peak, limit)
 	}
 	// T32: no swap beside it.
-	if got := file(t, s, "work/memory.swap.max"); got != "0" {
+	if got := boxtest.GroupFile(t, s.Group, "work/memory.swap.max"); got != "0" {
 		t.Errorf("memory.swap.max is %s", got)
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Usage == nil || now.Usage.OOMKills == 0 || now.PID != s.PID {
@@ -129,19 +129,23 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 		{"session", "memory", "oom_killed", 0, false},
 	} {
 		id := tc.oom + " " + tc.bomb
-		create(t, d, api.SessionRequest{ID: id, Memory: new(64 * quantity.MiB), OOM: &tc.oom})
+		d.NewSession(t, api.SessionRequest{ID: id, Memory: new(64 * quantity.MiB), OOM: &tc.oom})
 		arm(t, d, id)
 		sibling := make(chan api.ExecResult, 1)
-		go func() { sibling <- in(t, d, id, sh("touch up; until [ -e end ]; do sleep 0.05; done; echo alive")) }()
-		succeeds(t, d, id, sh("until [ -e up ]; do sleep 0.05; done"))
-		r := in(t, d, id, bomb(t, tc.bomb, "1m"))
+		// It takes no memory meanwhile: what asks for some just when the bomb dies may be killed too, before the memory
+		// of the bomb has been given back.
+		go func() {
+			sibling <- d.Result(t, id, boxtest.Shell("mkfifo end && touch up && read -r line <end && echo alive"))
+		}()
+		d.Sh(t, id, "until [ -e up ]; do sleep 0.05; done")
+		r := d.Result(t, id, bomb(t, tc.bomb, "1m"))
 		if r.Status != tc.status || r.OOM == nil || r.OOM.Kills == 0 || r.Status == "exited" && *r.ExitCode != tc.code {
-			t.Errorf("%s: %s", id, show(r))
+			t.Errorf("%s: %s", id, boxtest.Show(r))
 		}
-		succeeds(t, d, id, sh("touch end"))
+		d.Sh(t, id, "echo end 1<>end") // opened like this it waits for no reader
 		other := <-sibling
 		if tc.sibling && (other.Status != "exited" || other.Stdout != "alive\n" || other.OOM != nil) || !tc.sibling && other.Status != "oom_killed" {
-			t.Errorf("%s: the sibling %s", id, show(other))
+			t.Errorf("%s: the sibling %s", id, boxtest.Show(other))
 		}
 		if err := d.Delete(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -151,38 +155,38 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 
 func TestAnExecutionMayHaveLessThanItsSession(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(64)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(64)})
 	arm(t, d, "s1")
 	req := bomb(t, "memory", "1m")
 	req.Memory = new(32 * quantity.MiB)
-	if r := in(t, d, "s1", req); r.Status != "oom_killed" || r.OOM == nil || r.OOM.Of != "execution" || r.OOM.Limit != 32*quantity.MiB || r.Usage.MemoryPeak > 32*quantity.MiB+dying {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", req); r.Status != "oom_killed" || r.OOM == nil || r.OOM.Of != "execution" || r.OOM.Limit != 32*quantity.MiB || r.Usage.MemoryPeak > 32*quantity.MiB+dying {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	req = bomb(t, "fork", "2s")
 	req.Pids = new(10)
-	if r := in(t, d, "s1", req); r.Status != "timed_out" || r.Usage.PidsPeak > 10 || r.Usage.PidsPeak < 9 {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", req); r.Status != "timed_out" || r.Usage.PidsPeak > 10 || r.Usage.PidsPeak < 9 {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	for field, spoil := range map[string]func(*api.ExecRequest){
 		"memory": func(r *api.ExecRequest) { r.Memory = new(257 * quantity.MiB) },
 		"pids":   func(r *api.ExecRequest) { r.Pids = new(0) },
 		"cpus":   func(r *api.ExecRequest) { r.CPUs = new(-1.0) },
 	} {
-		req := sh("true")
+		req := boxtest.Shell("true")
 		spoil(&req)
 		_, err := d.Exec(t.Context(), "s1", &req)
-		refused(t, err, 400, field)
+		boxtest.Refused(t, err, 400, field)
 	}
 }
 
 // T42: processor time is bounded whatever the number of loops, and boxd answers meanwhile.
 func TestT42BusyLoops(t *testing.T) {
 	d := start(t)
-	create(t, d, api.SessionRequest{ID: "s1", CPUs: new(0.25)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", CPUs: new(0.25)})
 	done := make(chan api.ExecResult, 1)
-	req := sh("for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait")
-	req.Timeout = duration(t, "8s")
-	go func() { done <- in(t, d, "s1", req) }()
+	req := boxtest.Shell("for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait")
+	req.Timeout = boxtest.Duration("8s")
+	go func() { done <- d.Result(t, "s1", req) }()
 	for r := (api.ExecResult{}); r.Status == ""; {
 		select {
 		case r = <-done:
@@ -190,7 +194,7 @@ func TestT42BusyLoops(t *testing.T) {
 			t.Logf("%.0f ms in %.0f ms of time", used, r.DurationMS)
 			// A period more, in which the quota may have been taken on all processors at once.
 			if r.Status != "timed_out" || used > most*1.1+200 {
-				t.Errorf("%s", show(r))
+				t.Errorf("%s", boxtest.Show(r))
 			}
 		default:
 			if err := d.Ready(t.Context()); err != nil {
@@ -206,8 +210,8 @@ func TestT42BusyLoops(t *testing.T) {
 // The prescribed library reads what we have written.
 func TestEveryLimitReadsBackThroughTheLibrary(t *testing.T) {
 	d := start(t)
-	s := create(t, d, api.SessionRequest{
-		ID: "s1", CPUs: new(1.5), CPUWeight: new(50), Memory: new(100 * quantity.MiB), MemoryHigh: new(80 * quantity.MiB), Pids: new(77),
+	s := d.NewSession(t, api.SessionRequest{
+		ID: "s1", CPUs: new(0.5), CPUWeight: new(50), Memory: new(100 * quantity.MiB), MemoryHigh: new(80 * quantity.MiB), Pids: new(77),
 		OOM: new("session"), IORead: new(10 * quantity.MiB), IOWrite: new(5 * quantity.MiB), Swap: new(quantity.MiB),
 	})
 	m, err := cgroup2.Load("/work", cgroup2.WithMountpoint(s.Group))
@@ -228,14 +232,14 @@ func TestEveryLimitReadsBackThroughTheLibrary(t *testing.T) {
 		t.Errorf("pids: %d", l)
 	}
 	for name, want := range map[string]string{
-		"work/cpu.max": "150000 100000", "work/memory.high": "83886080", "work/memory.oom.group": "1", "cpu.weight": "50",
+		"work/cpu.max": "50000 100000", "work/memory.high": "83886080", "work/memory.oom.group": "1", "cpu.weight": "50",
 		"memory.max": "239075328", "pids.max": "141", "cgroup.max.descendants": "1024",
 	} {
-		if got := file(t, s, name); got != want {
+		if got := boxtest.GroupFile(t, s.Group, name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
-	if got := file(t, s, "work/io.max"); !strings.Contains(got, "rbps=10485760 wbps=5242880") {
+	if got := boxtest.GroupFile(t, s.Group, "work/io.max"); !strings.Contains(got, "rbps=10485760 wbps=5242880") {
 		t.Errorf("io.max is %q", got)
 	}
 	if want := map[string]string{"memory": "cgroup2", "cpu": "cgroup2", "pids": "cgroup2", "io": "cgroup2", "tmp": "tmpfs", "workspace": "project-quota"}; len(s.Enforcement) != len(want) {
@@ -249,8 +253,8 @@ func TestEveryLimitReadsBackThroughTheLibrary(t *testing.T) {
 // T39: there is no way to other groups.
 func TestT39NoWayOutOfTheGroup(t *testing.T) {
 	d := start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
-	own := succeeds(t, d, "s1", sh("cat /proc/self/cgroup; ls -d /sys/fs/cgroup /sys 2>&1; true"))
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	own := d.Sh(t, "s1", "cat /proc/self/cgroup; ls -d /sys/fs/cgroup /sys 2>&1; true")
 	if !strings.Contains(own, strings.TrimPrefix(s.Group, "/sys/fs/cgroup")+"/work/e1\n") || strings.Count(own, "No such file") != 2 {
 		t.Errorf("%q", own)
 	}
@@ -258,8 +262,8 @@ func TestT39NoWayOutOfTheGroup(t *testing.T) {
 		"mkdir -p /tmp/c && mount -t cgroup2 none /tmp/c", "mount -t cgroup none /tmp/c", "unshare -C true", "echo 0 > /proc/1/cgroup",
 		"echo 0 > " + s.Group + "/cgroup.procs", "cat /proc/1/root" + s.Group + "/cgroup.procs",
 	} {
-		if r := in(t, d, "s1", sh(line)); r.Status == "exited" && *r.ExitCode == 0 {
-			t.Errorf("%s: %s", line, show(r))
+		if r := d.Result(t, "s1", boxtest.Shell(line)); r.Status == "exited" && *r.ExitCode == 0 {
+			t.Errorf("%s: %s", line, boxtest.Show(r))
 		}
 	}
 }

@@ -104,20 +104,20 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 	}
 	full := func(id, line string) {
 		t.Helper()
-		if r := in(t, d, id, sh(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 || !r.Quota[0].Hit {
-			t.Errorf("%s", show(r))
+		if r := d.Result(t, id, boxtest.Shell(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 || !r.Quota[0].Hit {
+			t.Errorf("%s", boxtest.Show(r))
 		}
 	}
 
 	// What is there is more than is asked for: nothing has changed then.
 	small := ask("a", 4*quantity.MiB, on(dir))
 	_, _, err := d.Create(t.Context(), &small)
-	refused(t, err, http.StatusConflict, "workspace_quota")
+	boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 	if n := project(t, filepath.Join(dir, "deep", "er", "before")); n != 0 {
 		t.Errorf("project %d is left", n)
 	}
 	for _, id := range []string{"a", "b"} {
-		if s := create(t, d, ask(id, 8*quantity.MiB, on(dir))); s.Enforcement["workspace"] != "project-quota" || s.WorkspaceQuota != 8*quantity.MiB {
+		if s := d.NewSession(t, ask(id, 8*quantity.MiB, on(dir))); s.Enforcement["workspace"] != "project-quota" || s.WorkspaceQuota != 8*quantity.MiB {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -126,22 +126,22 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 	}
 	unlike := ask("c", 16*quantity.MiB, on(dir))
 	_, _, err = d.Create(t.Context(), &unlike)
-	refused(t, err, http.StatusConflict, "workspace_quota")
+	boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 	unlike = ask("c", 8*quantity.MiB, on(root)) // a directory above has one in it that is another's
 	if err := os.Chown(root, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = d.Create(t.Context(), &unlike)
-	refused(t, err, http.StatusNotImplemented, "workspace_quota")
+	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
 
 	full("a", "head -c 3000000 /dev/zero > more")
 	full("b", "head -c 100000 /dev/zero > deep/er/more")
-	succeeds(t, d, "b", sh("rm before more deep/er/more; ln -s nowhere made; mkfifo fifo")) // which nobody can take out of the project
+	d.Sh(t, "b", "rm before more deep/er/more; ln -s nowhere made; mkfifo fifo") // which nobody can take out of the project
 	full("a", "for i in $(seq 60); do : > deep/er/f$i || exit 1; done")
-	succeeds(t, d, "a", sh("rm deep/er/f*"))
+	d.Sh(t, "a", "rm deep/er/f*")
 	killKeeper(t, d)
 	full("b", "head -c 6000000 /dev/zero > more")
-	create(t, d, ask("elsewhere", 8*quantity.MiB, on(other)))
+	d.NewSession(t, ask("elsewhere", 8*quantity.MiB, on(other)))
 	if a, b := project(t, dir), project(t, other); a == 0 || b == 0 || a == b {
 		t.Errorf("projects %d and %d", a, b)
 	}
@@ -154,7 +154,7 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 		}
 	}
 	before := project(t, dir)
-	create(t, d, ask("d", 12*quantity.MiB, on(dir))) // nobody else has it now
+	d.NewSession(t, ask("d", 12*quantity.MiB, on(dir))) // nobody else has it now
 	if now := project(t, dir); now != before {
 		t.Errorf("it has had project %d and has %d", before, now)
 	}

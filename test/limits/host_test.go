@@ -76,7 +76,7 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 	path := filepath.Join(boxtest.GroupRoot(), "late")
 	d := start(t, groups(path))
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, path+" does not exist: its unit is not running") {
+	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, path+" does not exist: its unit is not running") {
 		t.Errorf("%+v", e)
 	}
 	if c := level(t, d, "control groups"); c.Level != "warn" || !strings.Contains(c.Hint, "systemctl start boxd-boxes.service") {
@@ -86,7 +86,7 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	parent(t, "late", "")
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
@@ -94,13 +94,13 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s2"})
-	if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Hint, "boxd-boxes.service") {
+	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Hint, "boxd-boxes.service") {
 		t.Errorf("%+v", e)
 	}
 	if err := os.Mkdir(path, 0o755); err != nil { // and started
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "s2"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	d.Close()
 	d.Stop() // before its group goes
 }
@@ -118,7 +118,7 @@ func TestAControllerIsMissing(t *testing.T) {
 	}
 	d := start(t, groups(below))
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "the controller cpu is missing") {
+	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "the controller cpu is missing") {
 		t.Errorf("%+v", e)
 	}
 	d.Close()
@@ -129,13 +129,13 @@ func TestAGroupThatCannotBeUsed(t *testing.T) {
 	d := start(t)
 	other := start(t, groups(d.GroupPath()))
 	_, _, err := other.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "in use by another boxd") {
+	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "in use by another boxd") {
 		t.Errorf("%+v", e)
 	}
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	outside := start(t, groups(filepath.Join(boxtest.GroupRoot(), "anchor")))
 	_, _, err = outside.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "processes of its own") {
+	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "processes of its own") {
 		t.Errorf("%+v", e)
 	}
 }
@@ -146,8 +146,8 @@ func TestACrashLeavesNoGroupAndNoQuota(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	for i := range 5 {
-		create(t, d, api.SessionRequest{ID: fmt.Sprint("s", i)})
-		req := sh("sleep 1000 & sleep 1000")
+		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint("s", i)})
+		req := boxtest.Shell("sleep 1000 & sleep 1000")
 		go func() { _, _ = d.Exec(t.Context(), fmt.Sprint("s", i), &req) }() // ends with boxd
 	}
 	d.Kill()
@@ -155,7 +155,7 @@ func TestACrashLeavesNoGroupAndNoQuota(t *testing.T) {
 	d.Warm()
 	d.NothingLeft(before)
 	for i := range 5 {
-		create(t, d, api.SessionRequest{ID: fmt.Sprint("s", i)})
+		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint("s", i)})
 	}
 }
 
@@ -168,9 +168,9 @@ func TestTwoHundredRoundsLeaveNothing(t *testing.T) {
 		rounds = 1000
 	}
 	for i := range rounds {
-		s := create(t, d, api.SessionRequest{ID: fmt.Sprint("s", i%7)})
+		s := d.NewSession(t, api.SessionRequest{ID: fmt.Sprint("s", i%7)})
 		if i%10 == 0 {
-			succeeds(t, d, s.ID, sh("echo x > f"))
+			d.Sh(t, s.ID, "echo x > f")
 		}
 		if err := d.Delete(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
@@ -185,12 +185,12 @@ func TestTwoHundredRoundsLeaveNothing(t *testing.T) {
 func TestNothingStartsBelowTheReserveOfTheHost(t *testing.T) {
 	d := start(t, "[host]\nkeep_free_disk = \"1000TiB\"\n")
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_disk") {
+	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_disk") {
 		t.Errorf("%+v", e)
 	}
 	d = start(t, "[host]\nkeep_free_memory = \"1000TiB\"\n")
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_memory") {
+	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_memory") {
 		t.Errorf("%+v", e)
 	}
 }

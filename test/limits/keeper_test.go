@@ -24,13 +24,13 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 			d := start(t)
 			d.Warm()
 			before := d.Look()
-			s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
-			other := create(t, d, api.SessionRequest{ID: "s2"})
-			succeeds(t, d, "s1", sh("head -c 20000000 /dev/urandom > big"))
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
+			other := d.NewSession(t, api.SessionRequest{ID: "s2"})
+			d.Sh(t, "s1", "head -c 20000000 /dev/urandom > big")
 			for _, memory := range []quantity.Size{96 * quantity.MiB, 112 * quantity.MiB} {
 				killKeeper(t, d)
 				_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
-				refused(t, err, http.StatusConflict, "workspace_quota")
+				boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 				changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)})
 				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
 					t.Fatalf("%+v, %v", changed, err)
@@ -38,16 +38,16 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 				if got := number(t, s, "work/memory.max"); got != int(memory) {
 					t.Errorf("memory.max is %d, want %d", got, memory)
 				}
-				if r := in(t, d, "s1", sh("head -c 20000000 /dev/urandom > more")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
-					t.Errorf("%s", show(r))
+				if r := d.Result(t, "s1", boxtest.Shell("head -c 20000000 /dev/urandom > more")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
+					t.Errorf("%s", boxtest.Show(r))
 				}
-				create(t, d, api.SessionRequest{ID: "s3"})
+				d.NewSession(t, api.SessionRequest{ID: "s3"})
 				if err := d.Delete(t.Context(), "s3"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for id, s := range map[string]api.Session{"s1": s, "s2": other} {
-				succeeds(t, d, id, sh("true"))
+				d.Sh(t, id, "true")
 				if err := d.Delete(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
@@ -66,8 +66,8 @@ func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
-	dead := create(t, d, api.SessionRequest{ID: "dead"})
-	alive := create(t, d, api.SessionRequest{ID: "alive"})
+	dead := d.NewSession(t, api.SessionRequest{ID: "dead"})
+	alive := d.NewSession(t, api.SessionRequest{ID: "alive"})
 	keeper := d.Keeper()
 	for _, pid := range []int{keeper, int(dead.PID)} { // at once: the next keeper takes longer to start
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -81,7 +81,7 @@ func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
 	if _, err := os.Stat(alive.Group); err != nil {
 		t.Errorf("the living one has lost its groups: %v", err)
 	}
-	succeeds(t, d, "alive", sh("true"))
+	d.Sh(t, "alive", "true")
 	if err := d.Delete(t.Context(), "alive"); err != nil {
 		t.Fatal(err)
 	}

@@ -5,18 +5,13 @@
 package limits_test
 
 import (
-	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func TestMain(m *testing.M) {
@@ -31,77 +26,9 @@ func start(t *testing.T, configuration ...string) *boxtest.Daemon {
 	return boxtest.StartWith(t, configuration...)
 }
 
-func create(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) api.Session {
-	t.Helper()
-	s, isNew, err := d.Create(t.Context(), &req)
-	if err != nil || !isNew {
-		t.Fatalf("create %q: new %v, %v", req.ID, isNew, err)
-	}
-	return s
-}
-
-// sh is a line for the shell.
-func sh(line string) api.ExecRequest { return api.ExecRequest{Command: &line} }
-
-func in(t *testing.T, d *boxtest.Daemon, id string, req api.ExecRequest) api.ExecResult {
-	t.Helper()
-	r, err := d.Exec(t.Context(), id, &req)
-	if err != nil {
-		t.Fatalf("exec in %q: %v", id, err)
-	}
-	return r
-}
-
-// succeeds runs something that must end with 0, and returns its output.
-func succeeds(t *testing.T, d *boxtest.Daemon, id string, req api.ExecRequest) string {
-	t.Helper()
-	req.Timeout = duration(t, "10m")
-	r := in(t, d, id, req)
-	if r.Status != "exited" || *r.ExitCode != 0 {
-		t.Fatalf("in %q: %s", id, show(r))
-	}
-	return r.Stdout
-}
-
-func show(r api.ExecResult) string {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err.Error()
-	}
-	return string(data)
-}
-
-func refused(t *testing.T, err error, status int, field string) *client.Error {
-	t.Helper()
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok || e.Status != status || e.Field != field {
-		t.Fatalf("got %v (%+v), want %d about %q", err, e, status, field)
-	}
-	return e
-}
-
-func duration(t *testing.T, text string) *quantity.Duration {
-	t.Helper()
-	d, err := quantity.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &d
-}
-
-// file reads a file of a session's group, such as "work/memory.max".
-func file(t *testing.T, s api.Session, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.Group, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(text))
-}
-
 func number(t *testing.T, s api.Session, name string) int {
 	t.Helper()
-	n, err := strconv.Atoi(file(t, s, name))
+	n, err := strconv.Atoi(boxtest.GroupFile(t, s.Group, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,13 +151,13 @@ int main(int argc, char **argv)
 func arm(t *testing.T, d *boxtest.Daemon, id string) {
 	t.Helper()
 	boxtest.RequireProgram(t, "gcc")
-	build := sh("gcc -O1 -pthread -xc -o /workspace/bomb -")
+	build := boxtest.Shell("gcc -O1 -pthread -xc -o /workspace/bomb -")
 	build.Stdin = bomber
-	succeeds(t, d, id, build)
+	d.Output(t, id, build)
 }
 
 // bomb is a run of the bomber.
 func bomb(t *testing.T, what, timeout string) api.ExecRequest {
 	t.Helper()
-	return api.ExecRequest{Argv: []string{"/workspace/bomb", what}, Timeout: duration(t, timeout)}
+	return api.ExecRequest{Argv: []string{"/workspace/bomb", what}, Timeout: boxtest.Duration(timeout)}
 }

@@ -25,8 +25,8 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	d := start(t, boxtest.Kept, table+"total_memory = \"1GiB\"\ntotal_cpus = 2.5\n")
 	d.Warm()
 	before := d.Look()
-	first := create(t, d, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Tmp: new(512 * quantity.MiB), CPUs: new(1.0)})
-	second := create(t, d, api.SessionRequest{ID: "s2", Memory: new(256 * quantity.MiB), CPUs: new(1.0)})
+	first := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Tmp: new(512 * quantity.MiB), CPUs: new(1.0)})
+	second := d.NewSession(t, api.SessionRequest{ID: "s2", Memory: new(256 * quantity.MiB), CPUs: new(1.0)})
 	owner := api.Session{Group: filepath.Dir(first.Group)}
 	if filepath.Base(owner.Group) != "owner-0" || filepath.Dir(second.Group) != owner.Group {
 		t.Fatalf("groups %s and %s", first.Group, second.Group)
@@ -35,7 +35,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	expect := func(what, memory, cpu string) {
 		t.Helper()
 		boxtest.Eventually(t, what, func() bool {
-			return file(t, owner, "memory.max") == memory && file(t, owner, "cpu.max") == cpu
+			return boxtest.GroupFile(t, owner.Group, "memory.max") == memory && boxtest.GroupFile(t, owner.Group, "cpu.max") == cpu
 		})
 	}
 	expect("the total is written", "1207959552", "250000 100000")
@@ -61,24 +61,24 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	}
 	arm(t, d, "s2")
 	// 200 MiB of the memory of one session stay in use; the other has then what is left of the total.
-	succeeds(t, d, "s1", sh("head -c 200M /dev/zero > /tmp/x"))
+	d.Sh(t, "s1", "head -c 200M /dev/zero > /tmp/x")
 	edit("total_memory = \"1GiB\"", "total_memory = \"64MiB\"")
 	edit("total_cpus = 2.5", "total_cpus = 0.5")
 	reload()
 	boxtest.Eventually(t, "a total below what is used keeps it where it is", func() bool {
 		most := number(t, owner, "memory.max")
-		return file(t, owner, "cpu.max") == "50000 100000" && most > 200<<20 && most < 200<<20+room
+		return boxtest.GroupFile(t, owner.Group, "cpu.max") == "50000 100000" && most > 200<<20 && most < 200<<20+room
 	})
-	if got := succeeds(t, d, "s1", sh("wc -c < /tmp/x")); got != "209715200\n" {
+	if got := d.Sh(t, "s1", "wc -c < /tmp/x"); got != "209715200\n" {
 		t.Errorf("after the reload: %q", got)
 	}
-	succeeds(t, d, "s1", sh("rm /tmp/x"))
+	d.Sh(t, "s1", "rm /tmp/x")
 	expect("it is lower once less is used", "201326592", "50000 100000")
-	if r := in(t, d, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Of != "owner" || r.OOM.Limit != 64*quantity.MiB+room || r.OOM.Peak > 64*quantity.MiB+room+dying {
-		t.Errorf("more than the total, and less than the session may have: %s", show(r))
+	if r := d.Result(t, "s2", bomb(t, "memory", "1m")); r.Status != "oom_killed" || r.OOM.Of != "owner" || r.OOM.Limit != 64*quantity.MiB+room || r.OOM.Peak > 64*quantity.MiB+room+dying {
+		t.Errorf("more than the total, and less than the session may have: %s", boxtest.Show(r))
 	}
-	succeeds(t, d, "s1", sh("true")) // PID 1 of both live
-	succeeds(t, d, "s2", sh("true"))
+	d.Sh(t, "s1", "true") // PID 1 of both live
+	d.Sh(t, "s2", "true")
 
 	// Another boxd and another keeper find it as it is, and write what has changed meanwhile.
 	d.Kill()

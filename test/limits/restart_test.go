@@ -19,7 +19,7 @@ import (
 // the anchor's group and live on, with their limits.
 func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 	d := start(t, boxtest.Kept)
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB)})
 	d.Stop()
 	if err := unix.Kill(d.Keeper(), unix.SIGKILL); err != nil { // the next one is of the unit
 		t.Fatal(err)
@@ -50,13 +50,11 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 	}
 	boxtest.Eventually(t, "boxd is up", func() bool { return d.Ready(t.Context()) == nil })
 	script := "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
-	if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &script}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, "s1", "p", &api.ProcessRequest{Command: &script})
 	first := process()
 	for _, how := range [][]string{{"restart", unit}, {"kill", "--signal=KILL", "--kill-whom=main", unit}, {"restart", unit}, {"kill", "--signal=KILL", unit}, {"restart", unit}} {
 		before := process()
-		systemctl(t, how...)
+		boxtest.Systemctl(t, how...)
 		boxtest.Eventually(t, "the process goes on", func() bool {
 			p, err := d.Process(t.Context(), "s1", "p", 0)
 			return err == nil && p.Output[0].Bytes > before.Output[0].Bytes+8
@@ -68,12 +66,12 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 		if err != nil || now.PID != s.PID || now.Group != s.Group {
 			t.Errorf("after %v: %+v, %v", how, now, err)
 		}
-		if got := file(t, s, "work/memory.max"); got != "134217728" {
+		if got := boxtest.GroupFile(t, s.Group, "work/memory.max"); got != "134217728" {
 			t.Errorf("after %v memory.max is %s", how, got)
 		}
 	}
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(64 * quantity.MiB)}); err != nil || file(t, s, "work/memory.max") != "67108864" {
-		t.Errorf("%v: memory.max is %s", err, file(t, s, "work/memory.max"))
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(64 * quantity.MiB)}); err != nil || boxtest.GroupFile(t, s.Group, "work/memory.max") != "67108864" {
+		t.Errorf("%v: memory.max is %s", err, boxtest.GroupFile(t, s.Group, "work/memory.max"))
 	}
 	stopped, err := d.StopProcess(t.Context(), "s1", "p")
 	if err != nil || stopped.State != "ended" {

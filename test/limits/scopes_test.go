@@ -27,15 +27,6 @@ func startScoped(t *testing.T) *boxtest.Daemon {
 	return start(t, groups(parent(t, "scoped", ""))+"driver = \"systemd\"\n")
 }
 
-func systemctl(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("systemctl %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 // scopes are those of boxes that systemd has, and groups of such.
 func scopes(t *testing.T) string {
 	t.Helper()
@@ -43,7 +34,7 @@ func scopes(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return systemctl(t, "list-units", "--all", "--plain", "--no-legend", "box-*.scope") + strings.Join(left, " ")
+	return boxtest.Systemctl(t, "list-units", "--all", "--plain", "--no-legend", "box-*.scope") + strings.Join(left, " ")
 }
 
 func noScopes(t *testing.T) {
@@ -60,27 +51,17 @@ func noScopes(t *testing.T) {
 	})
 }
 
-// has compares files of a session's group.
-func has(t *testing.T, when string, s api.Session, want map[string]string) {
-	t.Helper()
-	for name, text := range want {
-		if got := file(t, s, name); got != text {
-			t.Errorf("%s: %s is %q, want %q", when, name, got, text)
-		}
-	}
-}
-
 func TestScopeOfASession(t *testing.T) {
 	d := startScoped(t)
 	d.Warm()
 	noScopes(t)
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB), Pids: new(40), CPUWeight: new(30)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB), Pids: new(40), CPUWeight: new(30)})
 	unit := filepath.Base(s.Group)
-	if got := systemctl(t, "show", "--value", "-p", "ControlGroup", unit); s.Group != "/sys/fs/cgroup"+got || !strings.HasPrefix(got, "/box.slice/box-") {
+	if got := boxtest.Systemctl(t, "show", "--value", "-p", "ControlGroup", unit); s.Group != "/sys/fs/cgroup"+got || !strings.HasPrefix(got, "/box.slice/box-") {
 		t.Errorf("the unit's group is %q, the session's %q", got, s.Group)
 	}
-	if got := systemctl(t, "is-active", unit); got != "active" || s.Enforcement["memory"] != "cgroup2" {
+	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" || s.Enforcement["memory"] != "cgroup2" {
 		t.Errorf("%s is %s, %v", unit, got, s.Enforcement)
 	}
 	limits := map[string]string{
@@ -88,18 +69,18 @@ func TestScopeOfASession(t *testing.T) {
 		"work/memory.max": strconv.Itoa(64 << 20), "work/pids.max": "40", "work/memory.swap.max": "0", "work/cpu.max": "100000 100000",
 		"cgroup.procs": "", "init/cgroup.procs": strconv.Itoa(int(s.PID)), "hold/cgroup.procs": "", "cgroup.max.descendants": "1024",
 	}
-	has(t, "at the start", s, limits)
-	systemctl(t, "daemon-reload")
-	has(t, "after a reload", s, limits)
-	if got := succeeds(t, d, "s1", sh("echo here")); got != "here\n" {
+	boxtest.GroupHas(t, "at the start", s.Group, limits)
+	boxtest.Systemctl(t, "daemon-reload")
+	boxtest.GroupHas(t, "after a reload", s.Group, limits)
+	if got := d.Sh(t, "s1", "echo here"); got != "here\n" {
 		t.Errorf("%q", got)
 	}
-	if status := systemctl(t, "status", "--no-pager", unit); !strings.Contains(status, "A box of boxd") || !strings.Contains(status, "boxinit") {
+	if status := boxtest.Systemctl(t, "status", "--no-pager", unit); !strings.Contains(status, "A box of boxd") || !strings.Contains(status, "boxinit") {
 		t.Errorf("%s", status)
 	}
-	r := in(t, d, "s1", api.ExecRequest{Language: "python", Code: new("x = b'x' * (300 << 20)"), Timeout: duration(t, "1m")})
+	r := d.Result(t, "s1", api.ExecRequest{Language: "python", Code: new("x = b'x' * (300 << 20)"), Timeout: boxtest.Duration("1m")})
 	if r.Status != "oom_killed" || r.OOM == nil || r.OOM.Of != "session" || r.OOM.Limit != 64*quantity.MiB {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Usage == nil || now.Usage.OOMKills == 0 || now.PID != s.PID {
 		t.Errorf("%+v, %v", now, err)
@@ -118,7 +99,7 @@ func TestScopeOfASession(t *testing.T) {
 
 func TestScopeAndBoxChangeTogether(t *testing.T) {
 	d := startScoped(t)
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(40)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(40)})
 	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}); err != nil {
 		t.Fatal(err)
 	}
@@ -126,24 +107,24 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 		"memory.max": strconv.Itoa(384 << 20), "pids.max": "124", "cpu.weight": "20",
 		"work/memory.max": strconv.Itoa(256 << 20), "work/pids.max": "60", "work/cpu.max": "50000 100000",
 	}
-	has(t, "after a change", s, limits)
+	boxtest.GroupHas(t, "after a change", s.Group, limits)
 	hold := make(chan api.ExecResult, 1)
 	go func() {
-		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: duration(t, "10m")}
-		hold <- in(t, d, "s1", req)
+		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: boxtest.Duration("10m")}
+		hold <- d.Result(t, "s1", req)
 	}()
-	succeeds(t, d, "s1", sh("until [ -e /workspace/up ]; do sleep 0.1; done"))
+	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
 	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
 	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(32 * quantity.MiB), CPUWeight: new(50)})
-	refused(t, err, http.StatusConflict, "memory")
-	has(t, "after a refused change", s, limits)
-	systemctl(t, "daemon-reload")
-	has(t, "after a reload", s, limits)
+	boxtest.Refused(t, err, http.StatusConflict, "memory")
+	boxtest.GroupHas(t, "after a refused change", s.Group, limits)
+	boxtest.Systemctl(t, "daemon-reload")
+	boxtest.GroupHas(t, "after a reload", s.Group, limits)
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-hold; r.Status != "canceled" && r.Status != "lost" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	noScopes(t)
 }
@@ -154,9 +135,9 @@ func TestScopesOfFortySessionsLeaveNone(t *testing.T) {
 	before := d.Look()
 	for n := range 40 {
 		id := "s" + strconv.Itoa(n%2)
-		create(t, d, api.SessionRequest{ID: id})
+		d.NewSession(t, api.SessionRequest{ID: id})
 		if n%4 == 0 {
-			succeeds(t, d, id, sh("true"))
+			d.Sh(t, id, "true")
 		}
 		if err := d.Delete(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -170,8 +151,8 @@ func TestScopesOfFortySessionsLeaveNone(t *testing.T) {
 
 func TestScopesOfAKilledBoxd(t *testing.T) {
 	d := startScoped(t)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	d.Kill()
 	noScopes(t) // they end with their boxes
 	// What lives under that name now is not boxd's, though boxd has a record of a box that was called so.
@@ -182,23 +163,23 @@ func TestScopesOfAKilledBoxd(t *testing.T) {
 	}
 	boxtest.Eventually(t, "a scope is there", func() bool { return scopes(t) != "" })
 	d.Restart()
-	if got := systemctl(t, "is-active", unit); got != "active" {
+	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" {
 		t.Errorf("%s is %s", unit, got)
 	}
-	create(t, d, api.SessionRequest{ID: "s2"})
-	systemctl(t, "stop", unit)
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
+	boxtest.Systemctl(t, "stop", unit)
 	if err := other.Wait(); err == nil {
 		t.Error("it has not been killed")
 	}
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 func TestScopeStoppedByAnAdministrator(t *testing.T) {
 	d := startScoped(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1"})
-	systemctl(t, "stop", filepath.Base(s.Group))
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	boxtest.Systemctl(t, "stop", filepath.Base(s.Group))
 	boxtest.Eventually(t, "the session has ended", func() bool {
 		_, err := d.Session(t.Context(), "s1")
 		return err != nil
@@ -208,13 +189,13 @@ func TestScopeStoppedByAnAdministrator(t *testing.T) {
 	}
 	noScopes(t)
 	d.NothingLeft(before)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 // A scope's name in use belongs to somebody else; it is left alone.
 func TestScopeNameInUse(t *testing.T) {
 	d := startScoped(t)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
@@ -225,16 +206,16 @@ func TestScopeNameInUse(t *testing.T) {
 	}
 	boxtest.Eventually(t, "a scope is there", func() bool { return scopes(t) != "" })
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	refused(t, err, http.StatusServiceUnavailable, "")
-	if got := systemctl(t, "is-active", unit); got != "active" {
+	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
+	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" {
 		t.Errorf("%s is %s", unit, got)
 	}
-	systemctl(t, "stop", unit)
+	boxtest.Systemctl(t, "stop", unit)
 	if err := other.Wait(); err == nil {
 		t.Error("it has not been killed")
 	}
 	noScopes(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 // hideSystemd takes every way to systemd away from a boxd that knows no bus: its connection, which ends when
@@ -242,7 +223,7 @@ func TestScopeNameInUse(t *testing.T) {
 func hideSystemd(t *testing.T) (show func()) {
 	t.Helper()
 	const private = "/run/systemd/private"
-	systemctl(t, "daemon-reexec")
+	boxtest.Systemctl(t, "daemon-reexec")
 	boxtest.Eventually(t, "systemd is back", func() bool {
 		return exec.CommandContext(t.Context(), "systemctl", "show", "--property=Version").Run() == nil
 	})
@@ -267,11 +248,11 @@ func TestScopesWithoutDBus(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
 	d := startScoped(t)
 	d.Warm()
-	s := create(t, d, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB)})
 	show := hideSystemd(t)
 	before := d.Look()
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s2"})
-	if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
+	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
 		t.Errorf("%+v", e)
 	}
 	if c := level(t, d, "scopes"); c.Level != "fail" || !strings.Contains(c.Hint, "D-Bus") {
@@ -280,12 +261,12 @@ func TestScopesWithoutDBus(t *testing.T) {
 	d.NothingLeft(before)
 	// A change is undone, and the box works on.
 	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)})
-	refused(t, err, http.StatusServiceUnavailable, "")
-	has(t, "after a change without D-Bus", s, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
+	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
+	boxtest.GroupHas(t, "after a change without D-Bus", s.Group, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Memory != 64*quantity.MiB {
 		t.Errorf("%+v, %v", now, err)
 	}
-	succeeds(t, d, "s1", sh("true"))
+	d.Sh(t, "s1", "true")
 	// A change that is none of systemd's needs it not.
 	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{CPUs: new(0.5)}); err != nil {
 		t.Error(err)
@@ -294,7 +275,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 		t.Error(err)
 	}
 	show()
-	create(t, d, api.SessionRequest{ID: "s2"}) // stops what could not be stopped
+	d.NewSession(t, api.SessionRequest{ID: "s2"}) // stops what could not be stopped
 	if err := d.Delete(t.Context(), "s2"); err != nil {
 		t.Error(err)
 	}

@@ -14,20 +14,18 @@ import (
 // The programs of a session that nobody uses stop, and the next use lets them go on, whichever boxd that asks.
 func TestASessionNobodyUsesSleeps(t *testing.T) {
 	d := start(t, boxtest.Kept, "[profiles.default]\nfreeze_after = \"2s\"\n")
-	s := create(t, d, api.SessionRequest{ID: "s1"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	counter := "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"
-	if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &counter}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, "s1", "p", &api.ProcessRequest{Command: &counter})
 	asleep := func() {
 		boxtest.Eventually(t, "it sleeps", func() bool {
 			now, err := d.Session(t.Context(), "s1")
-			return err == nil && now.State == "frozen" && strings.Contains(file(t, s, "work/cgroup.events"), "frozen 1")
+			return err == nil && now.State == "frozen" && strings.Contains(boxtest.GroupFile(t, s.Group, "work/cgroup.events"), "frozen 1")
 		})
 	}
 	for range 2 {
 		asleep()
-		if got := succeeds(t, d, "s1", sh("a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on")); got != "on\n" {
+		if got := d.Sh(t, "s1", "a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on"); got != "on\n" {
 			t.Errorf("%q", got)
 		}
 		asleep()
@@ -38,7 +36,7 @@ func TestASessionNobodyUsesSleeps(t *testing.T) {
 	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	req := sh("true")
+	req := boxtest.Shell("true")
 	_, err := d.Exec(t.Context(), "s1", &req)
-	refused(t, err, http.StatusConflict, "")
+	boxtest.Refused(t, err, http.StatusConflict, "")
 }

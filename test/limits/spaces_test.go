@@ -22,14 +22,14 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	for _, id := range []string{"a", "b"} {
-		if s := create(t, d, api.SessionRequest{ID: id, Workspace: "small"}); s.Enforcement["workspace"] != w.Enforcement || s.WorkspaceQuota != 8*quantity.MiB {
+		if s := d.NewSession(t, api.SessionRequest{ID: id, Workspace: "small"}); s.Enforcement["workspace"] != w.Enforcement || s.WorkspaceQuota != 8*quantity.MiB {
 			t.Errorf("%+v", s)
 		}
 	}
 	full := func(id, line string) {
 		t.Helper()
-		if r := in(t, d, id, sh(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 || !r.Quota[0].Hit {
-			t.Errorf("%s", show(r))
+		if r := d.Result(t, id, boxtest.Shell(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 || !r.Quota[0].Hit {
+			t.Errorf("%s", boxtest.Show(r))
 		}
 	}
 	full("a", "head -c 20000000 /dev/zero > big")
@@ -42,7 +42,7 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 	if now, err := c.Get(t.Context(), "small"); err != nil || now.Usage == nil || !now.Usage.Hit || now.Usage.Used > 8*quantity.MiB {
 		t.Errorf("%+v, %v", now, err)
 	}
-	succeeds(t, d, "b", sh("rm big other; head -c 6000000 /dev/zero > big")) // what one frees the other has
+	d.Sh(t, "b", "rm big other; head -c 6000000 /dev/zero > big") // what one frees the other has
 	killKeeper(t, d)
 	full("a", "head -c 6000000 /dev/zero > more")
 	if err := d.Delete(t.Context(), "a"); err != nil {
@@ -54,12 +54,12 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 	if err := d.Delete(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "c", Workspace: "small"})
+	d.NewSession(t, api.SessionRequest{ID: "c", Workspace: "small"})
 	full("c", "rm -f f*; head -c 6000000 /dev/zero > more")
 	if now, err := c.Change(t.Context(), "small", &api.WorkspaceChange{Quota: new(16 * quantity.MiB)}); err != nil || now.Usage == nil || now.Usage.Limit != 16*quantity.MiB || now.Usage.FilesLimit != 100 {
 		t.Errorf("%+v, %v", now, err)
 	}
-	succeeds(t, d, "c", sh("head -c 6000000 /dev/zero > more")) // it holds at once
+	d.Sh(t, "c", "head -c 6000000 /dev/zero > more") // it holds at once
 	full("c", "head -c 20000000 /dev/zero > most")
 	if err := d.Delete(t.Context(), "c"); err != nil {
 		t.Fatal(err)
@@ -77,8 +77,8 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
 	c := spaces.Client{Client: d.Client}
-	create(t, d, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
-	succeeds(t, d, "s", sh("head -c 6000000 /dev/zero > big"))
+	d.NewSession(t, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
+	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {
 		t.Helper()
 		if err != nil || w.Enforcement == "none" || w.Usage == nil || w.Usage.Used < 5*quantity.MiB || w.Usage.Limit != 8*quantity.MiB || w.Usage.FilesLimit != 100 {
@@ -88,20 +88,20 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	counted(c.Keep(t.Context(), "s", "kept"))
 	full := func(id, line string) {
 		t.Helper()
-		if r := in(t, d, id, sh(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
-			t.Errorf("%s", show(r))
+		if r := d.Result(t, id, boxtest.Shell(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
+			t.Errorf("%s", boxtest.Show(r))
 		}
 	}
-	create(t, d, api.SessionRequest{ID: "a", Workspace: "kept"})
-	create(t, d, api.SessionRequest{ID: "other", WorkspaceQuota: new(8 * quantity.MiB)}) // which takes no project of another's
-	succeeds(t, d, "other", sh("head -c 6000000 /dev/zero > big"))
+	d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept"})
+	d.NewSession(t, api.SessionRequest{ID: "other", WorkspaceQuota: new(8 * quantity.MiB)}) // which takes no project of another's
+	d.Sh(t, "other", "head -c 6000000 /dev/zero > big")
 	full("a", "head -c 6000000 /dev/zero > more")
 	full("a", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")
 	killKeeper(t, d)
 	d.Kill()
 	d.Restart()
 	full("a", "rm -f f* more; head -c 6000000 /dev/zero > more")
-	succeeds(t, d, "a", sh("rm more"))
+	d.Sh(t, "a", "rm more")
 	counted(c.Get(t.Context(), "kept"))
 	if err := d.Delete(t.Context(), "a"); err != nil {
 		t.Fatal(err)

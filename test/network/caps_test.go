@@ -77,8 +77,8 @@ func (zeros) Read(b []byte) (int, error) {
 func TestABoxHasSoManyConnections(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration+"connections = 5\n")
-	create(t, d, egress("one"))
-	create(t, d, egress("two"))
+	d.NewSession(t, egress("one"))
+	d.NewSession(t, egress("two"))
 	const some = `n=0; for f in {30..%d}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
 	if got := in(t, d, "one", fmt.Sprintf(some, 39)); got != "5\n" {
 		t.Errorf("connections of a box: %q", got)
@@ -99,7 +99,7 @@ func TestABoxHasSoMuchBandwidth(t *testing.T) {
 	w := newWorld(t)
 	sent := newEcho(t, w)
 	d := boxtest.Start(t, configuration+fmt.Sprintf("bandwidth = %q\n", quantity.Size(bandwidth)))
-	create(t, d, egress("one"))
+	d.NewSession(t, egress("one"))
 	begun := time.Now()
 	r, err := d.Exec(t.Context(), "one", &api.ExecRequest{
 		Argv:    []string{"bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/7777 && head -c %d /dev/zero >&3 && head -c %d <&3 | wc -c", public4, echoed, echoed)},
@@ -122,7 +122,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration+"connections = 5\n", "[profiles.wide]\nnetwork = \"egress\"\nnetwork_connections = 8\nnetwork_bandwidth = \"64KiB\"\n")
 	const some = `n=0; for f in {30..45}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
-	s := create(t, d, api.SessionRequest{ID: "wide", Profile: "wide", NetworkConnections: new(100)})
+	s := d.NewSession(t, api.SessionRequest{ID: "wide", Profile: "wide", NetworkConnections: new(100)})
 	if len(s.Clamped) != 1 || s.NetworkConnections != 8 || s.NetworkBandwidth != 64*quantity.KiB {
 		t.Errorf("%d connections, %v a second, clamped %+v", s.NetworkConnections, s.NetworkBandwidth, s.Clamped)
 	}

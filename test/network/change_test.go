@@ -37,7 +37,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 			t.Errorf("rules are %q", s.NetworkRules)
 		}
 	}
-	create(t, d, egress("one", public4+"/32 tcp 80"))
+	d.NewSession(t, egress("one", public4+"/32 tcp 80"))
 	said := make(chan string, 1)
 	go func() {
 		r, err := d.Exec(t.Context(), "one", &api.ExecRequest{Argv: []string{"bash", "-c", holding}, Timeout: new(quantity.Duration(5 * time.Minute))})
@@ -104,8 +104,8 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 		}
 	}
 
-	create(t, d, api.SessionRequest{ID: "fixed", Profile: "fixed"})
-	create(t, d, api.SessionRequest{ID: "off"})
+	d.NewSession(t, api.SessionRequest{ID: "fixed", Profile: "fixed"})
+	d.NewSession(t, api.SessionRequest{ID: "off"})
 	for id, rules := range map[string][]string{"fixed": {"0.0.0.0/0 tcp"}, "off": {}} {
 		_, err := d.Change(t.Context(), id, &api.SessionChange{NetworkRules: rules})
 		if p, ok := errors.AsType[*client.Error](err); !ok || !strings.HasPrefix(p.Field, "network_rules") {
@@ -122,7 +122,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	z := newZone(t, w)
 	z.set("www.allowed.example.", public4)
 	d := boxtest.Start(t, byName)
-	create(t, d, egress("one", "www.allowed.example"))
+	d.NewSession(t, egress("one", "www.allowed.example"))
 	if got := reach(t, d, "one", "www.allowed.example", 80); !strings.HasPrefix(got, "tcp ") {
 		t.Fatalf("%q", got)
 	}
@@ -155,7 +155,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 		t.Errorf("after a flood: %q", got)
 	}
 	// The last look is at the end.
-	create(t, d, egress("short", public4+"/32 tcp 80"))
+	d.NewSession(t, egress("short", public4+"/32 tcp 80"))
 	reach(t, d, "short", other4, 81)
 	must(t, d.Delete(t.Context(), "short"))
 	deniedOf(t, d, "short", "a connection to "+other4+" port 81 by tcp")

@@ -16,15 +16,6 @@ import (
 // configuration of a boxd whose boxes ask the name server of the world.
 const configuration = "[network]\nresolvers = [\"" + dns4 + "\"]\n"
 
-func create(t *testing.T, d *boxtest.Daemon, req api.SessionRequest) api.Session {
-	t.Helper()
-	s, _, err := d.Create(t.Context(), &req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func egress(id string, rules ...string) api.SessionRequest {
 	return api.SessionRequest{ID: id, Profile: "network_basic", NetworkRules: rules}
 }
@@ -32,10 +23,7 @@ func egress(id string, rules ...string) api.SessionRequest {
 // in runs a line of bash in a box and returns all it has said.
 func in(t *testing.T, d *boxtest.Daemon, id, line string) string {
 	t.Helper()
-	r, err := d.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"bash", "-c", line}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := d.Result(t, id, api.ExecRequest{Argv: []string{"bash", "-c", line}})
 	return r.Stdout + r.Stderr
 }
 
@@ -51,11 +39,11 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 	must(t, err)
 	defer own.Close()
 	d := boxtest.Start(t, configuration)
-	s := create(t, d, egress("one"))
+	s := d.NewSession(t, egress("one"))
 	if s.Network != "egress" || strings.Join(s.NetworkRules, ",") != "0.0.0.0/0 tcp,::/0 tcp" {
 		t.Errorf("%q, %q", s.Network, s.NetworkRules)
 	}
-	create(t, d, egress("two"))
+	d.NewSession(t, egress("two"))
 	for to, as := range map[string]string{public4: host4, public6: host6} {
 		if said := reach(t, d, "one", to, 80); !strings.HasPrefix(said, "tcp ") || !strings.Contains(said, as) {
 			t.Errorf("%s: %q: it should be known as %s there", to, said, as)
@@ -102,7 +90,7 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 			t.Errorf("%s port %d: %q", c.to, c.port, said)
 		}
 	}
-	create(t, d, egress("near", "45.33.0.1/32", "2600:9999::/64", "0.0.0.0/0"))
+	d.NewSession(t, egress("near", "45.33.0.1/32", "2600:9999::/64", "0.0.0.0/0"))
 	for _, to := range []string{"45.33.0.1", "2600:9999::1", public4} {
 		if said := reach(t, d, "near", to, 80); !strings.HasPrefix(said, "tcp ") {
 			t.Errorf("a neighbour that a rule is about: %s: %q", to, said)

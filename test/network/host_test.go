@@ -56,14 +56,14 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 			t.Errorf("profile %s: %v", profile, err)
 		}
 	}
-	if s := create(t, d, api.SessionRequest{ID: "alone", Profile: "near", Network: new("off")}); s.Network != "off" {
+	if s := d.NewSession(t, api.SessionRequest{ID: "alone", Profile: "near", Network: new("off")}); s.Network != "off" {
 		t.Errorf("without a network: %+v", s)
 	}
 	if said := reach(t, d, "alone", "127.0.0.1", 7001); !strings.Contains(said, "Connection refused") {
 		t.Errorf("without a network: %q", said)
 	}
 	for _, profile := range []string{"near", "ready"} {
-		if s := create(t, d, api.SessionRequest{ID: profile, Profile: profile}); s.Network != "host" || s.Traffic != nil || len(s.NetworkRules) > 0 {
+		if s := d.NewSession(t, api.SessionRequest{ID: profile, Profile: profile}); s.Network != "host" || s.Traffic != nil || len(s.NetworkRules) > 0 {
 			t.Errorf("%+v", s)
 		}
 		look := func(when string) {

@@ -4,7 +4,6 @@ package network_test
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha512"
@@ -22,31 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 )
-
-// wheel is a package of Python with one module, which has a word.
-func wheel(name string) []byte {
-	info := name + "-1.0.dist-info/"
-	var archive bytes.Buffer
-	z := zip.NewWriter(&archive)
-	for _, f := range []struct{ name, text string }{
-		{name + ".py", "word = 'hello from " + name + "'\n"},
-		{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
-		{info + "RECORD", name + ".py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n"},
-	} {
-		w, err := z.Create(f.name)
-		if err == nil {
-			_, err = io.WriteString(w, f.text)
-		}
-		if err != nil {
-			panic(err)
-		}
-	}
-	if err := z.Close(); err != nil {
-		panic(err)
-	}
-	return archive.Bytes()
-}
 
 // module is a package of Node with one module, which is a word.
 func module(name string) []byte {
@@ -74,7 +48,7 @@ func module(name string) []byte {
 // The packages that the index of the world has. It is at every name of the servers that speak HTTP.
 var (
 	wheels = sync.OnceValue(func() map[string][]byte { //nolint:gochecknoglobals // of all worlds
-		return map[string][]byte{"hello-box": wheel("hello_box"), "hello-dep": wheel("hello_dep")}
+		return map[string][]byte{"hello-box": boxtest.Wheel("hello_box", "word = 'hello from hello_box'\n"), "hello-dep": boxtest.Wheel("hello_dep", "word = 'hello from hello_dep'\n")}
 	})
 	modules = sync.OnceValue(func() map[string][]byte { //nolint:gochecknoglobals // of all worlds
 		return map[string][]byte{"hello-npm": module("hello-npm")}
@@ -133,7 +107,7 @@ func TestDependenciesComeThroughAnAllowedIndex(t *testing.T) {
 	z.set("index.allowed.example.", web4)
 	z.set("index.other.example.", webOther4)
 	d := boxtest.Start(t, byName)
-	create(t, d, api.SessionRequest{ID: "client", Profile: "mcp", NetworkRules: []string{"index.allowed.example"}})
+	d.NewSession(t, api.SessionRequest{ID: "client", Profile: "mcp", NetworkRules: []string{"index.allowed.example"}})
 	if r, err := d.Exec(t.Context(), "client", &api.ExecRequest{Argv: []string{"sh", "-c", "python3 -c 'import pip' && command -v npm"}}); err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
 		boxtest.Missing(t, "pip and npm of the host in a box")
 	}

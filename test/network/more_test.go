@@ -39,7 +39,7 @@ func TestRulesHoldForEveryProgram(t *testing.T) {
 	} {
 		req := egress(id)
 		req.NetworkRules = c.rules
-		create(t, d, req)
+		d.NewSession(t, req)
 		for _, to := range c.open {
 			if said := reachText(t, d, id, to); !strings.HasPrefix(said, "t") {
 				t.Errorf("%s: %s: %q", id, to, said)
@@ -67,7 +67,7 @@ func reachText(t *testing.T, d *boxtest.Daemon, id, to string) string {
 func TestWhatAProfileNamesIsReached(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration, "[profiles.open]\nnetwork = \"egress\"\nnetwork_rules = [\"10.99.0.1/32 tcp 80\", \"11.22.33.0/24\"]\n")
-	create(t, d, api.SessionRequest{ID: "named", Profile: "open"})
+	d.NewSession(t, api.SessionRequest{ID: "named", Profile: "open"})
 	if said := reach(t, d, "named", "10.99.0.1", 80); !strings.HasPrefix(said, "tcp") {
 		t.Errorf("what is named: %q", said)
 	}
@@ -83,7 +83,7 @@ func TestWhatAProfileNamesIsReached(t *testing.T) {
 		}
 	}
 	// The host's table has what is named, and a box without the rule does not reach it.
-	create(t, d, egress("usual"))
+	d.NewSession(t, egress("usual"))
 	if said := reach(t, d, "usual", "10.99.0.1", 80); !shut(said) {
 		t.Errorf("where it is not named: %q", said)
 	}
@@ -105,7 +105,7 @@ func TestABoxSendsFromItsOwnAddressAlone(t *testing.T) {
 	d := boxtest.Start(t, configuration)
 	req := egress("one")
 	req.NetworkRules = []string{"0.0.0.0/0 any", "::/0 any"}
-	create(t, d, req)
+	d.NewSession(t, req)
 	script := func(family, own, to string) string {
 		return fmt.Sprintf(`python3 - <<'E'
 import socket
@@ -148,8 +148,8 @@ func TestNothingIsLeftOfANetwork(t *testing.T) {
 	d := boxtest.Start(t, configuration)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, egress("killed"))
-	create(t, d, egress("deleted"))
+	s := d.NewSession(t, egress("killed"))
+	d.NewSession(t, egress("deleted"))
 	if n := len(w.links()); n != 2 {
 		t.Errorf("%d links of two boxes", n)
 	}
@@ -174,8 +174,8 @@ func TestNothingIsLeftOfANetwork(t *testing.T) {
 func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 	w := newWorld(t)
 	d := boxtest.Start(t, boxtest.Lasting, configuration)
-	create(t, d, egress("one"))
-	create(t, d, egress("two"))
+	d.NewSession(t, egress("one"))
+	d.NewSession(t, egress("two"))
 	works := func(when string) {
 		t.Helper()
 		if said := reach(t, d, "one", public4, 80); !strings.HasPrefix(said, "tcp") {
@@ -207,7 +207,7 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 	boxtest.Eventually(t, "another keeper", func() bool { return d.Keeper() != keeper })
 	boxtest.Eventually(t, "the stray link is gone", func() bool { return len(w.links()) == 3 })
 	works("after the keeper was killed")
-	create(t, d, egress("three"))
+	d.NewSession(t, egress("three"))
 	for _, id := range []string{"one", "two", "three"} {
 		must(t, d.Delete(t.Context(), id))
 	}
@@ -259,11 +259,11 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 	refused(501, "10.200.0.0/30", "10.200.0.2/31", "up0")
 	doctor("has a route to")
 	must(t, netlink.AddrDel(up, taken))
-	create(t, d, egress("one"))
-	create(t, d, egress("two"))
+	d.NewSession(t, egress("one"))
+	d.NewSession(t, egress("two"))
 	refused(429, "all are in use", "2 boxes")
 	must(t, d.Delete(t.Context(), "one"))
-	create(t, d, egress("three"))
+	d.NewSession(t, egress("three"))
 }
 
 func TestManyAtOnce(t *testing.T) {

@@ -144,11 +144,11 @@ func TestABoxReachesNamesAndNothingElse(t *testing.T) {
 	z.set("rebind.allowed.example.", "10.99.0.1", cloud4, host4)
 	z.set("dns.google.", public4)
 	d := boxtest.Start(t, byName)
-	s := create(t, d, egress("one", "www.allowed.example", "rebind.allowed.example tcp 80", "*.wild.example tcp 80 443", "*.google"))
+	s := d.NewSession(t, egress("one", "www.allowed.example", "rebind.allowed.example tcp 80", "*.wild.example tcp 80 443", "*.google"))
 	if got := strings.Join(s.NetworkRules, ", "); got != "www.allowed.example tcp 80 443, rebind.allowed.example tcp 80, *.wild.example tcp 80 443, *.google tcp 80 443" {
 		t.Error(got)
 	}
-	create(t, d, egress("two", "other.example"))
+	d.NewSession(t, egress("two", "other.example"))
 	if said := in(t, d, "one", "cat /etc/resolv.conf"); !strings.Contains(said, "nameserver 127.0.0.1\n") {
 		t.Errorf("resolv.conf: %q", said)
 	}
@@ -230,9 +230,9 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 	z.set("other.example.", public4)
 	d := boxtest.Start(t, boxtest.Lasting+byName, "[profiles.fixed]\nnetwork = \"egress\"\nnetwork_rules = [\"www.allowed.example\", \""+public4+"/32 tcp 80\"]\nlocked = [\"network_rules\"]\n")
 	for id, rules := range map[string][]string{"none": {}, "cidr": {public4 + "/32 tcp 80"}} {
-		create(t, d, api.SessionRequest{ID: id, Profile: "fixed", NetworkRules: rules})
+		d.NewSession(t, api.SessionRequest{ID: id, Profile: "fixed", NetworkRules: rules})
 	}
-	create(t, d, api.SessionRequest{ID: "later", Profile: "fixed"})
+	d.NewSession(t, api.SessionRequest{ID: "later", Profile: "fixed"})
 	_, err := d.Change(t.Context(), "later", &api.SessionChange{NetworkRules: []string{}})
 	must(t, err)
 	held := func() {
@@ -264,7 +264,7 @@ func TestWhatABoxWasToldEnds(t *testing.T) {
 	z.ttl = 0
 	z.set("www.allowed.example.", public4)
 	d := boxtest.Start(t, byName)
-	create(t, d, egress("one", "www.allowed.example"))
+	d.NewSession(t, egress("one", "www.allowed.example"))
 	said := make(chan string, 1)
 	go func() {
 		r, err := d.Exec(t.Context(), "one", &api.ExecRequest{Argv: []string{"bash", "-c", `exec 3<>/dev/tcp/www.allowed.example/80 && read -r line <&3 && touch begun && until [ -e over ]; do sleep 0.2; done; printf x >&3 && cat <&3 && echo still "$line"`}, Timeout: new(quantity.Duration(5 * time.Minute))})
@@ -294,7 +294,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 	z := newZone(t, w)
 	z.set("www.allowed.example.", public4)
 	d := boxtest.Start(t, boxtest.Lasting+byName)
-	create(t, d, egress("one", "www.allowed.example"))
+	d.NewSession(t, egress("one", "www.allowed.example"))
 	again := func(after string) {
 		t.Helper()
 		boxtest.Eventually(t, "after "+after+" names are resolved", func() bool {

@@ -80,7 +80,7 @@ authorities = "%DIR%/roots.pem"
 	}
 	must(t, os.WriteFile(filepath.Join(d.Dir, "second"), []byte(second), 0o600))
 	req.Env = map[string]string{"PIP_CERT": "/own"}
-	s := create(t, d, req)
+	s := d.NewSession(t, req)
 	if !s.NetworkStrict || strings.Join(s.Secrets, " ") != "api second" {
 		t.Errorf("secrets %q, strict %v", s.Secrets, s.NetworkStrict)
 	}
@@ -123,7 +123,7 @@ authorities = "%DIR%/roots.pem"
 	)
 	other := egress("two", "*.example")
 	other.Secrets = []string{"api"}
-	create(t, d, other)
+	d.NewSession(t, other)
 	if got := strings.TrimSpace(in(t, d, "two", "echo $API_KEY$SECOND")); got == mark || !strings.HasPrefix(got, "boxd-secret-") {
 		t.Errorf("the placeholder of another session: %q", got)
 	}

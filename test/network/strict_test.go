@@ -91,7 +91,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting+byName)
 	req := egress("one", "*.allowed.example", "far.example tcp 443", "plain.example any 80 443 8080", "silent.example tcp 443", webOther4+"/32 tcp 80")
 	req.NetworkStrict = new(true)
-	if s := create(t, d, req); !s.NetworkStrict {
+	if s := d.NewSession(t, req); !s.NetworkStrict {
 		t.Error("it is not strict")
 	}
 	in(t, d, "one", "cat > visit.py <<'END'\nLARGE = "+strconv.Itoa(largeAnswer-1)+visit+"END\n")

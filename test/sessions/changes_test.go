@@ -18,7 +18,7 @@ import (
 
 // watched is a line for the shell whose changes are wanted.
 func watched(line string, with *api.ChangesWith) api.ExecRequest {
-	req := sh(line)
+	req := boxtest.Shell(line)
 	req.Changes, req.ChangesWith = true, with
 	return req
 }
@@ -64,12 +64,12 @@ func namesIn(t *testing.T, archive io.ReadCloser) (names []string) {
 func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	succeeds(t, d, "s", sh("mkdir -p keep secret && echo one >keep/a && echo old >b && echo x >gone && echo y >secret/y && printf '\\303\\050' >bad"))
-	r := in(t, d, "s", watched("echo two >>keep/a; rm gone; mkdir out; echo report >out/r.txt; ln -s out/r.txt last; touch \"$(printf 'caf\\351')\"; echo tmp >t; rm t; echo done >/tmp/x", &api.ChangesWith{Digest: true}))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "mkdir -p keep secret && echo one >keep/a && echo old >b && echo x >gone && echo y >secret/y && printf '\\303\\050' >bad")
+	r := d.Result(t, "s", watched("echo two >>keep/a; rm gone; mkdir out; echo report >out/r.txt; ln -s out/r.txt last; touch \"$(printf 'caf\\351')\"; echo tmp >t; rm t; echo done >/tmp/x", &api.ChangesWith{Digest: true}))
 	want := []string{"+caf�", "+last", "+out", "+out/r.txt", "~keep/a", "-gone"}
 	if got := paths(t, r.Changes); !slices.Equal(got, want) || r.Status != "exited" {
-		t.Fatalf("%s: %q, want %q", show(r), got, want)
+		t.Fatalf("%s: %q, want %q", boxtest.Show(r), got, want)
 	}
 	c := r.Changes
 	if c.Counts != (api.ChangeCounts{Created: 4, Changed: 1, Removed: 1}) || !c.Exact || c.Truncated || c.Unreadable != 0 {
@@ -103,13 +103,13 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 			t.Errorf("with %s: %v", name, err)
 		}
 	}
-	if r := in(t, d, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
+	if r := d.Result(t, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
 		t.Errorf("nothing was done: %+v", r.Changes)
 	}
 	// What cannot be read any more has not gone.
-	r = in(t, d, "s", watched("chmod 0 secret; echo n >new.txt; echo n >new.md; exit 3", &api.ChangesWith{Include: []string{"*.md", "secret", "y"}}))
+	r = d.Result(t, "s", watched("chmod 0 secret; echo n >new.txt; echo n >new.md; exit 3", &api.ChangesWith{Include: []string{"*.md", "secret", "y"}}))
 	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+new.md", "~secret"}) || r.Changes.Unreadable != 1 || *r.ExitCode != 3 {
-		t.Errorf("%s: %q, %+v", show(r), got, r.Changes)
+		t.Errorf("%s: %q, %+v", boxtest.Show(r), got, r.Changes)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 func TestEveryWayToRunTellsChanges(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	req := watched("cat >f", nil)
 	r, err := d.ExecStream(t.Context(), "s", &req, client.Stdio{Stdin: bytes.NewBufferString("12345")}, nil)
 	if err != nil {
@@ -144,10 +144,10 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 	}
 	req.ID, req.Detach = "y", true
 	_, err = d.Exec(t.Context(), "s", &req)
-	refused(t, err, 400, "changes")
+	boxtest.Refused(t, err, 400, "changes")
 	req = watched("echo never >never", &api.ChangesWith{Exclude: []string{"["}})
 	_, err = d.Exec(t.Context(), "s", &req)
-	refused(t, err, 400, "pattern")
+	boxtest.Refused(t, err, 400, "pattern")
 	if _, err := d.StatFile(t.Context(), "s", &api.FileStat{Path: "never"}); fileKind(t, err) != "not_found" {
 		t.Errorf("it ran, though it was refused: %v", err)
 	}
@@ -158,12 +158,12 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	in(t, d, "s", sh("true"))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Result(t, "s", boxtest.Shell("true"))
 	if s, err := d.Session(t.Context(), "s"); err != nil || s.Executions != 1 {
 		t.Errorf("%d programs for one execution, %v", s.Executions, err)
 	}
-	other := converse(t.Context(), d, "s", sh("echo begun; read go; echo other >other; echo made; read end"))
+	other := converse(t.Context(), d, "s", boxtest.Shell("echo begun; read go; echo other >other; echo made; read end"))
 	other.hears(t, "begun\n")
 	mine := converse(t.Context(), d, "s", watched("echo begun; read end", nil))
 	mine.hears(t, "begun\n")
@@ -179,7 +179,7 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	// One that has come and gone meanwhile is not forgotten.
 	mine = converse(t.Context(), d, "s", watched("echo begun; read end", nil))
 	mine.hears(t, "begun\n")
-	in(t, d, "s", sh("echo >third"))
+	d.Result(t, "s", boxtest.Shell("echo >third"))
 	mine.says(t, "end\n")
 	if c := mine.ends(t).Changes; c.Exact || !slices.Equal(paths(t, c), []string{"+third"}) {
 		t.Errorf("with another one in between: %+v", c)
@@ -189,13 +189,13 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 func TestTenThousandChangesHaveAnAnswer(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	const make = "i=0; while [ $i -lt 10000 ]; do : >f$i; i=$((i+1)); done"
-	c := in(t, d, "s", watched(make, nil)).Changes
+	c := d.Result(t, "s", watched(make, nil)).Changes
 	if got := paths(t, c); len(got) != 1000 || got[0] != "+f0" || !c.Truncated || c.Counts.Created != 10_000 || !c.Exact {
 		t.Errorf("%d listed, %+v, truncated %v, exact %v", len(got), c.Counts, c.Truncated, c.Exact)
 	}
-	c = in(t, d, "s", watched("rm f*; head -c 100000 /dev/zero >large", &api.ChangesWith{Limit: 20_000, MaxSize: new(quantity.Size(1000))})).Changes
+	c = d.Result(t, "s", watched("rm f*; head -c 100000 /dev/zero >large", &api.ChangesWith{Limit: 20_000, MaxSize: new(quantity.Size(1000))})).Changes
 	if got := paths(t, c); len(got) != 10_000 || c.Truncated || c.Counts.Removed != 10_000 || c.Counts.Created != 1 || c.TooLarge != 1 {
 		t.Errorf("%d listed, %+v, truncated %v, too large %d", len(got), c.Counts, c.Truncated, c.TooLarge)
 	}
@@ -205,15 +205,15 @@ func TestTenThousandChangesHaveAnAnswer(t *testing.T) {
 func TestUnknownChangesLoseNoResult(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\nmax_entries = 50\n")
-	create(t, d, api.SessionRequest{ID: "s"})
-	r := in(t, d, "s", watched("echo out; mkdir many; for i in $(seq 100); do : >many/$i; done", nil))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	r := d.Result(t, "s", watched("echo out; mkdir many; for i in $(seq 100); do : >many/$i; done", nil))
 	if r.Stdout != "out\n" || r.Changes == nil || r.Changes.Unknown == "" || r.Changes.Exact || len(r.Changes.Created) != 0 {
-		t.Errorf("%s: %+v", show(r), r.Changes)
+		t.Errorf("%s: %+v", boxtest.Show(r), r.Changes)
 	}
-	if r := in(t, d, "s", watched("echo more >more", nil)); r.Changes == nil || r.Changes.Unknown == "" {
-		t.Errorf("%s: %+v", show(r), r.Changes)
+	if r := d.Result(t, "s", watched("echo more >more", nil)); r.Changes == nil || r.Changes.Unknown == "" {
+		t.Errorf("%s: %+v", boxtest.Show(r), r.Changes)
 	}
-	if r := in(t, d, "s", watched("echo more >most", &api.ChangesWith{Exclude: []string{"many"}})); !slices.Equal(paths(t, r.Changes), []string{"+most"}) {
+	if r := d.Result(t, "s", watched("echo more >most", &api.ChangesWith{Exclude: []string{"many"}})); !slices.Equal(paths(t, r.Changes), []string{"+most"}) {
 		t.Errorf("without the many: %+v", r.Changes)
 	}
 }

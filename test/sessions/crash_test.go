@@ -38,7 +38,7 @@ func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int
 					return
 				}
 				done.Add(1)
-				if _, err := d.Exec(ctx, id, new(sh("echo x > file; (setsid sleep 1000 &) ; sleep 0.01"))); err != nil {
+				if _, err := d.Exec(ctx, id, new(boxtest.Shell("echo x > file; (setsid sleep 1000 &) ; sleep 0.01"))); err != nil {
 					return
 				}
 				done.Add(1)
@@ -78,10 +78,10 @@ func TestBoxdKilledWhileAProgramRuns(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	failed := make(chan error, 1)
 	go func() {
-		_, err := d.Exec(t.Context(), "s1", new(sh("setsid sleep 1000 & trap '' TERM HUP INT; echo x > file; sleep 1000")))
+		_, err := d.Exec(t.Context(), "s1", new(boxtest.Shell("setsid sleep 1000 & trap '' TERM HUP INT; echo x > file; sleep 1000")))
 		failed <- err
 	}()
 	boxtest.Eventually(t, "it runs", func() bool {
@@ -99,8 +99,8 @@ func TestBoxdKilledWhileAProgramRuns(t *testing.T) {
 	d.Restart()
 	d.Warm()
 	d.NothingLeft(before)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	if got := succeeds(t, d, "s1", sh("ls")); got != "" {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	if got := d.Sh(t, "s1", "ls"); got != "" {
 		t.Errorf("the new session has %q of the old one", got)
 	}
 }
@@ -108,10 +108,10 @@ func TestBoxdKilledWhileAProgramRuns(t *testing.T) {
 func TestAStopIsInOrder(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	results := make(chan api.ExecResult, 1)
 	go func() {
-		r, _ := d.Exec(t.Context(), "s1", new(sh("sleep 1000")))
+		r, _ := d.Exec(t.Context(), "s1", new(boxtest.Shell("sleep 1000")))
 		results <- r
 	}()
 	boxtest.Eventually(t, "it runs", func() bool {
@@ -120,7 +120,7 @@ func TestAStopIsInOrder(t *testing.T) {
 	})
 	d.Stop()
 	if r := <-results; r.Status != "canceled" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	noBoxes(t, d)
 	if files := d.Look().Files; len(files) > 0 {
@@ -133,7 +133,7 @@ func TestAStopIsInOrder(t *testing.T) {
 		t.Errorf("the log does not say why the session has ended:\n%s", d.Log())
 	}
 	d.Restart()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 // A request that boxd has no descriptors for fails, and nothing else does.
@@ -142,7 +142,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	var old unix.Rlimit
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, nil, &old); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // boxd may have no room for the connection
 				defer cancel()
 				var out strings.Builder
-				req := sh("cat; head -c 100000 /dev/zero | tr '\\0' x")
+				req := boxtest.Shell("cat; head -c 100000 /dev/zero | tr '\\0' x")
 				if i%2 == 0 {
 					_, err := d.RunStream(ctx, &api.OneShotRequest{Exec: req}, client.Stdio{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: &out}, nil)
 					if err != nil {
@@ -177,7 +177,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	if failed.Load() == 0 {
 		t.Error("there was room for everything: this test proves nothing")
 	}
-	succeeds(t, d, "s1", sh("true"))
+	d.Sh(t, "s1", "true")
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +213,8 @@ func TestADeadZygoteIsReplaced(t *testing.T) {
 		}
 		for i := range 3 { // one of them has been made ahead of the need
 			id := fmt.Sprintf("s%d-%d", round, i)
-			create(t, d, api.SessionRequest{ID: id})
-			succeeds(t, d, id, sh("true"))
+			d.NewSession(t, api.SessionRequest{ID: id})
+			d.Sh(t, id, "true")
 			if err := d.Delete(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
@@ -235,8 +235,8 @@ func TestADeadBoxMadeAheadIsNotUsed(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		s := create(t, d, api.SessionRequest{})
-		succeeds(t, d, s.ID, sh("true"))
+		s := d.NewSession(t, api.SessionRequest{})
+		d.Sh(t, s.ID, "true")
 		if err := d.Delete(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package sessions_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
@@ -19,20 +20,17 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	space(t, d, "both")
-	create(t, d, api.SessionRequest{ID: "sends", Workspace: "both"})
-	create(t, d, api.SessionRequest{ID: "sees", Workspace: "both"})
-	whole, err := io.ReadAll(archiveOf(t, map[string]string{"a": strings.Repeat("x", 60<<10)}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: "sends", Workspace: "both"})
+	d.NewSession(t, api.SessionRequest{ID: "sees", Workspace: "both"})
+	whole := boxtest.Tar(0o644, map[string]string{"a": strings.Repeat("x", 60<<10)})
 	for name, end := range map[string]func(){
-		"killed": func() { in(t, d, "sends", sh("kill -9 -1")) },
+		"killed": func() { d.Result(t, "sends", boxtest.Shell("kill -9 -1")) },
 		"ended": func() {
 			if err := d.Delete(t.Context(), "sends"); err != nil {
 				t.Error(err)
 			}
-			create(t, d, api.SessionRequest{ID: "sends", Workspace: "both"})
-			if _, err := d.UploadArchive(t.Context(), "sees", client.Upload{Path: "/workspace"}, archiveOf(t, nil)); err != nil {
+			d.NewSession(t, api.SessionRequest{ID: "sends", Workspace: "both"})
+			if _, err := d.UploadArchive(t.Context(), "sees", client.Upload{Path: "/workspace"}, bytes.NewReader(boxtest.Tar(0o644, nil))); err != nil {
 				t.Error(err)
 			}
 		},
@@ -47,10 +45,10 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		boxtest.Eventually(t, "an archive is being unpacked", func() bool {
-			return succeeds(t, d, "sees", sh("ls .boxd-*/content/a 2>/dev/null; true")) != ""
+			return d.Sh(t, "sees", "ls .boxd-*/content/a 2>/dev/null; true") != ""
 		})
 		end()
-		boxtest.Eventually(t, "nothing is left, "+name, func() bool { return succeeds(t, d, "sees", sh("ls -A")) == "" })
+		boxtest.Eventually(t, "nothing is left, "+name, func() bool { return d.Sh(t, "sees", "ls -A") == "" })
 		feed.CloseWithError(errors.New("gone"))
 		if err := <-done; err == nil {
 			t.Errorf("%s: it was taken", name)

@@ -24,18 +24,18 @@ func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
 	fill := func(d *boxtest.Daemon, name string) {
 		for i := range 3 {
 			id := fmt.Sprintf("%s%d", name, i)
-			s := create(t, d, api.SessionRequest{ID: id})
+			s := d.NewSession(t, api.SessionRequest{ID: id})
 			if other := seen[s.IDBase]; other != "" {
 				t.Errorf("%s and %s have the ids from %d", id, other, s.IDBase)
 			}
 			seen[s.IDBase] = id
-			succeeds(t, d, id, sh("echo "+id+" > mine"))
+			d.Sh(t, id, "echo "+id+" > mine")
 		}
 	}
 	intact := func(what string) {
 		for i := range 3 {
 			id := fmt.Sprintf("b%d", i)
-			if got := succeeds(t, b, id, sh("cat mine")); got != id+"\n" {
+			if got := b.Sh(t, id, "cat mine"); got != id+"\n" {
 				t.Errorf("after %s %s has %q", what, id, got)
 			}
 		}
@@ -83,7 +83,7 @@ func boxd(t *testing.T, configuration string) string {
 func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	dir := boxtest.TempDir(t)
 	for _, tc := range []struct{ name, state, socket, run, want string }{
 		{"state", d.State, dir + "/s", dir + "/run", "boxd: state directory " + d.State + " is in use by another boxd"},
@@ -95,7 +95,7 @@ func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 		if !strings.Contains(out, tc.want) || strings.Contains(out, "boxd serves") {
 			t.Errorf("%s: %s", tc.name, out)
 		}
-		succeeds(t, d, "s1", sh("true"))
+		d.Sh(t, "s1", "true")
 	}
 }
 
@@ -141,7 +141,7 @@ func TestTheSocketIsTheGroups(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	if a := asOther(t, d, request("GET", "/readyz", ""), request("GET", "/v1/status", "")); a[0].Code != 200 || a[1].Code != 200 {
+	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/readyz", ""), boxtest.Request("GET", "/v1/status", "")); a[0].Code != 200 || a[1].Code != 200 {
 		t.Errorf("%+v", a)
 	}
 }

@@ -35,11 +35,11 @@ func TestDeepWorkspacesAreRemoved(t *testing.T) {
 	before := d.Look()
 	fewFiles(t, d)
 	space(t, d, "deep")
-	create(t, d, api.SessionRequest{ID: "ends"})
-	lost := create(t, d, api.SessionRequest{ID: "lost"})
-	create(t, d, api.SessionRequest{ID: "shares", Workspace: "deep"})
+	d.NewSession(t, api.SessionRequest{ID: "ends"})
+	lost := d.NewSession(t, api.SessionRequest{ID: "lost"})
+	d.NewSession(t, api.SessionRequest{ID: "shares", Workspace: "deep"})
 	for _, id := range []string{"ends", "lost", "shares"} {
-		succeeds(t, d, id, sh(descent))
+		d.Sh(t, id, descent)
 	}
 	for _, id := range []string{"ends", "shares"} {
 		if err := d.Delete(t.Context(), id); err != nil {
@@ -63,9 +63,9 @@ func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
 	d.Warm()
-	lost := create(t, d, api.SessionRequest{ID: "lost"})
-	create(t, d, api.SessionRequest{ID: "good"})
-	succeeds(t, d, "lost", sh("mkdir d; touch d/stays"))
+	lost := d.NewSession(t, api.SessionRequest{ID: "lost"})
+	d.NewSession(t, api.SessionRequest{ID: "good"})
+	d.Sh(t, "lost", "mkdir d; touch d/stays")
 	found, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*", "d"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%v, %v", found, err)
@@ -90,5 +90,5 @@ func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	}
 	d.Stop()
 	d.Restart() // which tries at once
-	create(t, d, api.SessionRequest{ID: "lost"})
+	d.NewSession(t, api.SessionRequest{ID: "lost"})
 }

@@ -3,7 +3,6 @@
 package sessions_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"io"
 	"path/filepath"
@@ -23,20 +22,8 @@ const drive = "me/data"
 // fillDrive makes the next version of a drive, of a file "text" and a directory with another.
 func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVersion {
 	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, file := range []string{"text", "dir/file"} {
-		if err := w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	v, isNew, err := drives.Client{Client: d.Client}.Fill(t.Context(), name, &drives.Filling{Archive: &b})
+	archive := bytes.NewReader(boxtest.Tar(0o644, map[string]string{"text": text, "dir/file": text}))
+	v, isNew, err := drives.Client{Client: d.Client}.Fill(t.Context(), name, &drives.Filling{Archive: archive})
 	if err != nil || !isNew {
 		t.Fatalf("fill %s: %v, %v", name, isNew, err)
 	}
@@ -68,19 +55,19 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting+"[drives]\nkeep_versions = 1\n")
 	fillDrive(t, d, drive, "first")
-	s := create(t, d, api.SessionRequest{ID: "s", Drives: []string{drive}})
+	s := d.NewSession(t, api.SessionRequest{ID: "s", Drives: []string{drive}})
 	if len(s.Drives) != 1 || s.Drives[0].Target != "/drives/me/data" || s.Drives[0].Version != 1 || !slices.Equal(s.Drives[0].Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
 		t.Fatalf("%+v", s.Drives)
 	}
 	for _, try := range []string{"echo x > text", "echo x > new", "rm -f text", "mkdir new", "chmod 600 text", "mv text other", "mv /drives/me/data /drives/me/x", "mkdir /drives/x", "rmdir /drives/me", "umount /drives/me/data"} {
-		if r := in(t, d, "s", sh("cd /drives/me/data && "+try)); r.ExitCode == nil || *r.ExitCode == 0 {
-			t.Errorf("%s: %s", try, show(r))
+		if r := d.Result(t, "s", boxtest.Shell("cd /drives/me/data && "+try)); r.ExitCode == nil || *r.ExitCode == 0 {
+			t.Errorf("%s: %s", try, boxtest.Show(r))
 		}
 	}
 	process(t, d, "s", "reads", &api.ProcessRequest{Argv: []string{"sh", "-c", "exec 3</drives/me/data/text; cd /drives/me/data/dir; touch /tmp/in; until [ -e /tmp/go ]; do sleep 0.1; done; cat <&3; cat file; echo; cat /drives/me/data/text; touch /tmp/out; sleep 10000"}})
-	boxtest.Eventually(t, "it is there", func() bool { return in(t, d, "s", sh("test -e /tmp/in && echo yes")).Stdout == "yes\n" })
+	boxtest.Eventually(t, "it is there", func() bool { return d.Result(t, "s", boxtest.Shell("test -e /tmp/in && echo yes")).Stdout == "yes\n" })
 	fillDrive(t, d, drive, "second")
-	if got := succeeds(t, d, "s", sh("cat /drives/me/data/text")); got != "first" {
+	if got := d.Sh(t, "s", "cat /drives/me/data/text"); got != "first" {
 		t.Errorf("before the switch: %s", got)
 	}
 	if k := switchDrive(t, d, "s", drive, 0, false); k.Version != 2 || k.Earlier != 1 || !slices.Contains(k.Attributes, "ro") {
@@ -94,8 +81,8 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	d.Restart()
 	fillDrive(t, d, drive, "fourth")
 	boxtest.Eventually(t, "what nobody has is gone", func() bool { return driveTrees(t, d) == 3 })
-	succeeds(t, d, "s", sh("touch /tmp/go"))
-	boxtest.Eventually(t, "it has read", func() bool { return in(t, d, "s", sh("test -e /tmp/out && echo yes")).Stdout == "yes\n" })
+	d.Sh(t, "s", "touch /tmp/go")
+	boxtest.Eventually(t, "it has read", func() bool { return d.Result(t, "s", boxtest.Shell("test -e /tmp/out && echo yes")).Stdout == "yes\n" })
 	logs, err := d.Logs(t.Context(), "s", "reads", client.LogOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +95,7 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	if err := c.Detach(t.Context(), "s", drive, true); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeds(t, d, "s", sh("ls -A /drives")); got != "" {
+	if got := d.Sh(t, "s", "ls -A /drives"); got != "" {
 		t.Errorf("left is %q", got)
 	}
 	if e := problemOf(t, c.Detach(t.Context(), "s", drive, false)); e.Status != 404 || e.Field != "drive" {
@@ -117,7 +104,7 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	if e := problemOf(t, c.Remove(t.Context(), drive, 0)); e.Status != 409 {
 		t.Errorf("what was in use: %+v", e.Problem)
 	}
-	if k := switchDrive(t, d, "s", drive, 1, true); k.Version != 1 || succeeds(t, d, "s", sh("cat /drives/me/data/text")) != "first" {
+	if k := switchDrive(t, d, "s", drive, 1, true); k.Version != 1 || d.Sh(t, "s", "cat /drives/me/data/text") != "first" {
 		t.Errorf("back: %+v", k)
 	}
 	if err := d.Delete(t.Context(), "s"); err != nil {
@@ -134,26 +121,26 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 func TestResultsBecomeADrive(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "makes"})
-	succeeds(t, d, "makes", versioned("echo result > $OUTPUT_DIR/r; mkdir $OUTPUT_DIR/d; cp /bin/true $OUTPUT_DIR/d/run", "v1"))
+	d.NewSession(t, api.SessionRequest{ID: "makes"})
+	d.Output(t, "makes", versioned("echo result > $OUTPUT_DIR/r; mkdir $OUTPUT_DIR/d; cp /bin/true $OUTPUT_DIR/d/run", "v1"))
 	c := drives.Client{Client: d.Client}
 	v, isNew, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v1", Into: "runs/v1"})
 	if err != nil || !isNew || v.Origin != "session makes, /workspace/output/v1" {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	succeeds(t, d, "makes", versioned("echo more > $OUTPUT_DIR/r", "v2"))
+	d.Output(t, "makes", versioned("echo more > $OUTPUT_DIR/r", "v2"))
 	if v, _, err = c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	succeeds(t, d, "makes", sh("mkdir out; ln -s /etc/shadow out/link"))
+	d.Sh(t, "makes", "mkdir out; ln -s /etc/shadow out/link")
 	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
 		t.Errorf("a link: %v", err)
 	}
 	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
 		t.Errorf("nothing: %v", err)
 	}
-	create(t, d, api.SessionRequest{ID: "reads", Drives: []string{"me/results@1"}})
-	if got := succeeds(t, d, "reads", sh("cd /drives/me/results; find . -type f | sort; runs/v1/d/run && cat runs/v1/r")); got != "./runs/v1/d/run\n./runs/v1/r\nresult\n" {
+	d.NewSession(t, api.SessionRequest{ID: "reads", Drives: []string{"me/results@1"}})
+	if got := d.Sh(t, "reads", "cd /drives/me/results; find . -type f | sort; runs/v1/d/run && cat runs/v1/r"); got != "./runs/v1/d/run\n./runs/v1/r\nresult\n" {
 		t.Errorf("%s", got)
 	}
 	process(t, d, "reads", "sits", &api.ProcessRequest{Argv: []string{"sleep", "10000"}, Cwd: "/drives/me/results/runs"})

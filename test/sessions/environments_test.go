@@ -3,8 +3,6 @@
 package sessions_test
 
 import (
-	"archive/zip"
-	"bytes"
 	"encoding/base64"
 	"strings"
 	"sync"
@@ -14,32 +12,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client/skills"
 )
-
-// wheel is a package of Python with one module, which says hello.
-func wheel(t *testing.T, name string) string {
-	t.Helper()
-	info := name + "-1.0.dist-info/"
-	var archive bytes.Buffer
-	z := zip.NewWriter(&archive)
-	for _, f := range [][2]string{
-		{name + ".py", "print('hello')\n"},
-		{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
-		{info + "RECORD", name + ".py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n"},
-	} {
-		w, err := z.Create(f[0])
-		if err == nil {
-			_, err = w.Write([]byte(f[1]))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return base64.StdEncoding.EncodeToString(archive.Bytes())
-}
 
 // pythonSkill makes a skill with files.
 func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.SkillFileWrite) {
@@ -65,7 +37,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "# nothing yet\n"})
 	space(t, d, "both")
 	for _, id := range []string{"a", "b"} {
-		create(t, d, api.SessionRequest{ID: id, Workspace: "both", Skills: []string{"greets"}})
+		d.NewSession(t, api.SessionRequest{ID: id, Workspace: "both", Skills: []string{"greets"}})
 	}
 	var all [2]api.SkillEnvironment
 	var wg sync.WaitGroup
@@ -82,14 +54,14 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	if e.Path != all[1].Path || e.Made == all[1].Made || !strings.HasPrefix(e.Path, "/workspace/.skill-envs/greets/") || e.Python == "" {
 		t.Fatalf("%+v", all)
 	}
-	if got := succeeds(t, d, "b", sh(e.Path+"/bin/python -c 'import sys; print(sys.prefix)'")); got != e.Path+"\n" {
+	if got := d.Sh(t, "b", e.Path+"/bin/python -c 'import sys; print(sys.prefix)'"); got != e.Path+"\n" {
 		t.Errorf("it is %q", got)
 	}
-	succeeds(t, d, "a", sh("rm "+e.Path+"/.boxd-environment; touch "+e.Path+"/half"))
+	d.Sh(t, "a", "rm "+e.Path+"/.boxd-environment; touch "+e.Path+"/half")
 	if again, err := c.Environment(t.Context(), "a", "greets", nil); err != nil || !again.Made || again.Path != e.Path {
 		t.Errorf("after half: %+v, %v", again, err)
 	}
-	if got := succeeds(t, d, "a", sh("ls -A "+e.Path+" | grep -c half; ls -A /workspace/.skill-envs/greets | wc -l; cd /workspace; git status --porcelain 2>/dev/null; true")); got != "0\n2\n" {
+	if got := d.Sh(t, "a", "ls -A "+e.Path+" | grep -c half; ls -A /workspace/.skill-envs/greets | wc -l; cd /workspace; git status --porcelain 2>/dev/null; true"); got != "0\n2\n" {
 		t.Errorf("left: %q", got)
 	}
 	if err := reword(t, d, "greets", "other"); err != nil {
@@ -108,16 +80,16 @@ func TestASkillsPackagesAreInstalled(t *testing.T) {
 	d := boxtest.Start(t)
 	c := skills.Client{Client: d.Client}
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "hello-box\n"},
-		api.SkillFileWrite{Path: "wheels/hello_box-1.0-py3-none-any.whl", Content: wheel(t, "hello_box"), Encoding: "base64"})
+		api.SkillFileWrite{Path: "wheels/hello_box-1.0-py3-none-any.whl", Content: base64.StdEncoding.EncodeToString(boxtest.Wheel("hello_box", "print('hello')\n")), Encoding: "base64"})
 	pythonSkill(t, d, "plain")
-	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"greets", "plain"}, Env: map[string]string{"PIP_NO_INDEX": "1"}})
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"greets", "plain"}, Env: map[string]string{"PIP_NO_INDEX": "1"}})
 	_, err := c.Environment(t.Context(), "s", "plain", nil)
 	if e := problemOf(t, err); e.Status != 409 || e.Field != "skill" || !strings.Contains(e.Detail, "requirements.txt") {
 		t.Errorf("without a file: %+v", e.Problem)
 	}
 	_, err = c.Environment(t.Context(), "s", "greets", nil)
 	e := problemOf(t, err)
-	if in(t, d, "s", sh("python3 -I -c 'import pip'")).Stderr != "" && in(t, d, "s", sh("python3 -I -c 'import ensurepip'")).Stderr != "" {
+	if d.Result(t, "s", boxtest.Shell("python3 -I -c 'import pip'")).Stderr != "" && d.Result(t, "s", boxtest.Shell("python3 -I -c 'import ensurepip'")).Stderr != "" {
 		if e.Status != 501 || !strings.Contains(e.Hint, "python3-pip") {
 			t.Errorf("without pip: %+v", e.Problem)
 		}
@@ -126,14 +98,14 @@ func TestASkillsPackagesAreInstalled(t *testing.T) {
 	if e.Status != 409 || !strings.Contains(e.Detail, "hello-box") || !strings.Contains(e.Hint, "network") {
 		t.Errorf("without the package: %+v", e.Problem)
 	}
-	if got := succeeds(t, d, "s", sh("find /workspace/.skill-envs -name pyvenv.cfg")); got != "" {
+	if got := d.Sh(t, "s", "find /workspace/.skill-envs -name pyvenv.cfg"); got != "" {
 		t.Errorf("left: %q", got)
 	}
 	made, err := c.Environment(t.Context(), "s", "greets", &api.SkillEnvironmentRequest{Env: map[string]string{"PIP_FIND_LINKS": "/skills/greets/wheels"}})
 	if err != nil || !made.Made {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	if got := succeeds(t, d, "s", sh(made.Path+"/bin/python -m hello_box")); got != "hello\n" {
+	if got := d.Sh(t, "s", made.Path+"/bin/python -m hello_box"); got != "hello\n" {
 		t.Errorf("it says %q", got)
 	}
 }

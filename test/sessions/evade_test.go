@@ -90,7 +90,7 @@ int main(int argc, char **argv)
 // counts reports whether something still counts in a session.
 func counts(t *testing.T, d *boxtest.Daemon, id string) bool {
 	t.Helper()
-	f := strings.Fields(succeeds(t, d, id, sh("cat alive; echo; sleep 0.5; cat alive")))
+	f := strings.Fields(d.Sh(t, id, "cat alive; echo; sleep 0.5; cat alive"))
 	return len(f) == 2 && f[0] != f[1]
 }
 
@@ -99,25 +99,25 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
 	pids := 2000
-	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
-	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("2m")
-	succeeds(t, d, "s1", build)
+	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: &pids})
+	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
+	d.Output(t, "s1", build)
 	for _, trick := range []string{"thread", "chain", "bomb"} {
 		for i := range 5 {
-			begun := sh("rm -f alive; ./evade " + trick + " away; until [ -s alive ]; do sleep 0.01; done")
-			begun.Timeout = duration("2m")
-			r := in(t, d, "s1", begun)
+			begun := boxtest.Shell("rm -f alive; ./evade " + trick + " away; until [ -s alive ]; do sleep 0.01; done")
+			begun.Timeout = boxtest.Duration("2m")
+			r := d.Result(t, "s1", begun)
 			if r.Status != "exited" || r.LeftoversKilled == 0 {
-				t.Errorf("%s, left running, round %d: %s", trick, i, show(r))
+				t.Errorf("%s, left running, round %d: %s", trick, i, boxtest.Show(r))
 			}
 			if counts(t, d, "s1") {
 				t.Fatalf("%s, left running, round %d: it lives", trick, i)
 			}
-			req := sh("./evade " + trick + "; sleep 1000")
-			req.Timeout = duration("300ms")
-			if r := in(t, d, "s1", req); r.Status != "timed_out" {
-				t.Errorf("%s, out of time, round %d: %s", trick, i, show(r))
+			req := boxtest.Shell("./evade " + trick + "; sleep 1000")
+			req.Timeout = boxtest.Duration("300ms")
+			if r := d.Result(t, "s1", req); r.Status != "timed_out" {
+				t.Errorf("%s, out of time, round %d: %s", trick, i, boxtest.Show(r))
 			}
 			if counts(t, d, "s1") {
 				t.Fatalf("%s, out of time, round %d: it lives", trick, i)
@@ -132,11 +132,11 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
 	pids := 2000 // the dead count until PID 1 has come to them
-	create(t, d, api.SessionRequest{ID: "s1", Pids: &pids})
-	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("2m")
-	succeeds(t, d, "s1", build)
-	c := converse(t.Context(), d, "s1", sh("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line"))
+	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: &pids})
+	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
+	d.Output(t, "s1", build)
+	c := converse(t.Context(), d, "s1", boxtest.Shell("echo up; sleep 1000 & kill -STOP $!; echo $!; read line; cat /proc/$!/status | grep State; kill -KILL $!; wait $! 2>/dev/null; echo $line"))
 	c.hears(t, "up\n")
 	var pid []byte
 	for one := make([]byte, 1); len(pid) == 0 || pid[len(pid)-1] != '\n'; pid = append(pid, one[0]) {
@@ -148,16 +148,16 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		req := sh("./evade chain; sleep 1000")
-		req.Timeout = duration("200ms")
-		if r := in(t, d, "s1", req); r.Status != "timed_out" {
-			t.Errorf("%s", show(r))
+		req := boxtest.Shell("./evade chain; sleep 1000")
+		req.Timeout = boxtest.Duration("200ms")
+		if r := d.Result(t, "s1", req); r.Status != "timed_out" {
+			t.Errorf("%s", boxtest.Show(r))
 		}
 	}
 	c.says(t, "on\n")
 	c.hears(t, "State:\tT (stopped)\non\n") // what had been stopped before still is
 	if r := c.ends(t); r.Status != "exited" {
-		t.Errorf("%s", show(*r))
+		t.Errorf("%s", boxtest.Show(*r))
 	}
 }
 
@@ -169,26 +169,26 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("0"), MaxLifetime: duration("0")})
-	create(t, d, api.SessionRequest{ID: "s2"})
-	build := sh("gcc -O1 -pthread -xc -o evade -")
-	build.Stdin, build.Timeout = evade, duration("2m")
-	succeeds(t, d, "s1", build)
-	r := in(t, d, "s1", api.ExecRequest{Command: new("(setsid ./evade stop &); i=0; while :; do /bin/true; done"), Timeout: duration("1s")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("0"), MaxLifetime: boxtest.Duration("0")})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
+	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
+	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
+	d.Output(t, "s1", build)
+	r := d.Result(t, "s1", api.ExecRequest{Command: new("(setsid ./evade stop &); i=0; while :; do /bin/true; done"), Timeout: boxtest.Duration("1s")})
 	if r.Status != "timed_out" && r.Status != "lost" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	// Streams end too, and so do those whose client does not wait.
-	stop := api.ExecRequest{Command: new("exec ./evade stop"), Timeout: duration("30s")}
+	stop := api.ExecRequest{Command: new("exec ./evade stop"), Timeout: boxtest.Duration("30s")}
 	if _, err := d.Session(t.Context(), "s1"); err == nil {
 		go func() { _, _ = d.Exec(t.Context(), "s1", &stop) }()
 		for range 100 {
-			c := converse(t.Context(), d, "s1", api.ExecRequest{Argv: []string{"true"}, Timeout: duration("20ms")})
+			c := converse(t.Context(), d, "s1", api.ExecRequest{Argv: []string{"true"}, Timeout: boxtest.Duration("20ms")})
 			if r := <-c.result; r == nil || r.Status == "lost" {
 				break
 			}
 		}
-		succeeds(t, d, "s2", sh("true"))
+		d.Sh(t, "s2", "true")
 		_ = d.Delete(t.Context(), "s1") // it may have been lost already
 	}
 	if err := d.Delete(t.Context(), "s2"); err != nil {

@@ -3,10 +3,15 @@
 package sessions_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,8 +48,8 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("echo text > /workspace/text; printf '#!/nowhere\n' > script; chmod +x script"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "echo text > /workspace/text; printf '#!/nowhere\n' > script; chmod +x script")
 	argv := func(argv ...string) api.ExecRequest { return api.ExecRequest{Argv: argv} }
 	for _, tc := range []struct {
 		name string
@@ -52,12 +57,12 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		want outcome
 	}{
 		{"argv", argv("printf", "%s.%s", "a b", "$HOME"), outcome{Status: "exited", Stdout: "a b.$HOME"}},
-		{"shell", sh("echo out; echo err >&2; exit 3"), outcome{Status: "exited", Stdout: "out\n", Stderr: "err\n", ExitCode: 3}},
+		{"shell", boxtest.Shell("echo out; echo err >&2; exit 3"), outcome{Status: "exited", Stdout: "out\n", Stderr: "err\n", ExitCode: 3}},
 		{"python", api.ExecRequest{Code: new("import sys; print(6*7); sys.exit(255)"), Language: "python"}, outcome{Status: "exited", Stdout: "42\n", ExitCode: 255}},
 		{"code for the shell", api.ExecRequest{Code: new("echo $0"), Language: "sh"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
-		{"signal", sh("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
-		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: duration("3s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
-		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},
+		{"signal", boxtest.Shell("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
+		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: boxtest.Duration("3s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
+		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: boxtest.Duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},
 		{"missing", argv("no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "lookup no-such-program ENOENT"}},
 		{"missing path", argv("/usr/bin/no-such-program"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /usr/bin/no-such-program ENOENT"}},
 		{"not executable", argv("/workspace/text"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec /workspace/text EACCES"}},
@@ -65,11 +70,11 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		{"no interpreter", argv("./script"), outcome{Status: "start_failed", ExitCode: -1, Failure: "exec ./script ENOENT"}},
 		{"a working directory below a file", api.ExecRequest{Argv: []string{"true"}, Cwd: "/workspace/text/x"}, outcome{Status: "start_failed", ExitCode: -1, Failure: "directory /workspace/text/x ENOTDIR"}},
 	} {
-		if diff := cmp.Diff(tc.want, outcomeOf(in(t, d, "s1", tc.req))); diff != "" {
+		if diff := cmp.Diff(tc.want, outcomeOf(d.Result(t, "s1", tc.req))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}
 	}
-	if got := succeeds(t, d, "s1", sh("ls -A")); got != "script\ntext\n" {
+	if got := d.Sh(t, "s1", "ls -A"); got != "script\ntext\n" {
 		t.Errorf("left in the workspace: %q", got)
 	}
 }
@@ -77,8 +82,8 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 func TestAMissingWorkingDirectoryIsMade(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	got := succeeds(t, d, "s1", api.ExecRequest{Command: new("pwd; stat -c %U . .."), Cwd: "/workspace/a/b"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	got := d.Output(t, "s1", api.ExecRequest{Command: new("pwd; stat -c %U . .."), Cwd: "/workspace/a/b"})
 	if want := "/workspace/a/b\nbox\nbox\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -87,7 +92,7 @@ func TestAMissingWorkingDirectoryIsMade(t *testing.T) {
 func TestStandardInputArrivesWhole(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	every := make([]byte, 1<<20)
 	for i := range every {
 		every[i] = byte(i * 7)
@@ -105,7 +110,7 @@ func TestStandardInputArrivesWhole(t *testing.T) {
 		{"not read", api.ExecRequest{Argv: []string{"echo", "x"}, Stdin: strings.Repeat("y", 1<<20)}, "x\n"},
 		{"read twice", api.ExecRequest{Command: new("head -c1; cat"), Stdin: "abc"}, "abc"},
 	} {
-		if got := succeeds(t, d, "s1", tc.req); got != tc.want {
+		if got := d.Output(t, "s1", tc.req); got != tc.want {
 			t.Errorf("%s: %d bytes, %.40q", tc.name, len(got), got)
 		}
 	}
@@ -117,23 +122,23 @@ func TestACommandOfAnyAllowedLengthRuns(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for _, size := range []int{1 << 10, 128<<10 - 1, 128 << 10, 128<<10 + 1, 1 << 20} {
 		for _, lang := range []struct{ name, comment, code string }{
 			{"sh", "#", "\necho $# $((6*7)); cat"}, {"python", "#", "\nimport sys; print(len(sys.argv)-1, 6*7); print(sys.stdin.read(), end='')"},
 		} {
 			code := lang.comment + strings.Repeat("x", size-len(lang.comment)-len(lang.code)) + lang.code
-			got := succeeds(t, d, "s1", api.ExecRequest{Code: &code, Language: lang.name, Stdin: "input\n"})
+			got := d.Output(t, "s1", api.ExecRequest{Code: &code, Language: lang.name, Stdin: "input\n"})
 			if got != "0 42\ninput\n" {
 				t.Errorf("%s of %d bytes: %q", lang.name, size, got)
 			}
 		}
 	}
 	long := strings.Repeat("x", 1<<20)
-	if got := succeeds(t, d, "s1", sh("wc -c <<'END'\n"+long[:1<<20-100]+"\nEND\n")); strings.TrimSpace(got) != fmt.Sprint(1<<20-99) {
+	if got := d.Sh(t, "s1", "wc -c <<'END'\n"+long[:1<<20-100]+"\nEND\n"); strings.TrimSpace(got) != fmt.Sprint(1<<20-99) {
 		t.Errorf("a here-document: %q", got)
 	}
-	if got := succeeds(t, d, "s1", sh("ls -A /workspace /tmp /home/box")); strings.Count(got, "\n") > 5 {
+	if got := d.Sh(t, "s1", "ls -A /workspace /tmp /home/box"); strings.Count(got, "\n") > 5 {
 		t.Errorf("scripts are left:\n%s", got)
 	}
 }
@@ -141,14 +146,14 @@ func TestACommandOfAnyAllowedLengthRuns(t *testing.T) {
 func TestLongOutputKeepsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	limit := quantity.Size(1000)
 	for _, tc := range []struct {
 		lines   int // of 10 bytes
 		omitted uint64
 	}{{0, 0}, {99, 0}, {100, 0}, {101, 10}, {100000, 999000}} {
 		line := fmt.Sprintf("seq -f '%%09.0f' %d; seq -f '%%09.0f' %d >&2", tc.lines, tc.lines)
-		r := in(t, d, "s1", api.ExecRequest{Command: &line, OutputLimit: &limit})
+		r := d.Result(t, "s1", api.ExecRequest{Command: &line, OutputLimit: &limit})
 		for i, text := range []string{r.Stdout, r.Stderr} {
 			want := api.Total{Bytes: uint64(tc.lines) * 10, Omitted: tc.omitted}
 			if r.Output[i] != want {
@@ -175,33 +180,33 @@ func TestLongOutputKeepsBeginningAndEnd(t *testing.T) {
 func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	others := make(chan api.ExecResult, 1)
 	go func() {
-		r, _ := d.Exec(t.Context(), "s1", new(sh("(setsid sleep 1000 &); touch up; until [ -e done ]; do sleep 0.02; done; echo lived; pgrep -c sleep")))
+		r, _ := d.Exec(t.Context(), "s1", new(boxtest.Shell("(setsid sleep 1000 &); touch up; until [ -e done ]; do sleep 0.02; done; echo lived; pgrep -c sleep")))
 		others <- r
 	}()
 	boxtest.Eventually(t, "the other is up", func() bool {
-		return in(t, d, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}}).Status == "exited"
+		return d.Result(t, "s1", api.ExecRequest{Argv: []string{"test", "-e", "up"}}).Status == "exited"
 	})
 	line := `trap '' TERM INT HUP
 	sleep 1001 & (sleep 1002 &) ; setsid sleep 1003 & setsid sh -c 'trap "" TERM; (setsid sleep 1004 &); sleep 1005' &
 	sleep 1006 & kill -STOP $!
 	setsid sh -c 'while :; do (setsid sleep 1007 &); sleep 0.01; done' &
 	sleep 1008`
-	r := in(t, d, "s1", api.ExecRequest{Command: &line, Timeout: duration("700ms")})
+	r := d.Result(t, "s1", api.ExecRequest{Command: &line, Timeout: boxtest.Duration("700ms")})
 	if r.Status != "timed_out" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
-	left := in(t, d, "s1", sh("pgrep -fa 'sleep 100[1-8]'"))
+	left := d.Result(t, "s1", boxtest.Shell("pgrep -fa 'sleep 100[1-8]'"))
 	if left.Stdout != "" {
 		t.Errorf("alive after the timeout:\n%s", left.Stdout)
 	}
-	succeeds(t, d, "s1", sh("touch done"))
+	d.Sh(t, "s1", "touch done")
 	if r := <-others; r.Status != "exited" || !strings.HasPrefix(r.Stdout, "lived\n") || r.LeftoversKilled != 1 {
-		t.Errorf("the other execution: %s", show(r))
+		t.Errorf("the other execution: %s", boxtest.Show(r))
 	}
-	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
 		t.Errorf("alive at the end: %s", got)
 	}
 }
@@ -209,7 +214,7 @@ func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
-	create(t, d, api.SessionRequest{ID: "kill"})
+	d.NewSession(t, api.SessionRequest{ID: "kill"})
 	for _, tc := range []struct {
 		line  string
 		count int
@@ -220,19 +225,19 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 		{"sleep 1000 & kill $!; wait; echo on", 0},
 	} {
 		// Their ends of the pipes stay open: the answer does not wait for that.
-		if r := in(t, d, "kill", sh(tc.line)); r.Status != "exited" || r.LeftoversKilled != tc.count {
-			t.Errorf("%s: %s", tc.line, show(r))
+		if r := d.Result(t, "kill", boxtest.Shell(tc.line)); r.Status != "exited" || r.LeftoversKilled != tc.count {
+			t.Errorf("%s: %s", tc.line, boxtest.Show(r))
 		}
 	}
-	if got := in(t, d, "kill", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+	if got := d.Result(t, "kill", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
 		t.Errorf("alive: %s", got)
 	}
-	create(t, d, api.SessionRequest{ID: "keep", Profile: "keeper"})
-	if r := in(t, d, "keep", sh("sleep 1000 & echo on")); r.LeftoversKilled != 0 {
-		t.Errorf("%s", show(r))
+	d.NewSession(t, api.SessionRequest{ID: "keep", Profile: "keeper"})
+	if r := d.Result(t, "keep", boxtest.Shell("sleep 1000 & echo on")); r.LeftoversKilled != 0 {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	// It may still be the shell that becomes it.
-	if got := succeeds(t, d, "keep", sh("until pgrep sleep >/dev/null; do :; done; pgrep -c sleep")); got != "1\n" {
+	if got := d.Sh(t, "keep", "until pgrep sleep >/dev/null; do :; done; pgrep -c sleep"); got != "1\n" {
 		t.Errorf("kept: %s", got)
 	}
 }
@@ -240,20 +245,68 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	const n = 32 // exec.max_per_session
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
 			// Each waits for all: they cannot come one after the other.
 			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
-			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: duration("2m")})
+			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: boxtest.Duration("2m")})
 			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
-				t.Errorf("%d: %s, %v", i, show(r), err)
+				t.Errorf("%d: %s, %v", i, boxtest.Show(r), err)
 			}
 		})
 	}
 	all.Wait()
+}
+
+// A client that ends what it sends and waits for its answer has not gone; one that closes its connection then has.
+func TestAClientMayEndWhatItSends(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	send := func(line string) *net.UnixConn {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: d.Socket, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://boxd/v1/sessions/s1/exec", strings.NewReader(fmt.Sprintf(`{"command":%q}`, line)))
+		if err == nil {
+			err = req.Write(conn)
+		}
+		if err == nil {
+			err = conn.CloseWrite()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	conn := send("sleep 0.5; echo done")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var result api.ExecResult
+	if err := json.NewDecoder(resp.Body).Decode(&result); err != nil || resp.StatusCode != http.StatusOK || result.Stdout != "done\n" {
+		t.Errorf("%s %+v, %v", resp.Status, result, err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("boxd waits for more: %d, %v", n, err)
+	}
+	running := func(want int) func() bool {
+		return func() bool {
+			s, err := d.Session(t.Context(), "s1")
+			return err == nil && s.Running == want
+		}
+	}
+	conn = send("sleep 1000")
+	boxtest.Eventually(t, "it runs", running(1))
+	conn.Close()
+	boxtest.Eventually(t, "it has ended with its client", running(0))
 }
 
 func TestAClientThatGoesEndsItsProgram(t *testing.T) {
@@ -261,12 +314,12 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: duration("2m")})
+			_, err := d.Exec(ctx, "s1", &api.ExecRequest{Command: new("trap '' TERM INT HUP; setsid sleep 1000 & sleep 1000"), Timeout: boxtest.Duration("2m")})
 			failed <- err
 		}()
 		boxtest.Eventually(t, "it runs", func() bool {
@@ -281,7 +334,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 			s, err := d.Session(t.Context(), "s1")
 			return err == nil && s.Running == 0
 		})
-		if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+		if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
 			t.Errorf("alive: %s", got)
 		}
 	}
@@ -292,7 +345,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: duration("2m")}})
+		_, err := d.Run(ctx, &api.OneShotRequest{Exec: api.ExecRequest{Command: new("sleep 1000"), Timeout: boxtest.Duration("2m")}})
 		failed <- err
 	}()
 	boxtest.Eventually(t, "it runs", func() bool { return len(sessions(t, d)) == 1 })
@@ -307,13 +360,13 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 func TestStandardStreamsCanBeOpenedByName(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := sh("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin; echo three >> /proc/self/fd/1")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.Shell("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin; echo three >> /proc/self/fd/1")
 	req.Stdin = "input\n"
-	if r := in(t, d, "s1", req); r.Stdout != "one\ninput\nthree\n" || r.Stderr != "two\n" {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", req); r.Stdout != "one\ninput\nthree\n" || r.Stderr != "two\n" {
+		t.Errorf("%s", boxtest.Show(r))
 	}
-	c := converse(t.Context(), d, "s1", sh("cat /dev/stdin > /dev/stderr"))
+	c := converse(t.Context(), d, "s1", boxtest.Shell("cat /dev/stdin > /dev/stderr"))
 	c.says(t, "input")
 	c.hears(t, "input")
 	c.in.Close()
@@ -323,13 +376,13 @@ func TestStandardStreamsCanBeOpenedByName(t *testing.T) {
 func TestOutputThatIsNoTextComesAsAsked(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := sh(`printf 'a\377\0b'`)
-	if got := succeeds(t, d, "s1", req); got != "a\ufffd\x00b" {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.Shell(`printf 'a\377\0b'`)
+	if got := d.Output(t, "s1", req); got != "a\ufffd\x00b" {
 		t.Errorf("as text: %q", got)
 	}
 	req.Encoding = "base64"
-	if got := succeeds(t, d, "s1", req); got != base64.StdEncoding.EncodeToString([]byte("a\xff\x00b")) {
+	if got := d.Output(t, "s1", req); got != base64.StdEncoding.EncodeToString([]byte("a\xff\x00b")) {
 		t.Errorf("as base64: %q", got)
 	}
 }
@@ -339,12 +392,12 @@ func TestValuesOfTheEnvironmentStaySecret(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	secret := map[string]string{"TOKEN": "hush-4711"}
-	create(t, d, api.SessionRequest{ID: "s1", Env: secret})
-	if got := succeeds(t, d, "s1", sh("echo $TOKEN")); got != "hush-4711\n" {
+	d.NewSession(t, api.SessionRequest{ID: "s1", Env: secret})
+	if got := d.Sh(t, "s1", "echo $TOKEN"); got != "hush-4711\n" {
 		t.Errorf("%q", got)
 	}
-	in(t, d, "s1", api.ExecRequest{Argv: []string{"no-such-program"}, Env: secret})
-	shown := string(raw(t, d, "GET", "/v1/sessions/s1", "").Body) + string(raw(t, d, "GET", "/v1/sessions", "").Body)
+	d.Result(t, "s1", api.ExecRequest{Argv: []string{"no-such-program"}, Env: secret})
+	shown := string(d.Raw(t, "GET", "/v1/sessions/s1", "").Body) + string(d.Raw(t, "GET", "/v1/sessions", "").Body)
 	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "hush-4712"}}); err == nil {
 		t.Error("another value is no conflict")
 	} else {

@@ -40,11 +40,11 @@ func readFile(t *testing.T, d *boxtest.Daemon, path string) (string, string) {
 func TestAnAgentWorksOnFiles(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	ctx, c := t.Context(), d.Client
-	done, err := c.UploadArchive(ctx, "s", client.Upload{Path: "project"}, archiveOf(t, map[string]string{
+	done, err := c.UploadArchive(ctx, "s", client.Upload{Path: "project"}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{
 		"add.sh": "#!/bin/sh\necho $(($1 - $2))\n", "test.sh": "#!/bin/sh\n[ $(sh add.sh 2 3) = 5 ] && echo passed >result\n", ".gitignore": "*.log\n", "noise.log": "echo $(($1 - $2))\n",
-	}))
+	})))
 	if err != nil || done.Entries != 4 {
 		t.Fatalf("uploaded %+v, %v", done, err)
 	}
@@ -64,7 +64,7 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 	if err != nil || edited.Edits[0] != (api.FileReplaced{Count: 1, Line: 2}) {
 		t.Fatalf("edited %+v, %v", edited, err)
 	}
-	succeeds(t, d, "s", sh("cd project && sh test.sh"))
+	d.Sh(t, "s", "cd project && sh test.sh")
 	if got, k := readFile(t, d, "project/result"); got != "passed\n" || k != "" {
 		t.Errorf("the result is %q (%s)", got, k)
 	}
@@ -72,7 +72,7 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 	if _, err := c.WriteFile(ctx, "s", &api.FileWrite{Path: "project/deep/er/note", Content: "ü\n", Permission: "0600"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeds(t, d, "s", sh("stat -c '%U %a' project/deep/er/note && cat project/deep/er/note && ls -A project/deep/er")); got != "box 600\nü\nnote\n" {
+	if got := d.Sh(t, "s", "stat -c '%U %a' project/deep/er/note && cat project/deep/er/note && ls -A project/deep/er"); got != "box 600\nü\nnote\n" {
 		t.Errorf("a program finds %q", got)
 	}
 	if err := c.MoveFile(ctx, "s", &api.FileMove{From: "project/deep", To: "project/notes"}); err != nil {
@@ -93,24 +93,6 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 	if s, err := c.Session(ctx, "s"); err != nil || s.Running != 0 {
 		t.Errorf("session %+v, %v", s, err)
 	}
-}
-
-func archiveOf(t *testing.T, tree map[string]string) io.Reader {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for name, text := range tree {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(w, text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return &b
 }
 
 // unpacked downloads an archive: names with what is in them, of directories with a slash and nothing.
@@ -142,9 +124,9 @@ func unpacked(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 func TestFilesOfTheHostAreNotReached(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	secret := boxtest.TempDir(t) + "/secret"
-	succeeds(t, d, "s", sh("ln -s /etc/shadow shadow; ln -s ../../../../../../etc/shadow relative; ln -s "+secret+" secret; ln -s /proc/1/root/etc/shadow root; ln -s /proc/self/root proc; ln -s nothing dangling; echo x >f; ln -s f link"))
+	d.Sh(t, "s", "ln -s /etc/shadow shadow; ln -s ../../../../../../etc/shadow relative; ln -s "+secret+" secret; ln -s /proc/1/root/etc/shadow root; ln -s /proc/self/root proc; ln -s nothing dangling; echo x >f; ln -s f link")
 	for _, path := range []string{"shadow", "relative", "secret", "dangling", "missing", "/etc/shadow", secret, "../../.." + secret} {
 		for verb, got := range verbs(t, d, path) {
 			if got != "not_found" && (verb != "stat" || path != "dangling") {
@@ -200,8 +182,8 @@ func verbs(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 func TestStrangeFilesHaveDefinedAnswers(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	succeeds(t, d, "s", sh(`mkfifo fifo; printf x >"$(printf 'new\nline')"; printf x >"$(printf 'caf\351')"; printf 'a\000b' >binary; mkdir dir`))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", `mkfifo fifo; printf x >"$(printf 'new\nline')"; printf x >"$(printf 'caf\351')"; printf 'a\000b' >binary; mkdir dir`)
 	for path, want := range map[string]string{"fifo": "not_regular", "/dev/zero": "not_regular", "/dev/tty": "not_regular", "/proc/self/status": "not_regular", "binary": "binary", "dir": "is_directory", "binary/x": "not_directory", strings.Repeat("x", 300): "bad_path"} {
 		if _, k := readFile(t, d, path); k != want {
 			t.Errorf("%.20s is %q, want %q", path, k, want)
@@ -230,13 +212,13 @@ func TestStrangeFilesHaveDefinedAnswers(t *testing.T) {
 func TestTheFilesProgramIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	r := in(t, d, "s", sh("ls -l /var/lib/boxd/boxfiles; cat /var/lib/boxd/boxfiles >copy; echo >>/var/lib/boxd/boxfiles; rm -f /var/lib/boxd/boxfiles; chmod u+s /var/lib/boxd/boxfiles; mv /var/lib/boxd/boxfiles /tmp"))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	r := d.Result(t, "s", boxtest.Shell("ls -l /var/lib/boxd/boxfiles; cat /var/lib/boxd/boxfiles >copy; echo >>/var/lib/boxd/boxfiles; rm -f /var/lib/boxd/boxfiles; chmod u+s /var/lib/boxd/boxfiles; mv /var/lib/boxd/boxfiles /tmp"))
 	if !strings.HasPrefix(r.Stdout, "-rwx--x--x") || strings.Count(r.Stderr, "\n") != 5 {
 		t.Errorf("stdout %q, stderr %q: want it executable, and five refusals", r.Stdout, r.Stderr)
 	}
 	// Somebody who starts it himself cannot even see it: /proc shows a user what that may trace.
-	if out := succeeds(t, d, "s", sh("sleep 60 | /var/lib/boxd/boxfiles & p=$!; while [ -e /proc/$p ]; do :; done; kill $p && echo unseen")); out != "unseen\n" {
+	if out := d.Sh(t, "s", "sleep 60 | /var/lib/boxd/boxfiles & p=$!; while [ -e /proc/$p ]; do :; done; kill $p && echo unseen"); out != "unseen\n" {
 		t.Errorf("it is not there: %q", out)
 	}
 }
@@ -245,7 +227,7 @@ func TestTheFilesProgramIsOutOfReach(t *testing.T) {
 func TestArchivesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\narchive_bytes = \"1MiB\"\narchive_file = \"64KiB\"\narchive_entries = 10\n")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	many := map[string]string{}
 	for i := range 11 {
 		many[fmt.Sprint(i)] = ""
@@ -259,35 +241,32 @@ func TestArchivesAreRefusedWhole(t *testing.T) {
 		"large":    {map[string]string{"a": "1", "b": strings.Repeat("x", 65<<10)}, "too_large"},
 		"many":     {many, "too_large"},
 	} {
-		_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, archiveOf(t, tc.tree))
+		_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, bytes.NewReader(boxtest.Tar(0o644, tc.tree)))
 		if k := fileKind(t, err); k != tc.want {
 			t.Errorf("%s: %q, want %q", name, k, tc.want)
 		}
 	}
 	// Who hangs up halfway has sent nothing.
-	whole, err := io.ReadAll(archiveOf(t, map[string]string{"a": strings.Repeat("x", 60<<10)}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := boxtest.Tar(0o644, map[string]string{"a": strings.Repeat("x", 60<<10)})
 	hungUp := errors.New("hung up")
-	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, io.MultiReader(bytes.NewReader(whole[:30<<10]), failing{hungUp}))
+	_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, io.MultiReader(bytes.NewReader(whole[:30<<10]), failing{hungUp}))
 	if err == nil {
 		t.Error("half an archive was taken")
 	}
-	boxtest.Eventually(t, "nothing is left", func() bool { return succeeds(t, d, "s", sh("ls -A /workspace; ls -d /tmp/b 2>/dev/null; true")) == "" })
+	boxtest.Eventually(t, "nothing is left", func() bool { return d.Sh(t, "s", "ls -A /workspace; ls -d /tmp/b 2>/dev/null; true") == "" })
 	// What is there is not replaced unasked.
-	succeeds(t, d, "s", sh("echo mine >a"))
-	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, archiveOf(t, map[string]string{"a": "1", "b": "2"}))
+	d.Sh(t, "s", "echo mine >a")
+	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"a": "1", "b": "2"})))
 	if k := fileKind(t, err); k != "exists" {
 		t.Errorf("something in the way: %q", k)
 	}
-	if got := succeeds(t, d, "s", sh("cat a; ls -A")); got != "mine\na\n" {
+	if got := d.Sh(t, "s", "cat a; ls -A"); got != "mine\na\n" {
 		t.Errorf("there is %q", got)
 	}
-	if _, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace", Overwrite: true}, archiveOf(t, map[string]string{"a": "1", "b": "2"})); err != nil {
+	if _, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace", Overwrite: true}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"a": "1", "b": "2"}))); err != nil {
 		t.Error(err)
 	}
-	if got := succeeds(t, d, "s", sh("cat a; ls -A")); got != "1a\nb\n" {
+	if got := d.Sh(t, "s", "cat a; ls -A"); got != "1a\nb\n" {
 		t.Errorf("there is %q", got)
 	}
 }
@@ -300,19 +279,17 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 func TestARenamerGetsNobodyOut(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	succeeds(t, d, "s", sh("mkdir d; echo inside >d/file; ln -s /etc swap"))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "mkdir d; echo inside >d/file; ln -s /etc swap")
 	line := "while :; do mv -T d x; mv -T swap d; mv -T x swap; mv -T d x; mv -T swap d; mv -T x swap; done 2>/dev/null"
-	if _, _, err := d.StartProcess(t.Context(), "s", "renamer", &api.ProcessRequest{Command: &line}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, "s", "renamer", &api.ProcessRequest{Command: &line})
 	for range 30 {
 		if got, k := readFile(t, d, "d/file"); got != "" && got != "inside\n" {
 			t.Fatalf("read %q %s", got, k)
 		}
 		_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: "d/new", Content: "x", NoParents: true})
 		fileKind(t, err)
-		_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "d", Overwrite: true}, archiveOf(t, map[string]string{"sub/a": "1"}))
+		_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "d", Overwrite: true}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"sub/a": "1"})))
 		fileKind(t, err)
 		err = d.RemoveFile(t.Context(), "s", &api.FileRemove{Path: "d/sub", Recursive: true})
 		fileKind(t, err)
@@ -323,10 +300,10 @@ func TestARenamerGetsNobodyOut(t *testing.T) {
 func TestFilesObeyTheSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\nmax_content = \"1MiB\"\n")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: "f", Content: strings.Repeat("x", 1<<20+1)})
-	refused(t, err, 400, "content")
-	succeeds(t, d, "s", sh("head -c 3000000 /dev/zero | tr '\\0' x >large"))
+	boxtest.Refused(t, err, 400, "content")
+	d.Sh(t, "s", "head -c 3000000 /dev/zero | tr '\\0' x >large")
 	got, err := d.ReadFile(t.Context(), "s", &api.FileRead{Path: "large", MaxBytes: 1 << 20})
 	if err != nil || len(got.Content) != 1<<20 || got.TruncatedBy != "bytes" || got.NextByteOffset != 1<<20 {
 		t.Errorf("read %d bytes, %v", len(got.Content), err)
@@ -339,8 +316,8 @@ func TestFilesObeyTheSession(t *testing.T) {
 		t.Errorf("fetched %d bytes", n)
 	}
 	_, err = d.ReadFile(t.Context(), "other", &api.FileRead{Path: "large"})
-	refused(t, err, 404, "")
-	for _, a := range asOther(t, d, request("POST", "/v1/sessions/s/fs/read", `{"path":"large"}`), request("GET", "/v1/sessions/s/archive", "")) {
+	boxtest.Refused(t, err, 404, "")
+	for _, a := range d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions/s/fs/read", `{"path":"large"}`), boxtest.Request("GET", "/v1/sessions/s/archive", "")) {
 		if a.Code != 404 {
 			t.Errorf("somebody else: %d %s", a.Code, a.Body)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-func decode[T any](t *testing.T, a answer) (v T) {
+func decode[T any](t *testing.T, a boxtest.Answer) (v T) {
 	t.Helper()
 	if a.Code >= http.StatusBadRequest {
 		t.Fatalf("%d %s", a.Code, a.Body)
@@ -32,33 +32,31 @@ func decode[T any](t *testing.T, a answer) (v T) {
 func TestTwoPrincipalsMayHaveTheSameID(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	mine := create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("echo root > whose"))
-	theirs := asOther(
-		t, d,
-		request("GET", "/v1/sessions/s1", ""),
-		request("GET", "/v1/sessions", ""),
-		request("POST", "/v1/sessions", `{"id":"s1"}`),
-		request("POST", "/v1/sessions/s1/exec", `{"command":"cat whose; echo other > whose; id -u"}`),
-		request("GET", "/v1/sessions", ""),
-	)
+	mine := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "echo root > whose")
+	theirs := d.AsUser(t, boxtest.OtherUID,
+		boxtest.Request("GET", "/v1/sessions/s1", ""),
+		boxtest.Request("GET", "/v1/sessions", ""),
+		boxtest.Request("POST", "/v1/sessions", `{"id":"s1"}`),
+		boxtest.Request("POST", "/v1/sessions/s1/exec", `{"command":"cat whose; echo other > whose; id -u"}`),
+		boxtest.Request("GET", "/v1/sessions", ""))
 	if theirs[0].Code != http.StatusNotFound || len(decode[api.SessionList](t, theirs[1]).Sessions) != 0 {
 		t.Errorf("before: %s, %s", theirs[0].Body, theirs[1].Body)
 	}
 	s := decode[api.Session](t, theirs[2])
-	if theirs[2].Code != http.StatusCreated || s.Owner != "uid:4242" || s.OwnerUID != otherUID || s.PID == mine.PID || s.IDBase == mine.IDBase {
+	if theirs[2].Code != http.StatusCreated || s.Owner != "uid:4242" || s.OwnerUID != boxtest.OtherUID || s.PID == mine.PID || s.IDBase == mine.IDBase {
 		t.Errorf("%+v", s)
 	}
 	if r := decode[api.ExecResult](t, theirs[3]); r.Stdout != "1000\n" || !strings.Contains(r.Stderr, "whose") {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	if list := decode[api.SessionList](t, theirs[4]).Sessions; len(list) != 1 || list[0].PID != s.PID {
 		t.Errorf("%+v", list)
 	}
-	if got := succeeds(t, d, "s1", sh("cat whose")); got != "root\n" {
+	if got := d.Sh(t, "s1", "cat whose"); got != "root\n" {
 		t.Errorf("root's session has %q", got)
 	}
-	if a := asOther(t, d, request("DELETE", "/v1/sessions/s1", "")); a[0].Code != http.StatusNoContent {
+	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/sessions/s1", "")); a[0].Code != http.StatusNoContent {
 		t.Errorf("%s", a[0].Body)
 	}
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != mine.PID {
@@ -69,8 +67,8 @@ func TestTwoPrincipalsMayHaveTheSameID(t *testing.T) {
 func TestRootSeesAndActsForOthers(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "mine"})
-	theirs := decode[api.Session](t, asOther(t, d, request("POST", "/v1/sessions", `{"id":"theirs"}`))[0])
+	d.NewSession(t, api.SessionRequest{ID: "mine"})
+	theirs := decode[api.Session](t, d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"theirs"}`))[0])
 	own, err := d.Sessions(t.Context(), false)
 	if err != nil || len(own) != 1 || own[0].ID != "mine" {
 		t.Errorf("%+v, %v", own, err)
@@ -86,7 +84,7 @@ func TestRootSeesAndActsForOthers(t *testing.T) {
 	if s, err := d.Session(t.Context(), "theirs"); err != nil || s.PID != theirs.PID {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if got := succeeds(t, d, "theirs", sh("echo hello")); got != "hello\n" {
+	if got := d.Sh(t, "theirs", "echo hello"); got != "hello\n" {
 		t.Errorf("%q", got)
 	}
 	if err := d.Delete(t.Context(), "theirs"); err != nil {
@@ -101,31 +99,24 @@ func TestRootSeesAndActsForOthers(t *testing.T) {
 func TestOthersDoNotActForRoot(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "mine"})
-	for i, a := range asOther(
-		t, d,
-		request("GET", "/v1/sessions?all=true", ""),
-		request("GET", "/v1/sessions/mine?owner=uid:0", ""),
-		request("DELETE", "/v1/sessions/mine?owner=uid%3A0", ""),
-		request("POST", "/v1/sessions/mine/exec?owner=uid:0", `{"argv":["true"]}`),
-		request("GET", "/v1/sessions/mine/exec/stream?owner=uid:0", "", upgrade()...),
-	) {
-		if p := a.problem(t); p.Status != http.StatusForbidden || p.Field != "all" && p.Field != "owner" {
+	d.NewSession(t, api.SessionRequest{ID: "mine"})
+	for i, a := range d.AsUser(t, boxtest.OtherUID,
+		boxtest.Request("GET", "/v1/sessions?all=true", ""),
+		boxtest.Request("GET", "/v1/sessions/mine?owner=uid:0", ""),
+		boxtest.Request("DELETE", "/v1/sessions/mine?owner=uid%3A0", ""),
+		boxtest.Request("POST", "/v1/sessions/mine/exec?owner=uid:0", `{"argv":["true"]}`),
+		boxtest.Request("GET", "/v1/sessions/mine/exec/stream?owner=uid:0", "", boxtest.Upgrade()...)) {
+		if p := a.Problem(t); p.Status != http.StatusForbidden || p.Field != "all" && p.Field != "owner" {
 			t.Errorf("request %d: %+v", i, p)
 		}
 	}
 	// To name oneself is no privilege.
-	if a := asOther(t, d, request("GET", "/v1/sessions?all=false", ""), request("GET", "/v1/sessions/none?owner=uid:4242", "")); a[0].Code != http.StatusOK || a[1].Code != http.StatusNotFound {
+	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions?all=false", ""), boxtest.Request("GET", "/v1/sessions/none?owner=uid:4242", "")); a[0].Code != http.StatusOK || a[1].Code != http.StatusNotFound {
 		t.Errorf("%s, %s", a[0].Body, a[1].Body)
 	}
 	if got := sessions(t, d); !slices.Equal(got, []string{"mine"}) {
 		t.Errorf("all are %q", got)
 	}
-}
-
-// upgrade is the header of a request for a WebSocket.
-func upgrade() []string {
-	return []string{"Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
 }
 
 // A session of somebody else and one that does not exist are the same on every route: the answers
@@ -134,7 +125,7 @@ func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	const foreign, missing = "session-of-root", "session-of-none"
-	create(t, d, api.SessionRequest{ID: foreign})
+	d.NewSession(t, api.SessionRequest{ID: foreign})
 	tried := 0
 	for _, pattern := range relay.Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
@@ -144,13 +135,13 @@ func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 		for _, body := range []string{"", `{"argv":["true"]}`, `{"argv":[]}`, `{"nonsense":1}`, `{`} {
 			var header []string
 			if strings.HasSuffix(path, "/stream") {
-				header = upgrade()
+				header = boxtest.Upgrade()
 			}
 			requests := []string{}
 			for _, id := range []string{foreign, missing} {
-				requests = append(requests, request(method, strings.ReplaceAll(path, "{id}", id), body, header...))
+				requests = append(requests, boxtest.Request(method, strings.ReplaceAll(path, "{id}", id), body, header...))
 			}
-			a := asOther(t, d, requests...)
+			a := d.AsUser(t, boxtest.OtherUID, requests...)
 			for i := range a {
 				a[i].Header.Del("Date")
 				a[i].Header.Del("X-Request-Id") // each has its own
@@ -171,7 +162,7 @@ func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 	if got := sessions(t, d); !slices.Equal(got, []string{foreign}) {
 		t.Errorf("all are %q", got)
 	}
-	if a := raw(t, d, "GET", "/v1/sessions/"+foreign, ""); !bytes.Contains(a.Body, []byte(fmt.Sprintf("%q", foreign))) {
+	if a := d.Raw(t, "GET", "/v1/sessions/"+foreign, ""); !bytes.Contains(a.Body, []byte(fmt.Sprintf("%q", foreign))) {
 		t.Errorf("%s", a.Body)
 	}
 }

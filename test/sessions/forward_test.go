@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -26,8 +25,7 @@ func TestForwardingAPort(t *testing.T) {
 	d := boxtest.Start(t, "[policy.ci]\nprincipals = [\"uid:4242\"]\ntools = [\"files\"]\n")
 	serving(t, d, "s1")
 	at := filepath.Join(boxtest.TempDir(t), "web")
-	forward := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "forward", "s1", at+":8000")
-	forward.Env = append(forward.Environ(), "BOXD_SOCKET="+d.Socket)
+	forward := d.Boxctl(t, "forward", "s1", at+":8000")
 	out, err := forward.StdoutPipe()
 	if err == nil {
 		err = forward.Start()
@@ -74,9 +72,9 @@ func TestForwardingAPort(t *testing.T) {
 			return false
 		})
 	}
-	all := asOther(t, d, request("POST", "/v1/sessions", `{"id":"theirs"}`),
+	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"theirs"}`),
 		"GET /v1/sessions/theirs/ports/8000/stream HTTP/1.1\r\nHost: boxd\r\nConnection: Upgrade\r\nUpgrade: "+api.PortProtocol+"\r\n\r\n",
-		request("POST", "/v1/sessions/theirs/ports/8000/token", `{}`))
+		boxtest.Request("POST", "/v1/sessions/theirs/ports/8000/token", `{}`))
 	for _, a := range all[1:] {
 		denied(t, a, http.StatusForbidden, "policy", "policy.ci.tools")
 	}

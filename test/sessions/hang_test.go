@@ -100,10 +100,10 @@ func (h *hanging) serve() {
 // what was taken, so that the process which waits for that cannot even be killed.
 func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, lends+"patience = \"1s\"\n")
-	ok := lent(t, d, "ok", "deaf", "silent")
-	deaf := hang(t, filepath.Join(d.Dir, "lent", "deaf"), true)
-	silent := hang(t, filepath.Join(d.Dir, "lent", "silent"), false)
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources+"patience = \"1s\"\n")
+	ok := d.NamedMountSource(t, "ok", 0)
+	deaf := hang(t, d.NamedMountSource(t, "deaf", 0), true)
+	silent := hang(t, d.NamedMountSource(t, "silent", 0), false)
 	silent.silent.Store(true)
 	starting := make(chan error, 2)
 	start := func(id, source string) {
@@ -113,8 +113,8 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	for _, source := range []string{deaf.at, silent.at} {
 		go start("hangs", source)
 		id := filepath.Base(source)
-		create(t, d, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: ok, Target: "/mnt/x", Mode: "ro"}}})
-		succeeds(t, d, id, sh("cat /mnt/x/name"))
+		d.NewSession(t, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: ok, Target: "/mnt/x", Mode: "ro"}}})
+		d.Sh(t, id, "cat /mnt/x/name")
 		select {
 		case err := <-starting:
 			t.Errorf("others have waited until the one that hangs was refused: %v", err)
@@ -136,7 +136,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 		t.Error("a session has started with a filesystem that hangs")
 	}
 	d.Restart()
-	succeeds(t, d, "deaf", sh("cat /mnt/x/name"))
+	d.Sh(t, "deaf", "cat /mnt/x/name")
 
 	// One that hangs later on can be taken away, by force, and does not keep its session.
 	later := hang(t, filepath.Join(d.Dir, "lent", "ok"), false)

@@ -34,11 +34,11 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 	before := d.Look()
 	ids := oddIDs()
 	for i, id := range ids {
-		s := create(t, d, api.SessionRequest{ID: id})
+		s := d.NewSession(t, api.SessionRequest{ID: id})
 		if s.ID != id {
 			t.Errorf("%q was made as %q", id, s.ID)
 		}
-		succeeds(t, d, id, sh("echo "+strconv.Itoa(i)+" > mine"))
+		d.Sh(t, id, "echo "+strconv.Itoa(i)+" > mine")
 	}
 	if got := sessions(t, d); !slices.Equal(got, ids) {
 		t.Errorf("the list is %q", got)
@@ -48,7 +48,7 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 		if err != nil || s.ID != id {
 			t.Errorf("%q is %q, %v", id, s.ID, err)
 		}
-		if got := succeeds(t, d, id, sh("cat mine")); got != strconv.Itoa(i)+"\n" {
+		if got := d.Sh(t, id, "cat mine"); got != strconv.Itoa(i)+"\n" {
 			t.Errorf("%q has the file of %s", id, got)
 		}
 	}
@@ -102,12 +102,12 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	for name, id := range notIDs() {
-		a := raw(t, d, "POST", "/v1/sessions", `{"id":`+id+`}`)
-		if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != "id" || p.Allowed == "" || len(a.Body) > 1000 {
+		a := d.Raw(t, "POST", "/v1/sessions", `{"id":`+id+`}`)
+		if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != "id" || p.Allowed == "" || len(a.Body) > 1000 {
 			t.Errorf("%s: %+v", name, p)
 		}
-		a = raw(t, d, "POST", "/v1/exec", `{"session":{"id":`+id+`},"exec":{"argv":["true"]}}`)
-		if p := a.problem(t); p.Status != http.StatusBadRequest || !strings.HasSuffix(p.Field, "id") {
+		a = d.Raw(t, "POST", "/v1/exec", `{"session":{"id":`+id+`},"exec":{"argv":["true"]}}`)
+		if p := a.Problem(t); p.Status != http.StatusBadRequest || !strings.HasSuffix(p.Field, "id") {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
@@ -116,8 +116,8 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 	for _, s := range segments {
 		for _, tc := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/exec"}, {"GET", "/exec/stream"}} {
 			body := map[string]string{"POST": `{"argv":["true"]}`}[tc[0]]
-			a := raw(t, d, tc[0], "/v1/sessions/"+s+tc[1], body)
-			if p := a.problem(t); p.Status != http.StatusBadRequest || p.Field != "id" {
+			a := d.Raw(t, tc[0], "/v1/sessions/"+s+tc[1], body)
+			if p := a.Problem(t); p.Status != http.StatusBadRequest || p.Field != "id" {
 				t.Errorf("%s %q%s: %+v", tc[0], s, tc[1], p)
 			}
 		}
@@ -131,20 +131,20 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 func TestOneIDHasManySpellingsInAPath(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: ".."})
-	create(t, d, api.SessionRequest{ID: "a/b"})
+	d.NewSession(t, api.SessionRequest{ID: ".."})
+	d.NewSession(t, api.SessionRequest{ID: "a/b"})
 	for path, want := range map[string]string{
 		"..": "..", "%2e%2e": "..", ".%2E": "..", "a%2Fb": "a/b", "a%2fb": "a/b", "%61%2f%62": "a/b",
 	} {
-		a := raw(t, d, "GET", "/v1/sessions/"+path, "")
+		a := d.Raw(t, "GET", "/v1/sessions/"+path, "")
 		var s api.Session
 		if err := json.Unmarshal(a.Body, &s); err != nil || a.Code != http.StatusOK || s.ID != want {
 			t.Errorf("%s: %d %s", path, a.Code, a.Body)
 		}
 	}
 	for _, path := range []string{"a/b", "a%252Fb", "%252e%252e", ".", "a//b", "x/../a%2Fb"} {
-		a := raw(t, d, "GET", "/v1/sessions/"+path, "")
-		if a.problem(t); a.Code != http.StatusNotFound {
+		a := d.Raw(t, "GET", "/v1/sessions/"+path, "")
+		if a.Problem(t); a.Code != http.StatusNotFound {
 			t.Errorf("%s: %d %s", path, a.Code, a.Body)
 		}
 	}

@@ -18,17 +18,17 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	space(t, d, "data")
 	space(t, d, "results")
-	create(t, d, api.SessionRequest{ID: "fills", Workspace: "data"})
-	succeeds(t, d, "fills", sh("echo text > file; mkdir dir; echo deep > dir/file; ln -s file link; ln -s dir dirlink; ln -s /etc/passwd out; cp /bin/sh sh; chmod 4755 sh; mkfifo fifo"))
-	s := create(t, d, api.SessionRequest{ID: "reads", Workspace: "results", Inputs: []api.Input{{Workspace: "data"}, {Workspace: "data", Target: "/srv/a/b"}}})
+	d.NewSession(t, api.SessionRequest{ID: "fills", Workspace: "data"})
+	d.Sh(t, "fills", "echo text > file; mkdir dir; echo deep > dir/file; ln -s file link; ln -s dir dirlink; ln -s /etc/passwd out; cp /bin/sh sh; chmod 4755 sh; mkfifo fifo")
+	s := d.NewSession(t, api.SessionRequest{ID: "reads", Workspace: "results", Inputs: []api.Input{{Workspace: "data"}, {Workspace: "data", Target: "/srv/a/b"}}})
 	if !slices.Equal(s.Inputs, []api.Input{{Workspace: "data", Target: "/mnt/data"}, {Workspace: "data", Target: "/srv/a/b"}}) {
 		t.Errorf("%+v", s.Inputs)
 	}
-	if got := succeeds(t, d, "reads", sh("cat /mnt/data/file /srv/a/b/dir/file; stat -c '%u %g' /mnt/data/file; echo out > made; ls")); got != "text\ndeep\n1000 1000\nmade\n" {
+	if got := d.Sh(t, "reads", "cat /mnt/data/file /srv/a/b/dir/file; stat -c '%u %g' /mnt/data/file; echo out > made; ls"); got != "text\ndeep\n1000 1000\nmade\n" {
 		t.Errorf("%s", got)
 	}
 	for _, at := range []string{"/mnt/data", "/srv/a/b"} {
-		fields := strings.Split(strings.TrimSpace(succeeds(t, d, "reads", sh("grep ' "+at+" ' /proc/self/mounts"))), " ")
+		fields := strings.Split(strings.TrimSpace(d.Sh(t, "reads", "grep ' "+at+" ' /proc/self/mounts")), " ")
 		options := strings.Split(fields[3], ",")
 		for _, want := range []string{"ro", "nosuid", "nodev"} {
 			if !slices.Contains(options, want) {
@@ -36,16 +36,16 @@ func TestASessionReadsItsInputs(t *testing.T) {
 			}
 		}
 		for _, try := range []string{"echo x > %/file", "echo x > %/new", "rm -f %/file", "mkdir %/new", "chmod 600 %/file", "mv %/file %/other", "ln %/file made2", "cat %/link", "ls %/dirlink/", "cat %/out", "touch %/file"} {
-			if r := in(t, d, "reads", sh(strings.ReplaceAll(try, "%", at))); r.ExitCode == nil || *r.ExitCode == 0 {
-				t.Errorf("%s: %s", strings.ReplaceAll(try, "%", at), show(r))
+			if r := d.Result(t, "reads", boxtest.Shell(strings.ReplaceAll(try, "%", at))); r.ExitCode == nil || *r.ExitCode == 0 {
+				t.Errorf("%s: %s", strings.ReplaceAll(try, "%", at), boxtest.Show(r))
 			}
 		}
-		if got := succeeds(t, d, "reads", sh(at+"/sh -p -c 'id -u'")); got != "1000\n" {
+		if got := d.Sh(t, "reads", at+"/sh -p -c 'id -u'"); got != "1000\n" {
 			t.Errorf("%s", got)
 		}
 	}
-	succeeds(t, d, "fills", sh("test ! -e new && cat file && echo more >> file"))
-	if got := succeeds(t, d, "reads", sh("cat /mnt/data/file")); got != "text\nmore\n" {
+	d.Sh(t, "fills", "test ! -e new && cat file && echo more >> file")
+	if got := d.Sh(t, "reads", "cat /mnt/data/file"); got != "text\nmore\n" {
 		t.Errorf("%s", got)
 	}
 	if err := d.Delete(t.Context(), "fills"); err != nil {
@@ -56,10 +56,10 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	if list := usersOf(t, d, "data"); !slices.Equal(list, []string{"reads"}) {
 		t.Errorf("%v", list)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "data"); statusOf(err) != 409 {
+	if err := spacesOf(d).Remove(t.Context(), "data"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
-	if got := succeeds(t, d, "reads", sh("cat /mnt/data/dir/file")); got != "deep\n" {
+	if got := d.Sh(t, "reads", "cat /mnt/data/dir/file"); got != "deep\n" {
 		t.Errorf("%s", got)
 	}
 	if err := d.Delete(t.Context(), "reads"); err != nil {
@@ -81,21 +81,21 @@ func TestInputsAreRefusedByField(t *testing.T) {
 		return err
 	}
 	for _, target := range []string{"/workspace", "/workspace/x", "/tmp", "/home/box", "/usr/x", "/skills/x", "x", "/mnt/../usr", "/mnt/a/", "/proc/x", "/mnt/\x00"} {
-		refused(t, ask(api.Input{Workspace: "data", Target: target}), 400, "inputs[0].target")
+		boxtest.Refused(t, ask(api.Input{Workspace: "data", Target: target}), 400, "inputs[0].target")
 	}
-	refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "data"}), 400, "inputs[1].target")
-	refused(t, ask(api.Input{Workspace: "../data"}), 400, "inputs[0].workspace")
-	refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "none"}), 404, "inputs[1].workspace")
-	refused(t, ask(slices.Repeat([]api.Input{{Workspace: "data"}}, 17)...), 400, "inputs")
+	boxtest.Refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "data"}), 400, "inputs[1].target")
+	boxtest.Refused(t, ask(api.Input{Workspace: "../data"}), 400, "inputs[0].workspace")
+	boxtest.Refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "none"}), 404, "inputs[1].workspace")
+	boxtest.Refused(t, ask(slices.Repeat([]api.Input{{Workspace: "data"}}, 17)...), 400, "inputs")
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/a/b"}}, Mounts: []api.Mount{{Source: "/srv", Target: "/mnt/a", Mode: "rw"}}})
-	refused(t, err, 400, "inputs[0].target")
-	foreign := asOther(t, d, request("POST", "/v1/sessions", `{"id":"s","inputs":[{"workspace":"data"}]}`))[0]
-	if p := foreign.problem(t); foreign.Code != 404 || p.Field != "inputs[0].workspace" {
+	boxtest.Refused(t, err, 400, "inputs[0].target")
+	foreign := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s","inputs":[{"workspace":"data"}]}`))[0]
+	if p := foreign.Problem(t); foreign.Code != 404 || p.Field != "inputs[0].workspace" {
 		t.Errorf("%d %s", foreign.Code, foreign.Body)
 	}
-	create(t, d, api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data"}}})
+	d.NewSession(t, api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data"}}})
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/other"}}})
-	if statusOf(err) != 409 {
+	if boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
 }

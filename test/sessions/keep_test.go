@@ -18,29 +18,29 @@ func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	before := d.Look()
-	was := create(t, d, api.SessionRequest{ID: "own"})
-	succeeds(t, d, "own", sh("umask 077; echo text > file; (sleep 1000 &)"))
+	was := d.NewSession(t, api.SessionRequest{ID: "own"})
+	d.Sh(t, "own", "umask 077; echo text > file; (sleep 1000 &)")
 	space(t, d, "taken")
-	if _, err := spacesOf(d).Keep(t.Context(), "own", "taken"); statusOf(err) != 409 {
+	if _, err := spacesOf(d).Keep(t.Context(), "own", "taken"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("a name that is taken: %v", err)
 	}
-	if got := succeeds(t, d, "own", sh("cat file")); got != "text\n" {
+	if got := d.Sh(t, "own", "cat file"); got != "text\n" {
 		t.Errorf("what is refused has changed %q", got)
 	}
 	w, err := spacesOf(d).Keep(t.Context(), "own", "kept")
 	if err != nil || w.Quota != was.WorkspaceQuota || w.Inodes != was.WorkspaceInodes || len(w.Sessions) != 0 {
 		t.Fatalf("%+v of %+v, %v", w, was, err)
 	}
-	if _, err := d.Session(t.Context(), "own"); statusOf(err) != 404 {
+	if _, err := d.Session(t.Context(), "own"); boxtest.StatusOf(err) != 404 {
 		t.Errorf("the session has not ended: %v", err)
 	}
 	for _, id := range []string{"a", "b"} {
-		create(t, d, api.SessionRequest{ID: id, Workspace: "kept"})
-		if got := succeeds(t, d, id, sh("stat -c '%u %a' file && cat file && echo >> "+id)); got != "1000 600\ntext\n" {
+		d.NewSession(t, api.SessionRequest{ID: id, Workspace: "kept"})
+		if got := d.Sh(t, id, "stat -c '%u %a' file && cat file && echo >> "+id); got != "1000 600\ntext\n" {
 			t.Errorf("%q", got)
 		}
 	}
-	if _, err := spacesOf(d).Keep(t.Context(), "a", "more"); statusOf(err) != 409 {
+	if _, err := spacesOf(d).Keep(t.Context(), "a", "more"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("one that has a name: %v", err)
 	}
 	for _, id := range []string{"a", "b"} {
@@ -64,8 +64,8 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	promised := map[string]string{} // keys of boxes, by the names their workspaces are to get
 	for _, name := range []string{"before", "after", "gone"} {
-		create(t, d, api.SessionRequest{ID: name})
-		succeeds(t, d, name, sh("echo "+name+" > file"))
+		d.NewSession(t, api.SessionRequest{ID: name})
+		d.Sh(t, name, "echo "+name+" > file")
 		all, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*", "file"))
 		if err != nil {
 			t.Fatal(err)
@@ -113,11 +113,11 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, name := range []string{"before", "after"} {
-		if _, err := d.Session(t.Context(), name); statusOf(err) != 404 {
+		if _, err := d.Session(t.Context(), name); boxtest.StatusOf(err) != 404 {
 			t.Errorf("session %s lives: %v", name, err)
 		}
-		create(t, d, api.SessionRequest{ID: "reads-" + name, Workspace: name})
-		if got := succeeds(t, d, "reads-"+name, sh("cat file")); got != name+"\n" {
+		d.NewSession(t, api.SessionRequest{ID: "reads-" + name, Workspace: name})
+		if got := d.Sh(t, "reads-"+name, "cat file"); got != name+"\n" {
 			t.Errorf("%s has %q", name, got)
 		}
 	}

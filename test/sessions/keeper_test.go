@@ -25,12 +25,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// lives reports whether a process does, and is not only waiting to be waited for.
-func lives(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(stat), ") Z ")
-}
-
 // orphans are the keeper's own processes that have to end with it: its zygote, boxes ahead of need, and who does errands.
 func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
 	t.Helper()
@@ -65,7 +59,7 @@ func kill(t *testing.T, pid int, others ...int) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, fmt.Sprintf("%d is dead, and so are %v", pid, others), func() bool {
-		return !slices.ContainsFunc(append(others, pid), lives)
+		return !slices.ContainsFunc(append(others, pid), boxtest.Lives)
 	})
 }
 
@@ -74,11 +68,11 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("echo kept > file"))
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "echo kept > file")
 	running := make(chan api.ExecResult, 1)
 	go func() {
-		r, err := d.Exec(t.Context(), "s1", new(sh("echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo done")))
+		r, err := d.Exec(t.Context(), "s1", new(boxtest.Shell("echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo done")))
 		if err != nil {
 			t.Error(err)
 		}
@@ -87,22 +81,22 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	for round := range 3 {
 		keeper := d.Keeper()
 		kill(t, keeper, orphans(t, keeper, int(s.PID))...)
-		if got := succeeds(t, d, "s1", sh("cat file")); got != "kept\n" {
+		if got := d.Sh(t, "s1", "cat file"); got != "kept\n" {
 			t.Errorf("the session has %q", got)
 		}
 		id := fmt.Sprintf("new%d", round)
-		other := create(t, d, api.SessionRequest{ID: id})
+		other := d.NewSession(t, api.SessionRequest{ID: id})
 		if other.IDBase == s.IDBase {
 			t.Error("a new box has the ids of one that lives")
 		}
-		succeeds(t, d, id, sh("true"))
+		d.Sh(t, id, "true")
 		if err := d.Delete(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	succeeds(t, d, "s1", sh("touch /tmp/go"))
+	d.Sh(t, "s1", "touch /tmp/go")
 	if r := <-running; r.Stdout != "begun\ndone\n" {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
@@ -132,7 +126,7 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 			for {
 				_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
 				if err == nil {
-					_, err = d.Exec(t.Context(), id, new(sh("(setsid sleep 1000 &) ; echo x > file")))
+					_, err = d.Exec(t.Context(), id, new(boxtest.Shell("(setsid sleep 1000 &) ; echo x > file")))
 				}
 				if err == nil {
 					err = d.Delete(t.Context(), id)
@@ -176,16 +170,16 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 func TestAKeeperWithoutBoxdAndBoxesEnds(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	keeper := d.Keeper()
 	d.Kill()
-	boxtest.Eventually(t, "it has ended", func() bool { return !lives(keeper) })
+	boxtest.Eventually(t, "it has ended", func() bool { return !boxtest.Lives(keeper) })
 	noBoxes(t, d)
 	if _, err := os.Lstat(filepath.Join(d.Dir, "run", "keeper", "socket")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its socket is left: %v", err)
 	}
 	d.Restart()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 // startKeeper starts a keeper as its own unit does.
@@ -237,22 +231,22 @@ func TestAKeeperOfItsOwnUnit(t *testing.T) {
 	stop(other)
 	first := startKeeper(t, flags...)
 	d.Restart()
-	create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("true"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "true")
 	stop(first)
-	succeeds(t, d, "s1", sh("true"))
+	d.Sh(t, "s1", "true")
 	second := startKeeper(t, flags...)
-	create(t, d, api.SessionRequest{ID: "s2"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	for _, id := range []string{"s1", "s2"} {
-		succeeds(t, d, id, sh("true"))
+		d.Sh(t, id, "true")
 	}
 	d.Stop()
 	boxtest.Eventually(t, "the boxes are dead, but for one ahead of need", func() bool { return len(d.Look().Processes) <= 1 })
-	if !lives(second.Process.Pid) {
+	if !boxtest.Lives(second.Process.Pid) {
 		t.Error("it has ended with boxd")
 	}
 	d.Restart()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Stop()
 	stop(second)
 	noBoxes(t, d)
@@ -399,13 +393,13 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	tr.cfg.Ahead = 2 // another configuration
 	k = tr.enter()
 	third := tr.pid()
-	if third == second || lives(second) {
+	if third == second || boxtest.Lives(second) {
 		t.Errorf("the keeper is %d still, whatever the configuration", third)
 	}
 	k.Detach()
 	tr.update()
 	k = tr.enter()
-	if fourth := tr.pid(); fourth == third || lives(third) {
+	if fourth := tr.pid(); fourth == third || boxtest.Lives(third) {
 		t.Errorf("the keeper is %d still, after an update", fourth)
 	}
 	tr.wantList(k, "a", "b", "c")
@@ -428,7 +422,7 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
-	if lives(last) || lives(int(a.PID)) || lives(int(c.PID)) {
+	if boxtest.Lives(last) || boxtest.Lives(int(a.PID)) || boxtest.Lives(int(c.PID)) {
 		t.Error("something has outlived Close")
 	}
 	for _, box := range []*client.Box{a, b, c, again} {
@@ -487,5 +481,5 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	for _, box := range []*client.Box{a, b, c, d} {
 		box.Close()
 	}
-	boxtest.Eventually(t, "the last box has ended with its connection", func() bool { return !lives(int(c.PID)) })
+	boxtest.Eventually(t, "the last box has ended with its connection", func() bool { return !boxtest.Lives(int(c.PID)) })
 }

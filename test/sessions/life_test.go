@@ -3,10 +3,8 @@
 package sessions_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,10 +35,10 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("100ms")})
-	create(t, d, api.SessionRequest{ID: "s2", TTL: duration("0")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("100ms")})
+	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: boxtest.Duration("0")})
 	ended(t, d, "s1", "idle")
-	succeeds(t, d, "s2", sh("true"))
+	d.Sh(t, "s2", "true")
 	if err := d.Delete(t.Context(), "s2"); err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +48,9 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 func TestARunningProgramKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1", TTL: duration("2s")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("2s")})
 	// Had its time run while the program did, the program would have been canceled.
-	if got := succeeds(t, d, "s1", sh("sleep 5; echo done")); got != "done\n" {
+	if got := d.Sh(t, "s1", "sleep 5; echo done"); got != "done\n" {
 		t.Errorf("%q", got)
 	}
 	ended(t, d, "s1", "idle")
@@ -61,19 +59,19 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
-	create(t, d, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: duration("3s")})
-	succeeds(t, d, "s1", sh("sleep 1000 & sleep 1001 &"))
+	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: boxtest.Duration("3s")})
+	d.Sh(t, "s1", "sleep 1000 & sleep 1001 &")
 	for i := range 2 { // each of these has been idle for as long
 		id := fmt.Sprint("other", i)
-		create(t, d, api.SessionRequest{ID: id, TTL: duration("4s")})
+		d.NewSession(t, api.SessionRequest{ID: id, TTL: boxtest.Duration("4s")})
 		ended(t, d, id, "idle")
 	}
-	if got := succeeds(t, d, "s1", sh("pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')")); got != "2\n" {
+	if got := d.Sh(t, "s1", "pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')"); got != "2\n" {
 		t.Errorf("%s processes were kept", got)
 	}
-	create(t, d, api.SessionRequest{ID: "other", TTL: duration("4s")})
+	d.NewSession(t, api.SessionRequest{ID: "other", TTL: boxtest.Duration("4s")})
 	ended(t, d, "other", "idle")
-	succeeds(t, d, "s1", sh("kill $(pgrep -fx 'sleep 1001')"))
+	d.Sh(t, "s1", "kill $(pgrep -fx 'sleep 1001')")
 	ended(t, d, "s1", "idle")
 }
 
@@ -82,12 +80,12 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	s := create(t, d, api.SessionRequest{ID: "s1", MaxLifetime: duration("3s"), TTL: duration("1h")})
-	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *duration("3s") {
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", MaxLifetime: boxtest.Duration("3s"), TTL: boxtest.Duration("1h")})
+	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *boxtest.Duration("3s") {
 		t.Errorf("it says it lives for %v", life)
 	}
-	if r := in(t, d, "s1", sh("sleep 1000")); r.Status != "canceled" {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", boxtest.Shell("sleep 1000")); r.Status != "canceled" {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	ended(t, d, "s1", "lifetime")
 	d.NothingLeft(before)
@@ -96,11 +94,11 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 func TestThereAreOnlySoManySessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 2\n")
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	for _, tc := range [][2]string{{"/v1/sessions", `{"id":"s3"}`}, {"/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`}} {
-		a := raw(t, d, "POST", tc[0], tc[1])
-		if p := a.problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "sessions.max") {
+		a := d.Raw(t, "POST", tc[0], tc[1])
+		if p := a.Problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, "sessions.max") {
 			t.Errorf("%s: %v %+v", tc[0], a.Header, p)
 		}
 	}
@@ -110,7 +108,7 @@ func TestThereAreOnlySoManySessions(t *testing.T) {
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "s3"})
+	d.NewSession(t, api.SessionRequest{ID: "s3"})
 }
 
 func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
@@ -137,52 +135,28 @@ func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
 	}
 }
 
-// hold starts a program that runs until release, and waits until it does.
-func hold(t *testing.T, d *boxtest.Daemon, id string) (release func()) {
-	t.Helper()
-	r, w := io.Pipe()
-	started := make(chan struct{})
-	var once sync.Once
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		out := writerFunc(func(p []byte) (int, error) { once.Do(func() { close(started) }); return len(p), nil })
-		res, err := d.ExecStream(context.WithoutCancel(t.Context()), id, new(sh("echo on; cat")), client.Stdio{Stdin: r, Stdout: out, Stderr: out}, nil)
-		if err != nil {
-			t.Errorf("%+v, %v", res, err)
-		}
-		once.Do(func() { close(started) })
-	}()
-	<-started
-	return func() {
-		w.Close()
-		<-done
-	}
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+// waits is a program for Hold.
+func waits() api.ExecRequest { return boxtest.Shell("echo ready; cat") }
 
 func TestOneSessionRunsOnlySoMuchAtOnce(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[exec]\nmax_per_session = 2\n")
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
-	first, second := hold(t, d, "s1"), hold(t, d, "s1")
-	a := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"argv":["true"]}`)
-	if p := a.problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
+	first, second := d.Hold(t, "s1", waits()), d.Hold(t, "s1", waits())
+	a := d.Raw(t, "POST", "/v1/sessions/s1/exec", `{"argv":["true"]}`)
+	if p := a.Problem(t); p.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
 		t.Errorf("%v %+v", a.Header, p)
 	}
-	_, err := d.ExecStream(t.Context(), "s1", new(sh("true")), client.Stdio{}, nil)
-	refused(t, err, http.StatusTooManyRequests, "")
-	succeeds(t, d, "s2", sh("true"))
+	_, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("true")), client.Stdio{}, nil)
+	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
+	d.Sh(t, "s2", "true")
 	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 2 || s.ExpiresAt == nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	first()
-	succeeds(t, d, "s1", sh("true"))
-	second()
+	first.Release()
+	d.Sh(t, "s1", "true")
+	second.Release()
 	if s, err := d.Session(t.Context(), "s1"); err != nil || s.Running != 0 || s.Executions != 3 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -194,11 +168,11 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	for range 5 {
-		s := create(t, d, api.SessionRequest{ID: "s1"})
+		s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 		results := make(chan api.ExecResult, 2)
 		for i := range cap(results) {
 			go func() {
-				r, err := d.Exec(t.Context(), "s1", new(sh(fmt.Sprintf("touch run%d; exec sleep 1000", i))))
+				r, err := d.Exec(t.Context(), "s1", new(boxtest.Shell(fmt.Sprintf("touch run%d; exec sleep 1000", i))))
 				if err != nil {
 					t.Error(err)
 				}
@@ -206,29 +180,29 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 			}()
 		}
 		boxtest.Eventually(t, "both run", func() bool {
-			r := in(t, d, "s1", sh("test -e run0 -a -e run1"))
+			r := d.Result(t, "s1", boxtest.Shell("test -e run0 -a -e run1"))
 			return r.ExitCode != nil && *r.ExitCode == 0
 		})
 		if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-results; r.Status != "lost" || r.ExitCode != nil {
-			t.Errorf("%s", show(r))
+			t.Errorf("%s", boxtest.Show(r))
 		}
 		// At once, whatever boxd has seen to by now.
-		again := create(t, d, api.SessionRequest{ID: "s1"})
+		again := d.NewSession(t, api.SessionRequest{ID: "s1"})
 		if again.PID == s.PID {
 			t.Errorf("the box of %+v is dead", again)
 		}
-		succeeds(t, d, "s1", sh("true"))
+		d.Sh(t, "s1", "true")
 		if r := <-results; r.Status != "lost" {
-			t.Errorf("%s", show(r))
+			t.Errorf("%s", boxtest.Show(r))
 		}
 		if err := d.Delete(t.Context(), "s1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	create(t, d, api.SessionRequest{ID: "idle"})
+	d.NewSession(t, api.SessionRequest{ID: "idle"})
 	s, err := d.Session(t.Context(), "idle")
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +217,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 // A start that fails leaves nothing, wherever it fails.
 func TestAStartThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/lent\"]\n")
+	d := boxtest.Start(t, boxtest.MountSources)
 	lent := filepath.Join(d.Dir, "lent")
 	if err := os.Mkdir(lent, 0o755); err != nil {
 		t.Fatal(err)
@@ -287,8 +261,8 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 	if got := sessions(t, d); len(got) > 0 {
 		t.Errorf("sessions %q", got)
 	}
-	create(t, d, api.SessionRequest{ID: "s1", Mounts: read("/data", "/mnt/a/b", "/opt")})
-	if got := succeeds(t, d, "s1", sh("ls /data /mnt/a/b /opt")); strings.Count(got, "file") != 3 {
+	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: read("/data", "/mnt/a/b", "/opt")})
+	if got := d.Sh(t, "s1", "ls /data /mnt/a/b /opt"); strings.Count(got, "file") != 3 {
 		t.Errorf("%q", got)
 	}
 }
@@ -296,7 +270,7 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	works := filepath.Join(d.State, "workspaces")
 	list, err := os.ReadDir(works)
 	if err != nil || len(list) != 1 {
@@ -319,20 +293,20 @@ func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 		t.Fatalf("what was there before is gone or used: %v", err)
 	}
 	d.NothingLeft(before)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
 func TestIDsOfTheHostRunOut(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, fmt.Sprintf("[ids]\nbase = %d\ncount = 2\nlock = \"%%DIR%%/ids\"\n", uint32(0x7fff0000)-0x10000))
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3"})
-	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Hint, "ids.count") {
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Hint, "ids.count") {
 		t.Errorf("%+v", e)
 	}
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "s3"}) // also while a box ahead of need is being made of it
+	d.NewSession(t, api.SessionRequest{ID: "s3"}) // also while a box ahead of need is being made of it
 }

@@ -19,31 +19,17 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// peakMemory is the most memory a process has had, in bytes.
-func peakMemory(t *testing.T, pid int) (peak int) {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(status), "\nVmHWM:")
-	if _, err := fmt.Sscan(rest, &peak); err != nil {
-		t.Fatal(err)
-	}
-	return peak << 10
-}
-
 // A body of three bytes an element became a hundred and more of them for each: more than two GiB here.
 // The bound has room for the race detector, which keeps a multiple of what a program looks at.
 func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 	t.Parallel()
 	const size, room = 16<<20 - 64, 1 << 30
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	repeat := func(begin, s, end string) string {
 		return begin + strings.Repeat(s, (size-len(begin)-len(end))/len(s)) + end
 	}
-	before := peakMemory(t, d.PID())
+	before := boxtest.Memory(t, d.PID(), "VmHWM")
 	for field, tc := range map[string][2]string{
 		"session.mounts": {"/v1/exec", repeat(`{"session":{"mounts":[{}`, `,{}`, `]}}`)},
 		"exec.argv":      {"/v1/exec", repeat(`{"exec":{"argv":[""`, `,""`, `]}}`)},
@@ -52,7 +38,7 @@ func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 		var parallel sync.WaitGroup
 		for range 4 {
 			parallel.Go(func() {
-				a, err := ask(d.Socket, request("POST", tc[0], tc[1]))
+				a, err := boxtest.Ask(t.Context(), d.Socket, boxtest.Request("POST", tc[0], tc[1]))
 				if err != nil {
 					t.Errorf("%s: %v", field, err)
 					return
@@ -65,7 +51,7 @@ func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 		}
 		parallel.Wait()
 	}
-	if grown := peakMemory(t, d.PID()) - before; grown > room {
+	if grown := boxtest.Memory(t, d.PID(), "VmHWM") - before; grown > room {
 		t.Errorf("boxd grew by %d MiB", grown>>20)
 	} else {
 		t.Logf("boxd grew by %d MiB", grown>>20)
@@ -81,25 +67,17 @@ func TestABodyThatWillNotBeUsedIsNotRead(t *testing.T) {
 		if status == 404 {
 			length = 1 << 20
 		}
-		conn, err := net.Dial("unix", d.Socket)
+		a, err := boxtest.Ask(t.Context(), d.Socket, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n{", path, length))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: boxd\r\nContent-Length: %d\r\n\r\n{", path, length); err != nil {
-			t.Fatal(err)
-		}
-		a, err := readAnswer(conn)
-		conn.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := a.problem(t); p.Status != status || status == 400 && p.Field != "body" {
+		if p := a.Problem(t); p.Status != status || status == 400 && p.Field != "body" {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
 	long := `{"id":"` + strings.Repeat("x", 1<<20) + `"}`
-	a := raw(t, d, "POST", "/v1/sessions", long)
-	if p := a.problem(t); p.Status != 400 || p.Field != "body" || p.Allowed != "at most 1MiB" {
+	a := d.Raw(t, "POST", "/v1/sessions", long)
+	if p := a.Problem(t); p.Status != 400 || p.Field != "body" || p.Allowed != "at most 1MiB" {
 		t.Errorf("%+v", p)
 	}
 }
@@ -107,29 +85,29 @@ func TestABodyThatWillNotBeUsedIsNotRead(t *testing.T) {
 func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 5\nmax_per_owner = 2\n")
-	make := func(id string) string { return request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
-	once := request("POST", "/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`)
-	theirs := asOther(t, d, make("s1"), make("s2"), make("s3"), once, make("s1"))
+	make := func(id string) string { return boxtest.Request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
+	once := boxtest.Request("POST", "/v1/exec", `{"session":{},"exec":{"argv":["true"]}}`)
+	theirs := d.AsUser(t, boxtest.OtherUID, make("s1"), make("s2"), make("s3"), once, make("s1"))
 	for i, want := range []int{201, 201, 429, 429, 200} {
 		if theirs[i].Code != want {
 			t.Errorf("request %d: %d %s, want %d", i, theirs[i].Code, theirs[i].Body, want)
 		}
 	}
-	p := theirs[2].problem(t)
+	p := theirs[2].Problem(t)
 	if p.Detail != "you have 2 sessions, the limit is 2 (sessions.max_per_owner)" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
 		t.Errorf("%+v", p)
 	}
-	if third := asUser(t, d, thirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
+	if third := d.AsUser(t, boxtest.ThirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
 		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
 	}
 	for i := range 2 { // to sessions.max
-		create(t, d, api.SessionRequest{ID: fmt.Sprint(i)})
+		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint(i)})
 	}
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{})
-	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "(sessions.max)") {
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "(sessions.max)") {
 		t.Errorf("%+v", e)
 	}
-	if again := asOther(t, d, request("DELETE", "/v1/sessions/s1", ""), make("s3")); again[1].Code != http.StatusCreated {
+	if again := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/sessions/s1", ""), make("s3")); again[1].Code != http.StatusCreated {
 		t.Errorf("after one has ended: %s", again[1].Body)
 	}
 }
@@ -138,16 +116,16 @@ func TestRootMayHaveMoreThanOneOwner(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 3\nmax_per_owner = 1\n")
 	for i := range 3 {
-		create(t, d, api.SessionRequest{ID: fmt.Sprint(i)})
+		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint(i)})
 	}
 }
 
 // held are the connections of a caller.
 type held struct{ Kept, TurnedAway int }
 
-// holdMany is the caller of holdConnections: it says what became of its connections, and keeps them
-// until its standard input ends.
-func holdMany(socket string) error {
+// holdMany is the act of a caller that stays: it opens 300 connections, says what became of them, and keeps them until
+// its standard input ends.
+func holdMany(socket string, _ []string) error {
 	var got held
 	for range 300 {
 		conn, err := net.Dial("unix", socket)
@@ -156,7 +134,7 @@ func holdMany(socket string) error {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: boxd\r\n\r\n") // one that is turned away may be closed by now
-		a, err := readAnswer(conn)
+		a, err := boxtest.ReadAnswer(conn)
 		if err != nil {
 			return err
 		}
@@ -174,36 +152,11 @@ func holdMany(socket string) error {
 	return err
 }
 
-// holdConnections opens 300 connections as a user, and keeps them until release.
-func holdConnections(t *testing.T, d *boxtest.Daemon, uid uint32) (got held, release func()) {
-	t.Helper()
-	cmd := callerOf(t, d, uid, "hold")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(out).Decode(&got); err != nil {
-		t.Error(err)
-	}
-	return got, func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 func TestOneUserLeavesConnectionsForOthers(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	got, release := holdConnections(t, d, otherUID)
+	var got held
+	release := d.Stay(t, boxtest.OtherUID, &got, "hold")
 	defer release()
 	if got != (held{Kept: 256, TurnedAway: 44}) {
 		t.Errorf("of 300 connections: %+v", got)
@@ -211,8 +164,8 @@ func TestOneUserLeavesConnectionsForOthers(t *testing.T) {
 	if _, err := d.Status(t.Context()); err != nil {
 		t.Errorf("root: %v", err)
 	}
-	create(t, d, api.SessionRequest{ID: "s1"})
-	if a := asUser(t, d, thirdUID, request("GET", "/v1/status", "")); a[0].Code != http.StatusOK {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	if a := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", "")); a[0].Code != http.StatusOK {
 		t.Errorf("a third user: %s", a[0].Body)
 	}
 }
@@ -235,7 +188,7 @@ func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, request("POST", "/v1/sessions", body)); err != nil {
+		if _, err := io.WriteString(conn, boxtest.Request("POST", "/v1/sessions", body)); err != nil {
 			t.Fatal(err)
 		}
 		conn.Close()
@@ -258,7 +211,7 @@ func TestAMountSourceThatIsMissingSaysWhyInFailure(t *testing.T) {
 	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%\"]\n")
 	source := filepath.Join(d.Dir, "none")
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
-	e := refused(t, err, http.StatusBadRequest, "mounts[0].source")
+	e := boxtest.Refused(t, err, http.StatusBadRequest, "mounts[0].source")
 	if e.Failure == nil || e.Failure.Errno != "ENOENT" || e.Failure.Step != "mount source" || e.Allowed != "an existing directory you may open" {
 		t.Errorf("%+v, failure %+v", e.Problem, e.Failure)
 	}

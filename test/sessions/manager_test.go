@@ -106,7 +106,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	rewrite(t, d, "[daemon]\n", "[daemon]\nidle_exit = \"1s\"\n")
 	m := d.Managed(0)
 	hears(t, m, "READY=1")
-	create(t, d, api.SessionRequest{ID: "s1", TTL: length(1500 * time.Millisecond)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: length(1500 * time.Millisecond)})
 	d.Close() // it is no caller any more
 	if err := d.Wait(); err != nil {
 		t.Fatalf("it ends with %v", err)
@@ -122,11 +122,11 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, request("GET", "/v1/status", "")); err != nil {
+	if _, err := io.WriteString(conn, boxtest.Request("GET", "/v1/status", "")); err != nil {
 		t.Fatal(err)
 	}
 	d.Restart()
-	if a, err := readAnswer(conn); err != nil || a.Code != 200 {
+	if a, err := boxtest.ReadAnswer(conn); err != nil || a.Code != 200 {
 		t.Errorf("%v %v", a, err)
 	}
 	conn.Close()
@@ -181,12 +181,12 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	}
 	colour := func(id, want string) {
 		t.Helper()
-		if got := succeeds(t, d, id, sh("echo $COLOUR")); got != want+"\n" {
+		if got := d.Sh(t, id, "echo $COLOUR"); got != want+"\n" {
 			t.Errorf("%s is %q, want %s", id, got, want)
 		}
 	}
 	asked := api.SessionRequest{ID: "old", Env: map[string]string{"A": "b"}}
-	create(t, d, asked)
+	d.NewSession(t, asked)
 
 	rewrite(t, d, "96MiB", "80MiB")
 	rewrite(t, d, "red", "green")
@@ -195,7 +195,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	if !strings.Contains(log, "read again") || !strings.Contains(log, "keys=daemon.socket_group") {
 		t.Errorf("it logs %s", log)
 	}
-	create(t, d, api.SessionRequest{ID: "new"})
+	d.NewSession(t, api.SessionRequest{ID: "new"})
 	memory("old", 96*quantity.MiB)
 	memory("new", 80*quantity.MiB)
 	colour("old", "red")
@@ -216,18 +216,18 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	if log := reload(); !strings.Contains(log, "stays in force") || !strings.Contains(log, "10-test.toml: line 2") || !strings.Contains(log, "sessions.maximum") {
 		t.Errorf("it logs %s", log)
 	}
-	create(t, d, api.SessionRequest{ID: "meanwhile"})
+	d.NewSession(t, api.SessionRequest{ID: "meanwhile"})
 	memory("meanwhile", 80*quantity.MiB)
 
 	if err := os.WriteFile(drop, []byte("[sessions]\nmax = 4\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	reload()
-	create(t, d, api.SessionRequest{ID: "last"})
+	d.NewSession(t, api.SessionRequest{ID: "last"})
 	memory("last", 64*quantity.MiB)
 	memory("old", 96*quantity.MiB)
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "more"})
-	refused(t, err, 429, "")
+	boxtest.Refused(t, err, 429, "")
 	if s, err := d.Status(t.Context()); err != nil || s.MaxSessions != 4 || s.Sessions != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -255,7 +255,7 @@ func TestTheStatusSaysWhatIsTheMatter(t *testing.T) {
 		s, err = d.Status(t.Context())
 		return err == nil && len(s.Degraded) == 0
 	})
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	process(t, d, "s1", "p1", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 	if s, err = d.Status(t.Context()); err != nil || s.Processes != 1 || s.MaxProcesses != 64 || s.Running != 1 {
 		t.Errorf("%+v, %v", s, err)

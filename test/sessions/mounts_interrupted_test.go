@@ -122,9 +122,10 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's
-	d := boxtest.Start(t, boxtest.Lasting, lends)
-	source := lent(t, d, "one", "two")
-	s := create(t, d, api.SessionRequest{ID: "s"})
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	d.NamedMountSource(t, "two", 0)
+	s := d.NewSession(t, api.SessionRequest{ID: "s"})
 	targets := []string{"/mnt/a", "/mnt/deep/b", "/workspace/in/c"}
 	const rounds = 24
 	for round := range rounds {
@@ -175,7 +176,7 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 			}
 			unmount(t, d, "s", target)
 		}
-		if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+		if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
 			t.Errorf("%s: left is %q", when, got)
 		}
 		agree(t, d, &s, when)
@@ -224,23 +225,17 @@ func putBelow(t *testing.T, pid uint32, source, target string) {
 	}
 }
 
-// recordOf is the file with the only record of a session.
-func recordOf(t *testing.T, d *boxtest.Daemon) string {
-	t.Helper()
-	list, err := filepath.Glob(filepath.Join(d.Dir, "state", "sessions", "*.json"))
-	if err != nil || len(list) != 1 {
-		t.Fatalf("%q, %v", list, err)
-	}
-	return list[0]
-}
-
 // What boxd has done before it was killed, and not written down, is known from what it has written before that.
 func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 	t.Parallel()
 	type record = map[string]json.RawMessage
 	read := func(t *testing.T, d *boxtest.Daemon) (r record) {
 		t.Helper()
-		text, err := os.ReadFile(recordOf(t, d))
+		path := d.Record(t, "s")
+		if all, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*.json")); err != nil || len(all) != 1 {
+			t.Fatalf("%q, %v", all, err)
+		}
+		text, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}
@@ -260,7 +255,7 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 			mount(t, d, "s", api.MountRequest{Source: two, Target: target})
 		}},
 		"not added": {change: `{"source":%q,"target":%q,"mode":"ro","known":%s,"missing":"/workspace/in"}`, make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, _ string) {
-			succeeds(t, d, "s", sh("mkdir -p "+target))
+			d.Sh(t, "s", "mkdir -p "+target)
 		}},
 		"replaced": {has: true, change: `{"source":%q,"target":%q,"mode":"ro","known":%s}`, left: "two", make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, two string) {
 			if _, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: target, Mode: "ro", Replace: true}); err != nil {
@@ -281,10 +276,11 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := boxtest.Start(t, boxtest.Lasting, lends)
-			one := lent(t, d, "one", "two")
+			d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+			one := d.NamedMountSource(t, "one", 0)
+			d.NamedMountSource(t, "two", 0)
 			two := filepath.Join(filepath.Dir(one), "two")
-			s := create(t, d, api.SessionRequest{ID: "s"})
+			s := d.NewSession(t, api.SessionRequest{ID: "s"})
 			mount(t, d, "s", api.MountRequest{Source: one, Target: "/mnt/other"})
 			if tc.has {
 				mount(t, d, "s", api.MountRequest{Source: one, Target: target})
@@ -300,7 +296,7 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 			r["mounting"] = json.RawMessage(fmt.Sprintf(tc.change, two, target, known))
 			text, err := json.Marshal(r)
 			if err == nil {
-				err = os.WriteFile(recordOf(t, d), text, 0o600)
+				err = os.WriteFile(d.Record(t, "s"), text, 0o600)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -314,14 +310,14 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 				t.Error("the change is in the record still")
 			}
 			if tc.left == "" {
-				if got := succeeds(t, d, "s", sh("ls -A /workspace")); got != "" {
+				if got := d.Sh(t, "s", "ls -A /workspace"); got != "" {
 					t.Errorf("left is %q", got)
 				}
 				mount(t, d, "s", api.MountRequest{Source: one, Target: target})
 			}
 			unmount(t, d, "s", target)
 			unmount(t, d, "s", "/mnt/other")
-			if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+			if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
 				t.Errorf("left is %q", got)
 			}
 		})

@@ -19,24 +19,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
-// lends is the configuration of a boxd that lends all below its own directory of that name.
-const lends = "[mounts]\nallow = [\"%DIR%/lent\"]\n"
-
-// lent makes directories that are lent, each with a file of its own name, and returns the path of the first.
-func lent(t *testing.T, d *boxtest.Daemon, names ...string) string {
-	t.Helper()
-	for _, name := range names {
-		dir := filepath.Join(d.Dir, "lent", name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "name"), []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return filepath.Join(d.Dir, "lent", names[0])
-}
-
 // mount gives a session a mount that it has not had.
 func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api.SessionMount {
 	t.Helper()
@@ -71,16 +53,16 @@ func problemOf(t *testing.T, err error) *client.Error {
 // for it goes with it, wherever it is.
 func TestALivingSessionIsGivenMounts(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	source := lent(t, d, "one")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/deep/er", "/data", "/workspace/.in/one", "/home/box/one", "/tmp/one"} {
-		before := succeeds(t, d, "s", sh("find /mnt /data /workspace /home/box /tmp | sort"))
+		before := d.Sh(t, "s", "find /mnt /data /workspace /home/box /tmp | sort")
 		m := mount(t, d, "s", api.MountRequest{Source: source, Target: target, NoSymlinks: true})
 		if !m.Live || m.Since == nil || !slices.Equal(m.Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
 			t.Errorf("mounted %+v", m)
 		}
-		if got := succeeds(t, d, "s", sh("cat "+target+"/name; ! touch "+target+"/x; grep -c ' "+target+" ro,nosuid,nodev' /proc/self/mountinfo")); !strings.HasPrefix(got, "one1\n") {
+		if got := d.Sh(t, "s", "cat "+target+"/name; ! touch "+target+"/x; grep -c ' "+target+" ro,nosuid,nodev' /proc/self/mountinfo"); !strings.HasPrefix(got, "one1\n") {
 			t.Errorf("%s in the box: %q", target, got)
 		}
 		if _, isNew, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
@@ -91,7 +73,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 			t.Errorf("listed %+v, %v", list, err)
 		}
 		unmount(t, d, "s", target)
-		if after := succeeds(t, d, "s", sh("find /mnt /data /workspace /home/box /tmp | sort")); after != before {
+		if after := d.Sh(t, "s", "find /mnt /data /workspace /home/box /tmp | sort"); after != before {
 			t.Errorf("%s has left something: before %q, after %q", target, before, after)
 		}
 		if e := problemOf(t, mounts.Remove(t.Context(), d.Client, "s", target, false)); e.Status != 404 {
@@ -103,24 +85,15 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 	}
 }
 
-// owned gives directories that are lent to the user that boxes write as.
-func owned(t *testing.T, dirs ...string) {
-	t.Helper()
-	for _, dir := range dirs {
-		if err := os.Chown(dir, 1000, 1000); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // A program that reads all the while finds one directory or the other, and never none; one that sits in the old one
 // stays there.
 func TestAMountIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	one := lent(t, d, "one", "two")
+	d := boxtest.Start(t, boxtest.MountSources)
+	one := d.NamedMountSource(t, "one", 0)
+	d.NamedMountSource(t, "two", 0)
 	two := filepath.Join(filepath.Dir(one), "two")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	mount(t, d, "s", api.MountRequest{Source: one, Target: "/mnt/x"})
 	process(t, d, "s", "sits", &api.ProcessRequest{Argv: []string{"sh", "-c", "cd /mnt/x; exec sleep 10000"}})
 	process(t, d, "s", "reads", &api.ProcessRequest{Argv: []string{"sh", "-c", `
@@ -140,18 +113,18 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 		}
 		if i == 0 {
 			boxtest.Eventually(t, "the reader finds the second directory", func() bool {
-				return succeeds(t, d, "s", sh("ls /workspace")) != ""
+				return d.Sh(t, "s", "ls /workspace") != ""
 			})
 		}
 	}
-	succeeds(t, d, "s", sh("touch /workspace/stop"))
-	boxtest.Eventually(t, "the reader stops", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /workspace")), "stopped") })
-	if got := succeeds(t, d, "s", sh("cat /workspace/gaps 2>&1; ls /workspace")); !strings.Contains(got, "two\n") || strings.Contains(got, "gap\n") || strings.Contains(got, "\ngaps\n") {
+	d.Sh(t, "s", "touch /workspace/stop")
+	boxtest.Eventually(t, "the reader stops", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "stopped") })
+	if got := d.Sh(t, "s", "cat /workspace/gaps 2>&1; ls /workspace"); !strings.Contains(got, "two\n") || strings.Contains(got, "gap\n") || strings.Contains(got, "\ngaps\n") {
 		t.Errorf("the reader has found %q", got)
 	}
 	// The one that sits in the first keeps it, and nobody else is in the way.
 	unmount(t, d, "s", "/mnt/x")
-	if got := succeeds(t, d, "s", sh("grep -c /mnt/x /proc/self/mountinfo || ls -A /mnt")); got != "0\n" {
+	if got := d.Sh(t, "s", "grep -c /mnt/x /proc/self/mountinfo || ls -A /mnt"); got != "0\n" {
 		t.Errorf("left of all mounts: %q", got)
 	}
 }
@@ -160,8 +133,8 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 // stays open.
 func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	source := lent(t, d, "one")
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
 	boxtest.RequireProgram(t, "sleep")
 	program, err := os.ReadFile("/bin/sleep")
 	if err == nil {
@@ -170,16 +143,16 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, tc := range []struct{ name, run, how, path, program string }{
 		{"directory", "cd /mnt/x; touch /workspace/ready; exec sleep 10000", "cwd", "/mnt/x", "sleep"},
 		{"program", "exec 7</mnt/x/name; touch /workspace/ready; exec /mnt/x/sits 10000", "exe", "/mnt/x/sits", "sits"},
 		{"file", "exec 7</mnt/x/name; touch /workspace/ready; read -r line </workspace/go; cat <&7 >/workspace/got; exec sleep 10000", "7", "/mnt/x/name", "sh"},
 	} {
 		mount(t, d, "s", api.MountRequest{Source: source, Target: "/mnt/x"})
-		succeeds(t, d, "s", sh("rm -f /workspace/*; mkfifo /workspace/go"))
+		d.Sh(t, "s", "rm -f /workspace/*; mkfifo /workspace/go")
 		process(t, d, "s", tc.name, &api.ProcessRequest{Argv: []string{"sh", "-c", tc.run}})
-		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /workspace")), "ready") })
+		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "ready") })
 		var users []api.MountUser
 		boxtest.Eventually(t, "it is in use by what is to use it", func() bool {
 			err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", false)
@@ -195,12 +168,12 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		if err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", true); err != nil {
 			t.Errorf("%s: by force: %v", tc.name, err)
 		}
-		if got := succeeds(t, d, "s", sh("ls -A /mnt")); got != "" {
+		if got := d.Sh(t, "s", "ls -A /mnt"); got != "" {
 			t.Errorf("%s: left is %q", tc.name, got)
 		}
 		if tc.name == "file" {
-			succeeds(t, d, "s", sh("echo >/workspace/go"))
-			boxtest.Eventually(t, "what was open is read", func() bool { return succeeds(t, d, "s", sh("cat /workspace/got || true")) == "one" })
+			d.Sh(t, "s", "echo >/workspace/go")
+			boxtest.Eventually(t, "what was open is read", func() bool { return d.Sh(t, "s", "cat /workspace/got || true") == "one" })
 		}
 		if err := d.DeleteProcess(t.Context(), "s", tc.name); err != nil {
 			t.Fatal(err)
@@ -213,9 +186,10 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 // Mounts are there after boxd, and after its keeper, were killed, and can be removed then.
 func TestLiveMountsOutliveBoxd(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, lends)
-	source := lent(t, d, "one", "two")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	d.NamedMountSource(t, "two", 0)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/a", "/mnt/b", "/workspace/in/c"} {
 		mount(t, d, "s", api.MountRequest{Source: source, Target: target})
 	}
@@ -242,12 +216,12 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 		_, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
 		return err == nil
 	})
-	if got := succeeds(t, d, "s", sh("cat /mnt/b/name /workspace/in/c/name")); got != "twoone" {
+	if got := d.Sh(t, "s", "cat /mnt/b/name /workspace/in/c/name"); got != "twoone" {
 		t.Errorf("found %q", got)
 	}
 	unmount(t, d, "s", "/mnt/b")
 	unmount(t, d, "s", "/workspace/in/c")
-	if got := succeeds(t, d, "s", sh("ls -A /mnt /workspace")); got != "/mnt:\n\n/workspace:\n" {
+	if got := d.Sh(t, "s", "ls -A /mnt /workspace"); got != "/mnt:\n\n/workspace:\n" {
 		t.Errorf("left is %q", got)
 	}
 }
@@ -256,10 +230,9 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 // session does, whichever way.
 func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, lends)
-	source := lent(t, d, "one")
-	work := lent(t, d, "work")
-	owned(t, work)
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	work := d.NamedMountSource(t, "work", 1000)
 	files := func() []string { return entriesOf(t, work) }
 	clean := []string{"name"}
 	for name, end := range map[string]func(s api.Session){
@@ -281,7 +254,7 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 			d.Restart()
 		},
 	} {
-		s := create(t, d, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
+		s := d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
 		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/a"})
 		mount(t, d, "s", api.MountRequest{Source: source, Target: "/workspace/.in/deep/b"})
 		if got := files(); !slices.Equal(got, []string{".in", "name"}) {
@@ -289,7 +262,7 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 		}
 		// The first has made what the second needs too.
 		unmount(t, d, "s", "/workspace/.in/deep/a")
-		if got := succeeds(t, d, "s", sh("cat /workspace/.in/deep/b/name; ls /workspace/.in/deep")); got != "oneb\n" {
+		if got := d.Sh(t, "s", "cat /workspace/.in/deep/b/name; ls /workspace/.in/deep"); got != "oneb\n" {
 			t.Errorf("%s: left is %q", name, got)
 		}
 		end(s)
@@ -317,10 +290,10 @@ func entriesOf(t *testing.T, dir string) (names []string) {
 // and removed, however the session ends, and if it never begins.
 func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, lends)
-	source := lent(t, d, "one")
-	work := lent(t, d, "work", "work/there")
-	owned(t, work, work+"/there")
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	work := d.NamedMountSource(t, "work", 1000)
+	d.NamedMountSource(t, "work/there", 1000)
 	before := func() bool {
 		return slices.Equal(entriesOf(t, work), []string{"name", "there"}) && slices.Equal(entriesOf(t, work+"/there"), []string{"name"})
 	}
@@ -366,8 +339,8 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 			}
 		},
 	} {
-		s := create(t, d, request)
-		if got := succeeds(t, d, "s", sh("cat /workspace/.in/deep/a/name /workspace/.in/b/name /workspace/there/x/name")); got != "oneoneone" {
+		s := d.NewSession(t, request)
+		if got := d.Sh(t, "s", "cat /workspace/.in/deep/a/name /workspace/.in/b/name /workspace/there/x/name"); got != "oneoneone" {
 			t.Errorf("%s: mounted is %q", name, got)
 		}
 		end(s)
@@ -394,20 +367,19 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 // on, and the last leaves nothing.
 func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, lends)
-	source := lent(t, d, "one")
-	work := lent(t, d, "work")
-	owned(t, work)
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
+	source := d.NamedMountSource(t, "one", 0)
+	work := d.NamedMountSource(t, "work", 1000)
 	link := filepath.Join(d.Dir, "lent", "link")
 	if err := os.Symlink("work", link); err != nil {
 		t.Fatal(err)
 	}
 	at := func(id, source string, more ...api.Mount) api.Session {
-		return create(t, d, api.SessionRequest{ID: id, Mounts: append([]api.Mount{{Source: source, Target: "/data/" + id, Mode: "rw"}}, more...)})
+		return d.NewSession(t, api.SessionRequest{ID: id, Mounts: append([]api.Mount{{Source: source, Target: "/data/" + id, Mode: "rw"}}, more...)})
 	}
 	has := func(id, target string) {
 		t.Helper()
-		if got := succeeds(t, d, id, sh("cat /data/"+id+"/"+target+"/name")); got != "one" {
+		if got := d.Sh(t, id, "cat /data/"+id+"/"+target+"/name"); got != "one" {
 			t.Errorf("%s has %q on %s", id, got, target)
 		}
 	}
@@ -458,7 +430,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	}
 	// One that may only read it needs what another has made as much.
 	at("f", work, api.Mount{Source: source, Target: "/data/f/.in/x", Mode: "ro"})
-	create(t, d, api.SessionRequest{ID: "e", Mounts: []api.Mount{{Source: link, Target: "/data/e", Mode: "ro"}, {Source: source, Target: "/data/e/.in/x", Mode: "ro"}}})
+	d.NewSession(t, api.SessionRequest{ID: "e", Mounts: []api.Mount{{Source: link, Target: "/data/e", Mode: "ro"}, {Source: source, Target: "/data/e/.in/x", Mode: "ro"}}})
 	end("f")
 	has("e", ".in/x")
 	end("e")
@@ -484,16 +456,16 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 	}
 	d := boxtest.Start(t, fmt.Sprintf("[mounts]\nallow = [%q]\n[policy.ci]\nprincipals = [\"uid:4242\"]\nmounts = [%q]\n[profiles.bare]\nmounts = \"none\"\nlocked = [\"mounts\"]\n", dir, dir+"/lent"))
 	add := func(id, source, target string) string {
-		return request("PUT", "/v1/sessions/"+id+"/mounts", fmt.Sprintf(`{"source":%q,"target":%q,"mode":"ro"}`, source, target))
+		return boxtest.Request("PUT", "/v1/sessions/"+id+"/mounts", fmt.Sprintf(`{"source":%q,"target":%q,"mode":"ro"}`, source, target))
 	}
-	all := asOther(t, d, request("POST", "/v1/sessions", fmt.Sprintf(`{"id":"s","mounts":[{"source":%q,"target":"/data/made/with","mode":"ro"}]}`, dir+"/lent/ok")),
-		request("POST", "/v1/sessions", `{"id":"bare","profile":"bare"}`), add("s", dir+"/lent/ok", "/mnt/x"))
+	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", fmt.Sprintf(`{"id":"s","mounts":[{"source":%q,"target":"/data/made/with","mode":"ro"}]}`, dir+"/lent/ok")),
+		boxtest.Request("POST", "/v1/sessions", `{"id":"bare","profile":"bare"}`), add("s", dir+"/lent/ok", "/mnt/x"))
 	for _, a := range all {
 		if a.Code != http.StatusCreated {
 			t.Fatalf("%s", a.Body)
 		}
 	}
-	for _, a := range asOther(t, d, add("s", dir+"/other", "/mnt/y"), add("s", dir+"/lent/link", "/mnt/y")) {
+	for _, a := range d.AsUser(t, boxtest.OtherUID, add("s", dir+"/other", "/mnt/y"), add("s", dir+"/lent/link", "/mnt/y")) {
 		denied(t, a, http.StatusForbidden, "mount", "policy.ci.mounts")
 	}
 	for i, tc := range []struct {
@@ -515,13 +487,13 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 		{"s", "/lent/ok", "/mnt", 409, "target"},
 		{"none", "/lent/ok", "/mnt/y", 404, ""},
 	} {
-		a := asOther(t, d, add(tc.id, dir+tc.source, tc.target))[0]
-		if p := a.problem(t); p.Status != tc.status || p.Field != tc.field {
+		a := d.AsUser(t, boxtest.OtherUID, add(tc.id, dir+tc.source, tc.target))[0]
+		if p := a.Problem(t); p.Status != tc.status || p.Field != tc.field {
 			t.Errorf("%d: %+v: %+v", i, tc, p)
 		}
 	}
 	// A session of somebody else is none.
-	if a := asUser(t, d, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
+	if a := d.AsUser(t, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
 		t.Errorf("another caller: %s", a.Body)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // versioned is a line for the shell that has a directory for what it makes.
 func versioned(line, version string) api.ExecRequest {
-	req := sh(line)
+	req := boxtest.Shell(line)
 	req.OutputVersion = version
 	return req
 }
@@ -24,28 +24,28 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	space(t, d, "project")
-	create(t, d, api.SessionRequest{ID: "s", Workspace: "project"})
+	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "project"})
 	old := `{"id":"old","detach":true,"output_version":"run-1","command":"cd $OUTPUT_DIR && mkfifo go && cat go > late"}`
-	if r := raw(t, d, "POST", "/v1/sessions/s/exec", old); r.Code != 202 {
+	if r := d.Raw(t, "POST", "/v1/sessions/s/exec", old); r.Code != 202 {
 		t.Fatalf("%d %s", r.Code, r.Body)
 	}
-	if got := succeeds(t, d, "s", versioned(`echo two > "$OUTPUT_DIR/file"; echo $OUTPUT_DIR; pwd`, "run-2")); got != "/workspace/output/run-2\n/workspace\n" {
+	if got := d.Output(t, "s", versioned(`echo two > "$OUTPUT_DIR/file"; echo $OUTPUT_DIR; pwd`, "run-2")); got != "/workspace/output/run-2\n/workspace\n" {
 		t.Errorf("%s", got)
 	}
 	boxtest.Eventually(t, "the earlier one waits", func() bool {
-		return in(t, d, "s", sh("test -p output/run-1/go && echo yes")).Stdout == "yes\n"
+		return d.Result(t, "s", boxtest.Shell("test -p output/run-1/go && echo yes")).Stdout == "yes\n"
 	})
-	succeeds(t, d, "s", versioned("echo text > output/run-1/go", "run-3"))
+	d.Output(t, "s", versioned("echo text > output/run-1/go", "run-3"))
 	if _, err := d.Process(t.Context(), "s", "old", 60e9); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "the earlier one has written where it was", func() bool { return in(t, d, "s", sh("cat output/run-1/late")).Stdout == "text\n" })
-	if got := succeeds(t, d, "s", versioned("echo more >> $OUTPUT_DIR/file; ls output; stat -c %u output/run-2", "run-2")); got != "run-1\nrun-2\nrun-3\n1000\n" {
+	boxtest.Eventually(t, "the earlier one has written where it was", func() bool { return d.Result(t, "s", boxtest.Shell("cat output/run-1/late")).Stdout == "text\n" })
+	if got := d.Output(t, "s", versioned("echo more >> $OUTPUT_DIR/file; ls output; stat -c %u output/run-2", "run-2")); got != "run-1\nrun-2\nrun-3\n1000\n" {
 		t.Errorf("%s", got)
 	}
 	one, err := d.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Workspace: "project"}, Exec: versioned("cat output/run-2/file; touch $OUTPUT_DIR/x", "run-4")})
 	if err != nil || one.Stdout != "two\nmore\n" {
-		t.Errorf("%s, %v", show(one), err)
+		t.Errorf("%s, %v", boxtest.Show(one), err)
 	}
 	archive, err := d.DownloadArchive(t.Context(), "s", "/workspace/output")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	if names := namesIn(t, archive); !slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, "run-2/file") }) || !slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, "run-4/x") }) {
 		t.Errorf("%q", names)
 	}
-	if got := succeeds(t, d, "s", sh("echo -$OUTPUT_DIR-")); got != "--\n" {
+	if got := d.Sh(t, "s", "echo -$OUTPUT_DIR-"); got != "--\n" {
 		t.Errorf("%s", got)
 	}
 }
@@ -63,31 +63,31 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 func TestOutputsAreTheBoxsOwn(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, version := range []string{".", "..", "a/b", "../x", "-x", "a\n", strings.Repeat("x", 65)} {
 		_, err := d.Exec(t.Context(), "s", new(versioned("true", version)))
-		refused(t, err, 400, "output_version")
+		boxtest.Refused(t, err, 400, "output_version")
 	}
 	given := versioned("true", "v")
 	given.Env = map[string]string{"OUTPUT_DIR": "/tmp"}
 	_, err := d.Exec(t.Context(), "s", &given)
-	refused(t, err, 400, "env")
-	if got := succeeds(t, d, "s", sh("ls -A | wc -l")); got != "0\n" {
+	boxtest.Refused(t, err, 400, "env")
+	if got := d.Sh(t, "s", "ls -A | wc -l"); got != "0\n" {
 		t.Errorf("%s", got)
 	}
 	for _, put := range []string{"echo x > output", "ln -s /usr output", "ln -s /proc/1/root output"} {
-		succeeds(t, d, "s", sh("rm -rf output; "+put))
-		before := succeeds(t, d, "s", sh("ls -lA /usr output . | grep -v total"))
+		d.Sh(t, "s", "rm -rf output; "+put)
+		before := d.Sh(t, "s", "ls -lA /usr output . | grep -v total")
 		_, err := d.Exec(t.Context(), "s", new(versioned("touch /workspace/ran", "v")))
-		if got := statusOf(err); got < 400 || got >= 500 {
+		if got := boxtest.StatusOf(err); got < 400 || got >= 500 {
 			t.Errorf("%s: %v", put, err)
 		}
-		if after := succeeds(t, d, "s", sh("ls -lA /usr output . | grep -v total")); after != before {
+		if after := d.Sh(t, "s", "ls -lA /usr output . | grep -v total"); after != before {
 			t.Errorf("%s:\n%s\n%s", put, before, after)
 		}
 	}
-	succeeds(t, d, "s", sh("rm -rf output; mkdir /tmp/there; ln -s /tmp/there output"))
-	if got := succeeds(t, d, "s", versioned("touch $OUTPUT_DIR/x; ls /tmp/there", "v")); got != "v\n" { // which is its own business
+	d.Sh(t, "s", "rm -rf output; mkdir /tmp/there; ln -s /tmp/there output")
+	if got := d.Output(t, "s", versioned("touch $OUTPUT_DIR/x; ls /tmp/there", "v")); got != "v\n" { // which is its own business
 		t.Errorf("%s", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // denied holds an answer to the rule that has refused.
-func denied(t *testing.T, a answer, status int, layer, rule string) *api.Denial {
+func denied(t *testing.T, a boxtest.Answer, status int, layer, rule string) *api.Denial {
 	t.Helper()
 	var p api.Problem
 	if err := json.Unmarshal(a.Body, &p); err != nil {
@@ -31,23 +31,21 @@ func denied(t *testing.T, a answer, status int, layer, rule string) *api.Denial 
 }
 
 func executing(id, line string) string {
-	return request("POST", "/v1/sessions/"+id+"/exec", fmt.Sprintf(`{"command":%q}`, line))
+	return boxtest.Request("POST", "/v1/sessions/"+id+"/exec", fmt.Sprintf(`{"command":%q}`, line))
 }
 
 // A caller at its limit is told which, and another goes on.
 func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[policy.ci]\nprincipals = [\"uid:4242\"]\nsessions = 2\nprocesses = 1\nexecutions_per_minute = 2\ntotal_cpus = 0.6\n[policy.ci.ceilings]\ncpus = 0.25\npids = 33\n")
-	all := asOther(
-		t, d,
-		request("POST", "/v1/sessions", `{"id":"a","pids":500}`),
-		request("POST", "/v1/sessions", `{"id":"b"}`),
-		request("POST", "/v1/sessions", `{"id":"c"}`),
-		request("PUT", "/v1/sessions/a/processes/p", `{"argv":["sleep","1000"]}`),
-		request("PUT", "/v1/sessions/b/processes/p", `{"argv":["sleep","1000"]}`),
+	all := d.AsUser(t, boxtest.OtherUID,
+		boxtest.Request("POST", "/v1/sessions", `{"id":"a","pids":500}`),
+		boxtest.Request("POST", "/v1/sessions", `{"id":"b"}`),
+		boxtest.Request("POST", "/v1/sessions", `{"id":"c"}`),
+		boxtest.Request("PUT", "/v1/sessions/a/processes/p", `{"argv":["sleep","1000"]}`),
+		boxtest.Request("PUT", "/v1/sessions/b/processes/p", `{"argv":["sleep","1000"]}`),
 		executing("a", "ulimit -u"),
-		executing("b", "true"),
-	)
+		executing("b", "true"))
 	if s := decode[api.Session](t, all[0]); s.Pids != 33 || s.CPUs != 0.25 || len(s.Clamped) != 2 {
 		t.Errorf("%+v", s)
 	}
@@ -60,16 +58,14 @@ func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 	if n := denied(t, all[6], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_minute"); n.RetryAfter < 1 || n.RetryAfter > 31 {
 		t.Errorf("%+v", n)
 	}
-	for _, a := range asUser(t, d, 4343, request("POST", "/v1/sessions", `{"id":"a"}`), executing("a", "true"), executing("a", "true"), executing("a", "true")) {
+	for _, a := range d.AsUser(t, 4343, boxtest.Request("POST", "/v1/sessions", `{"id":"a"}`), executing("a", "true"), executing("a", "true"), executing("a", "true")) {
 		if a.Code >= http.StatusBadRequest {
 			t.Errorf("another caller: %d %s", a.Code, a.Body)
 		}
 	}
-	again := asOther(
-		t, d,
-		request("DELETE", "/v1/sessions/b", ""), request("POST", "/v1/sessions", `{"id":"c"}`),
-		request("DELETE", "/v1/sessions/a/processes/p", ""), request("GET", "/v1/usage", ""),
-	)
+	again := d.AsUser(t, boxtest.OtherUID,
+		boxtest.Request("DELETE", "/v1/sessions/b", ""), boxtest.Request("POST", "/v1/sessions", `{"id":"c"}`),
+		boxtest.Request("DELETE", "/v1/sessions/a/processes/p", ""), boxtest.Request("GET", "/v1/usage", ""))
 	if again[1].Code != http.StatusCreated {
 		t.Errorf("what was given back cannot be had: %s", again[1].Body)
 	}
@@ -81,11 +77,71 @@ func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 	}
 }
 
+// A policy holds a person however it is written there, and everybody finds the same person by every name.
+func TestAPersonIsOneHoweverWritten(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[principals.alice]\nuid = 4242\nrole = \"user\"\n[policy.a]\nprincipals = [\"uid:4242\"]\nsessions = 1\n[policy.b]\nprincipals = [\"daemon\"]\nsessions = 1\n")
+	const daemon = 1 // the uid of that user, on every Debian
+	for uid, rule := range map[uint32]string{boxtest.OtherUID: "policy.a.sessions", daemon: "policy.b.sessions"} {
+		all := d.AsUser(t, uid, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"t"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"u"}`))
+		if all[0].Code != http.StatusCreated {
+			t.Errorf("%d: %s", uid, all[0].Body)
+		}
+		denied(t, all[1], http.StatusTooManyRequests, "quota", rule)
+	}
+	for written, name := range map[string]string{"alice": "alice", "daemon": "uid:1", "uid:1": "uid:1"} {
+		c := *d.Client
+		c.Owner = written
+		if s, err := c.Session(t.Context(), "s"); err != nil || s.Owner != name {
+			t.Errorf("the session of %s: %+v, %v", written, s.Owner, err)
+		}
+		u, err := c.Usage(t.Context(), 1, false)
+		if err != nil || len(u.Days) != 1 || u.Days[0].Principal != name || u.Days[0].Sessions != 1 || u.Days[0].Refused != 2 || u.Policy == "" {
+			t.Errorf("what %s has used: %+v, %v", written, u, err)
+		}
+	}
+	if all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/usage?owner=daemon", "")); all[0].Code != http.StatusForbidden {
+		t.Errorf("what another has used: %d %s", all[0].Code, all[0].Body)
+	}
+}
+
+// Who is shut out has no process any more; what is in the session stays.
+func TestWhoIsShutOutHasNoProcesses(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[principals.alice]\nuid = 4242\nrole = \"user\"\n")
+	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), boxtest.Request("PUT", "/v1/sessions/s/processes/p", `{"argv":["sleep","1000"]}`))
+	decode[api.Process](t, all[1])
+	d.NewSession(t, api.SessionRequest{ID: "mine"})
+	d.NewProcess(t, "mine", "p", boxtest.ShellProcess("sleep 1000"))
+	text, err := os.ReadFile(d.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.Config, []byte(strings.Replace(string(text), `role = "user"`, `role = "none"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	hers := *d.Client
+	hers.Owner = "alice"
+	boxtest.Eventually(t, "her process has ended", func() bool {
+		p, err := hers.Process(t.Context(), "s", "p", 0)
+		return err == nil && p.State == "ended" && p.Reason == "revoked"
+	})
+	if _, err := hers.Session(t.Context(), "s"); err != nil {
+		t.Errorf("her session: %v", err)
+	}
+	if p, err := d.Process(t.Context(), "mine", "p", 0); err != nil || p.State != "running" {
+		t.Errorf("somebody else's process: %+v, %v", p, err)
+	}
+}
+
 // What was used today is known to the next boxd, whatever became of this one.
 func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, "[policy.ci]\nprincipals = [\"uid:4242\"]\nexecutions_per_day = 3\nsessions = 1\n")
-	all := asOther(t, d, request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true"), executing("s", "true"), executing("s", "true"), executing("s", "true"))
+	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true"), executing("s", "true"), executing("s", "true"), executing("s", "true"))
 	if n := denied(t, all[4], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_day"); n.Used != "3" || n.Allowed != "3" || n.RetryAfter < 1 {
 		t.Errorf("%+v", n)
 	}
@@ -99,7 +155,7 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	})
 	d.Kill()
 	d.Restart()
-	all = asOther(t, d, executing("s", "true"), request("GET", "/v1/usage", ""), request("POST", "/v1/sessions", `{"id":"t"}`))
+	all = d.AsUser(t, boxtest.OtherUID, executing("s", "true"), boxtest.Request("GET", "/v1/usage", ""), boxtest.Request("POST", "/v1/sessions", `{"id":"t"}`))
 	denied(t, all[0], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_day")
 	list := decode[api.UsageList](t, all[1])
 	if len(list.Days) != 1 || list.Days[0].Executions != 3 || list.Days[0].Refused < 1 || list.Days[0].Sessions != 1 || list.Days[0].SessionSeconds <= 0 || list.Days[0].MemoryByteHours <= 0 {
@@ -112,7 +168,7 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 func TestAPolicyThatChangesHoldsLivingSessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	if all := asOther(t, d, request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true")); all[1].Code != http.StatusOK {
+	if all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true")); all[1].Code != http.StatusOK {
 		t.Fatalf("%s", all[1].Body)
 	}
 	text, err := os.ReadFile(d.Config)
@@ -125,17 +181,17 @@ func TestAPolicyThatChangesHoldsLivingSessions(t *testing.T) {
 	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	var last answer
+	var last boxtest.Answer
 	boxtest.Eventually(t, "the policy is in force", func() bool {
-		last = asOther(t, d, executing("s", "true"))[0]
+		last = d.AsUser(t, boxtest.OtherUID, executing("s", "true"))[0]
 		return last.Code != http.StatusOK
 	})
 	denied(t, last, http.StatusForbidden, "policy", "policy.ci.tools")
-	create(t, d, api.SessionRequest{ID: "mine"})
-	succeeds(t, d, "mine", sh("true")) // root is in no table
+	d.NewSession(t, api.SessionRequest{ID: "mine"})
+	d.Sh(t, "mine", "true") // root is in no table
 }
 
-// A policy narrows what mounts.allow lends, and links do not lead out of it.
+// A policy narrows what mounts.allow boxtest.MountSources, and links do not lead out of it.
 func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	t.Parallel()
 	dir := boxtest.TempDir(t)
@@ -149,19 +205,19 @@ func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	}
 	d := boxtest.Start(t, fmt.Sprintf("[mounts]\nallow = [%q]\n[policy.ci]\nprincipals = [\"uid:4242\"]\nmounts = [%q]\n", dir, dir+"/lent"))
 	mount := func(id, source string) string {
-		return request("POST", "/v1/sessions", fmt.Sprintf(`{"id":%q,"mounts":[{"source":%q,"target":"/data","mode":"ro"}]}`, id, source))
+		return boxtest.Request("POST", "/v1/sessions", fmt.Sprintf(`{"id":%q,"mounts":[{"source":%q,"target":"/data","mode":"ro"}]}`, id, source))
 	}
-	all := asOther(t, d, mount("a", dir+"/lent/ok"), mount("b", dir+"/other"), mount("c", dir+"/lent/link"))
+	all := d.AsUser(t, boxtest.OtherUID, mount("a", dir+"/lent/ok"), mount("b", dir+"/other"), mount("c", dir+"/lent/link"))
 	if all[0].Code != http.StatusCreated {
 		t.Errorf("%s", all[0].Body)
 	}
 	for _, a := range all[1:] {
 		denied(t, a, http.StatusForbidden, "mount", "policy.ci.mounts")
 	}
-	if a := asUser(t, d, 4343, mount("b", dir+"/other")); a[0].Code != http.StatusCreated {
+	if a := d.AsUser(t, 4343, mount("b", dir+"/other")); a[0].Code != http.StatusCreated {
 		t.Errorf("another caller: %s", a[0].Body)
 	}
-	if a := asUser(t, d, 4343, mount("c", "/etc")); true {
+	if a := d.AsUser(t, 4343, mount("c", "/etc")); true {
 		denied(t, a[0], http.StatusForbidden, "mount", "mounts.allow")
 	}
 }

@@ -37,13 +37,9 @@ while True:
 func serving(t *testing.T, d *boxtest.Daemon, id string, args ...string) {
 	t.Helper()
 	boxtest.RequireProgram(t, "python3")
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: id})
 	line := "ready"
-	if _, _, err := d.StartProcess(t.Context(), id, "web", &api.ProcessRequest{Argv: append([]string{"python3", "-c", upper}, args...), Ready: &api.Ready{Line: &line}}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, id, "web", &api.ProcessRequest{Argv: append([]string{"python3", "-c", upper}, args...), Ready: &api.Ready{Line: &line}})
 	boxtest.Eventually(t, "the server listens", func() bool {
 		p, err := d.Process(t.Context(), id, "web", 0)
 		return err == nil && p.Ready

@@ -41,50 +41,23 @@ while True:
     c.close()
 `
 
-// reply is the head of an answer.
-type reply struct {
-	StatusCode int
-	Header     http.Header
-}
-
 // visits makes a request on the socket of boxd, as a browser would that has the host for an address.
-func visits(t *testing.T, d *boxtest.Daemon, host, path string, header ...string) (reply, string) {
+func visits(t *testing.T, d *boxtest.Daemon, host, path string, header ...string) boxtest.Answer {
 	t.Helper()
-	conn, err := net.Dial("unix", d.Socket)
+	a, err := boxtest.Ask(t.Context(), d.Socket, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n"+strings.Join(append(header, ""), "\r\n")+"\r\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	text := "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n"
-	for _, line := range header {
-		text += line + "\r\n"
-	}
-	if _, err := io.WriteString(conn, text+"\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reply{resp.StatusCode, resp.Header}, string(body)
+	return a
 }
 
 // preview makes a session that serves, and a token for it.
 func preview(t *testing.T, d *boxtest.Daemon, id string) api.PortToken {
 	t.Helper()
 	boxtest.RequireProgram(t, "python3")
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: id})
 	line := "ready"
-	if _, _, err := d.StartProcess(t.Context(), id, "web", &api.ProcessRequest{Argv: []string{"python3", "-c", echo}, Ready: &api.Ready{Line: &line}}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, id, "web", &api.ProcessRequest{Argv: []string{"python3", "-c", echo}, Ready: &api.Ready{Line: &line}})
 	boxtest.Eventually(t, "the server listens", func() bool {
 		p, err := d.Process(t.Context(), id, "web", 0)
 		return err == nil && p.Ready
@@ -103,35 +76,36 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	d := boxtest.Start(t)
 	p := preview(t, d, "s1")
 	other := preview(t, d, "s2")
-	resp, _ := visits(t, d, p.Host+":5410", "/a//b?x=1&boxd_token="+p.Token)
-	set := resp.Header.Values("Set-Cookie")
-	if resp.StatusCode != 303 || resp.Header.Get("Location") != "http://"+p.Host+":5410/a//b?x=1" || len(set) != 1 || !strings.Contains(set[0], "HttpOnly") || strings.Contains(set[0], "Domain") {
-		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	a := visits(t, d, p.Host+":5410", "/a//b?x=1&boxd_token="+p.Token)
+	set := a.Header.Values("Set-Cookie")
+	if a.Code != 303 || a.Header.Get("Location") != "http://"+p.Host+":5410/a//b?x=1" || len(set) != 1 || !strings.Contains(set[0], "HttpOnly") || strings.Contains(set[0], "Domain") {
+		t.Fatalf("%d %v", a.Code, a.Header)
 	}
-	resp, _ = visits(t, d, p.Host, "//evil.example/?boxd_token="+p.Token)
-	if to := resp.Header.Get("Location"); !strings.HasPrefix(to, "http://"+p.Host+"/") {
+	a = visits(t, d, p.Host, "//evil.example/?boxd_token="+p.Token)
+	if to := a.Header.Get("Location"); !strings.HasPrefix(to, "http://"+p.Host+"/") {
 		t.Errorf("it leads to %s", to)
 	}
 	cookie := "Cookie: mine=2; boxd_preview=" + p.Token
-	resp, body := visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Boxd-Preview: x", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
-	if resp.StatusCode != 401 { // the header goes before the cookie
-		t.Errorf("%d %s", resp.StatusCode, body)
+	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Boxd-Preview: x", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
+	if a.Code != 401 { // the header goes before the cookie
+		t.Errorf("%d %s", a.Code, a.Body)
 	}
-	resp, body = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
-	if resp.StatusCode != 200 || !strings.HasPrefix(body, "GET /page?q=1 HTTP/1.1\r\nHost: "+p.Host+"\r\n") || !strings.Contains(body, "\r\nCookie: mine=2\r\n") {
-		t.Errorf("%d %s", resp.StatusCode, body)
+	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
+	body := string(a.Body)
+	if a.Code != 200 || !strings.HasPrefix(body, "GET /page?q=1 HTTP/1.1\r\nHost: "+p.Host+"\r\n") || !strings.Contains(body, "\r\nCookie: mine=2\r\n") {
+		t.Errorf("%d %s", a.Code, body)
 	}
 	for _, secret := range []string{p.Token, "SECRET", "X-Hop", "1.2.3.4"} {
 		if strings.Contains(body, secret) {
 			t.Errorf("the box hears of %s", secret)
 		}
 	}
-	if got := fmt.Sprint(resp.Header.Values("Set-Cookie"), resp.Header.Get("Alt-Svc")); got != "[own=1]" {
+	if got := fmt.Sprint(a.Header.Values("Set-Cookie"), a.Header.Get("Alt-Svc")); got != "[own=1]" {
 		t.Errorf("the browser gets %s", got)
 	}
 	for path, status := range map[string]int{"/switch": 503, "/junk": 503, "/huge": 503, "/socket": 503} {
-		if resp, body := visits(t, d, p.Host, path, cookie); resp.StatusCode != status {
-			t.Errorf("%s: %d %.200s", path, resp.StatusCode, body)
+		if a := visits(t, d, p.Host, path, cookie); a.Code != status {
+			t.Errorf("%s: %d %.200s", path, a.Code, a.Body)
 		}
 	}
 	for name, try := range map[string][]string{
@@ -140,27 +114,27 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 		"in the API's header":   {p.Host, "Authorization: Bearer " + p.Token},
 		"with a bit of another": {p.Host, cookie + "A"},
 	} {
-		if resp, body := visits(t, d, try[0], "/", try[1:]...); resp.StatusCode != 401 {
-			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
+		if a := visits(t, d, try[0], "/", try[1:]...); a.Code != 401 {
+			t.Errorf("%s: %d %s", name, a.Code, a.Body)
 		}
 	}
-	if resp, _ := visits(t, d, p.Host, "/v1/sessions", cookie); resp.Header.Get("X-Request-Id") == "" || resp.StatusCode != 200 { // the box's page of that path
-		t.Errorf("%d", resp.StatusCode)
+	if a := visits(t, d, p.Host, "/v1/sessions", cookie); a.Header.Get("X-Request-Id") == "" || a.Code != 200 { // the box's page of that path
+		t.Errorf("%d", a.Code)
 	}
-	if resp, body := visits(t, d, "boxd", "/v1/sessions/s1", "Authorization: Bearer "+p.Token); resp.StatusCode != 401 {
-		t.Errorf("the token holds for the API: %d %s", resp.StatusCode, body)
+	if a := visits(t, d, "boxd", "/v1/sessions/s1", "Authorization: Bearer "+p.Token); a.Code != 401 {
+		t.Errorf("the token holds for the API: %d %s", a.Code, a.Body)
 	}
 	d.Stop()
 	d.Restart()
-	if resp, body := visits(t, d, p.Host, "/", cookie); resp.StatusCode != 404 { // boxtest ends sessions with boxd
-		t.Errorf("after its session: %d %s", resp.StatusCode, body)
+	if a := visits(t, d, p.Host, "/", cookie); a.Code != 404 { // boxtest ends sessions with boxd
+		t.Errorf("after its session: %d %s", a.Code, a.Body)
 	}
 	again := preview(t, d, "s1")
-	if resp, body := visits(t, d, p.Host, "/", cookie); resp.StatusCode != 404 || again.Host == p.Host {
-		t.Errorf("another session of that id: %d %s", resp.StatusCode, body)
+	if a := visits(t, d, p.Host, "/", cookie); a.Code != 404 || again.Host == p.Host {
+		t.Errorf("another session of that id: %d %s", a.Code, a.Body)
 	}
-	if resp, body := visits(t, d, again.Host, "/", "Boxd-Preview: "+again.Token); resp.StatusCode != 200 {
-		t.Errorf("by the header: %d %s", resp.StatusCode, body)
+	if a := visits(t, d, again.Host, "/", "Boxd-Preview: "+again.Token); a.Code != 200 {
+		t.Errorf("by the header: %d %s", a.Code, a.Body)
 	}
 }
 

@@ -30,17 +30,17 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	base := api.Profile{
 		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
 		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
-		Timeout: *duration("30s"), MaxTimeout: *duration("2m"), TTL: *duration("5m"), MaxLifetime: *duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
+		Timeout: *boxtest.Duration("30s"), MaxTimeout: *boxtest.Duration("2m"), TTL: *boxtest.Duration("5m"), MaxLifetime: *boxtest.Duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
 	}
 	readonly, basic, extended := base, base, base
-	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids, readonly.MaxTimeout = "ro", 0.5, 256*quantity.MiB, 64, *duration("1m")
+	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids, readonly.MaxTimeout = "ro", 0.5, 256*quantity.MiB, 64, *boxtest.Duration("1m")
 	readonly.Locked = []string{"network", "mounts", "read_only_root"}
 	basic.Network = "egress"
-	extended.Network, extended.CPUs, extended.Memory, extended.Pids, extended.ReadOnlyRoot, extended.MaxTimeout = "egress", 2, quantity.GiB, 256, false, *duration("5m")
+	extended.Network, extended.CPUs, extended.Memory, extended.Pids, extended.ReadOnlyRoot, extended.MaxTimeout = "egress", 2, quantity.GiB, 256, false, *boxtest.Duration("5m")
 	mcp := base
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = "egress", "ro", 1536*quantity.MiB, 512*quantity.MiB, 256
 	mcp.ReadOnlyRoot = false
-	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = *duration("2m"), *duration("10m"), 0, 0
+	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = *boxtest.Duration("2m"), *boxtest.Duration("10m"), 0, 0
 	want := api.ProfileList{Default: "default", Profiles: map[string]api.Profile{
 		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
 	}}
@@ -52,11 +52,11 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		if name == "" {
 			want = base
 		}
-		s := create(t, d, api.SessionRequest{ID: "of " + name, Profile: name, Network: new("off")})
+		s := d.NewSession(t, api.SessionRequest{ID: "of " + name, Profile: name, Network: new("off")})
 		if s.Memory != want.Memory || s.Pids != want.Pids || s.CPUs != want.CPUs || s.TTL != want.TTL || s.MaxLifetime != want.MaxLifetime || s.Network != "off" || s.ReadOnlyRoot != want.ReadOnlyRoot {
 			t.Errorf("%q: %+v", name, s)
 		}
-		if r := in(t, d, s.ID, sh("true")); r.Timeout != want.Timeout {
+		if r := d.Result(t, s.ID, boxtest.Shell("true")); r.Timeout != want.Timeout {
 			t.Errorf("%q: timeout %v", name, r.Timeout)
 		}
 	}
@@ -81,13 +81,13 @@ func TestLockedFields(t *testing.T) {
 		{api.SessionRequest{CPUs: new(4.0)}, "cpus", "4", "1"},
 		{api.SessionRequest{Pids: new(16)}, "pids", "16", "128"},
 		{api.SessionRequest{Tmp: new(quantity.MiB)}, "tmp", "1MiB", "256MiB"},
-		{api.SessionRequest{TTL: duration("1h")}, "ttl", "1h", "5m"},
+		{api.SessionRequest{TTL: boxtest.Duration("1h")}, "ttl", "1h", "5m"},
 		{api.SessionRequest{Network: new("host")}, "network", "host", "off"},
 		{api.SessionRequest{Mounts: []api.Mount{{Source: "/home", Target: "/data", Mode: "rw"}}}, "mounts[0].mode", "rw", "at most ro"},
 	} {
 		tc.req.ID, tc.req.Profile = "s1", "closed"
 		_, _, err := d.Create(t.Context(), &tc.req)
-		e := refused(t, err, http.StatusForbidden, tc.field)
+		e := boxtest.Refused(t, err, http.StatusForbidden, tc.field)
 		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Hint, `profile "closed" locks`) {
 			t.Errorf("%+v", e)
 		}
@@ -96,26 +96,26 @@ func TestLockedFields(t *testing.T) {
 		t.Errorf("sessions %q", got)
 	}
 	// The locked value may be asked for.
-	create(t, d, api.SessionRequest{ID: "s1", Profile: "closed", Memory: new(64 * quantity.MiB), Pids: new(128), TTL: duration("300s"), Network: new("off")})
-	req := sh("true")
-	req.Timeout = duration("1s")
+	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "closed", Memory: new(64 * quantity.MiB), Pids: new(128), TTL: boxtest.Duration("300s"), Network: new("off")})
+	req := boxtest.Shell("true")
+	req.Timeout = boxtest.Duration("1s")
 	_, err := d.Exec(t.Context(), "s1", &req)
-	if e := refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "5s" {
+	if e := boxtest.Refused(t, err, http.StatusForbidden, "timeout"); e.Allowed != "5s" {
 		t.Errorf("%+v", e)
 	}
-	req.Timeout = duration("5000ms")
-	succeeds(t, d, "s1", req)
+	req.Timeout = boxtest.Duration("5000ms")
+	d.Output(t, "s1", req)
 }
 
 func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\ntimeout = \"2s\"\nmax_timeout = \"3s\"\n")
-	create(t, d, api.SessionRequest{ID: "s1"})
-	req := sh("true")
-	req.Timeout = duration("1h")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	req := boxtest.Shell("true")
+	req.Timeout = boxtest.Duration("1h")
 	want := []api.Clamp{{Field: "timeout", Asked: "1h", Got: "3s", By: "profiles.default.max_timeout"}}
-	if r := in(t, d, "s1", req); r.Timeout != *duration("3s") || !cmp.Equal(r.Clamped, want) {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", req); r.Timeout != *boxtest.Duration("3s") || !cmp.Equal(r.Clamped, want) {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	var out bytes.Buffer
 	r, err := d.ExecStream(t.Context(), "s1", &req, client.Stdio{Stdout: &out, Stderr: &out}, nil)
@@ -123,8 +123,8 @@ func TestATimeoutIsCutToTheMostAndTheAnswerSaysSo(t *testing.T) {
 		t.Errorf("in a stream: %+v, %v", r, err)
 	}
 	req.Timeout = nil
-	if r := in(t, d, "s1", req); r.Timeout != *duration("2s") || r.Clamped != nil {
-		t.Errorf("%s", show(r))
+	if r := d.Result(t, "s1", req); r.Timeout != *boxtest.Duration("2s") || r.Clamped != nil {
+		t.Errorf("%s", boxtest.Show(r))
 	}
 }
 
@@ -152,7 +152,7 @@ func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
 				}
 				return
 			}
-			e := refused(t, err, http.StatusNotImplemented, "limits.best_effort")
+			e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort")
 			if !strings.Contains(e.Detail, tc.missing+" limit cannot be enforced") || !strings.Contains(e.Hint, strconv.Quote(tc.missing)) {
 				t.Errorf("%+v", e)
 			}
@@ -236,12 +236,12 @@ func TestBadRequestsMakeNothing(t *testing.T) {
 		{"mode", `{"mounts":[{"source":"` + allowed + `","target":"/data","mode":"rwx"}]}`, 400, "mounts[0].mode"},
 		{"writable and root's", `{"mounts":[{"source":"` + allowed + `","target":"/data","mode":"rw"}]}`, 403, "mounts[0].source"},
 	} {
-		a := raw(t, d, "POST", "/v1/exec", `{"session":`+tc.session+`,"exec":{"argv":["true"]}}`)
-		if p := a.problem(t); p.Status != tc.status || p.Field != tc.field || p.Allowed == "" {
+		a := d.Raw(t, "POST", "/v1/exec", `{"session":`+tc.session+`,"exec":{"argv":["true"]}}`)
+		if p := a.Problem(t); p.Status != tc.status || p.Field != tc.field || p.Allowed == "" {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
-		a = raw(t, d, "POST", "/v1/sessions", tc.session)
-		if p := a.problem(t); p.Status != tc.status || p.Field != strings.TrimPrefix(tc.field, "session.") {
+		a = d.Raw(t, "POST", "/v1/sessions", tc.session)
+		if p := a.Problem(t); p.Status != tc.status || p.Field != strings.TrimPrefix(tc.field, "session.") {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
 	}
@@ -249,7 +249,7 @@ func TestBadRequestsMakeNothing(t *testing.T) {
 	if got := sessions(t, d); len(got) > 0 {
 		t.Errorf("sessions %q", got)
 	}
-	create(t, d, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: allowed, Target: "/data", Mode: "ro"}, {Source: "/etc", Target: "/mnt", Mode: "none"}}})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: allowed, Target: "/data", Mode: "ro"}, {Source: "/etc", Target: "/mnt", Mode: "none"}}})
 	if err := d.Delete(t.Context(), "s1"); err != nil || errors.Is(err, client.NotFound) {
 		t.Error(err)
 	}

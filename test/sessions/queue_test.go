@@ -35,7 +35,7 @@ func waiting(t *testing.T, d *boxtest.Daemon, n int) (s api.Status) {
 func TestAStartWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 1\n[queue]\nwait = \"1h\"\nlength = 2\n")
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	var all sync.WaitGroup
 	wait := func(ctx context.Context, id string) *error {
 		var err error
@@ -51,8 +51,8 @@ func TestAStartWaitsForRoom(t *testing.T) {
 		t.Errorf("%+v", s.Queue)
 	}
 	// Who does not want to wait, and for whom the line has no room.
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: duration("0s")})
-	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
+	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("0s")})
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
 		t.Errorf("%+v", e)
 	}
 	if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
@@ -60,8 +60,8 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	}
 	leave()
 	waiting(t, d, 1)
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: duration("1ms")})
-	if e := refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "there was no room") || !strings.Contains(e.Detail, "sessions.max") {
+	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("1ms")})
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "there was no room") || !strings.Contains(e.Detail, "sessions.max") {
 		t.Errorf("%+v", e)
 	}
 	if err := d.Delete(t.Context(), "s1"); err != nil {
@@ -80,16 +80,15 @@ func TestAStartWaitsForRoom(t *testing.T) {
 func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 5\nmax_per_owner = 1\n[queue]\nwait = \"1h\"\n")
-	make := func(id string) string { return request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
+	make := func(id string) string { return boxtest.Request("POST", "/v1/sessions", `{"id":"`+id+`"}`) }
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	asOther(t, d, make("s1"))
+	d.AsUser(t, boxtest.OtherUID, make("s1"))
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer leave()
 	for i := range 3 {
-		c := callerOf(t, d, otherUID)
-		c.Stdin = strings.NewReader(fmt.Sprintf("[%q]", make(fmt.Sprint("more", i))))
+		c := d.Requests(t, boxtest.OtherUID, make(fmt.Sprint("more", i)))
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +101,8 @@ func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 	if s := waiting(t, d, 3); s.Queue.Places[0].Reason != "owner" {
 		t.Errorf("%+v", s.Queue)
 	}
-	create(t, d, api.SessionRequest{ID: "mine"})
-	if third := asUser(t, d, thirdUID, request("GET", "/v1/status", ""), make("s1")); strings.Contains(string(third[0].Body), "more1") || third[1].Code != http.StatusCreated {
+	d.NewSession(t, api.SessionRequest{ID: "mine"})
+	if third := d.AsUser(t, boxtest.ThirdUID, boxtest.Request("GET", "/v1/status", ""), make("s1")); strings.Contains(string(third[0].Body), "more1") || third[1].Code != http.StatusCreated {
 		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
 	}
 }
@@ -111,8 +110,8 @@ func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 func TestAnExecutionWaitsForOneToEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[exec]\nmax_per_session = 1\n[queue]\nwait = \"1h\"\n")
-	create(t, d, api.SessionRequest{ID: "s1"})
-	release := hold(t, d, "s1")
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	held := d.Hold(t, "s1", waits())
 	got := make(chan error, 1)
 	go func() {
 		_, err := d.Exec(context.WithoutCancel(t.Context()), "s1", &api.ExecRequest{Argv: []string{"true"}})
@@ -122,9 +121,9 @@ func TestAnExecutionWaitsForOneToEnd(t *testing.T) {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Queue.Executions == 1
 	})
-	_, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Argv: []string{"true"}, Wait: duration("0s")})
-	refused(t, err, http.StatusTooManyRequests, "")
-	release()
+	_, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Argv: []string{"true"}, Wait: boxtest.Duration("0s")})
+	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
+	held.Release()
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
@@ -138,8 +137,8 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			t.Parallel()
 			const secret = "s3cr3t-of-one-who-waits"
 			d := boxtest.Start(t, boxtest.Kept, "[exec]\nmax_per_session = 1\n[queue]\nwait = \"1h\"\n")
-			create(t, d, api.SessionRequest{ID: "s1"})
-			first := raw(t, d, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"2m"}`)
+			d.NewSession(t, api.SessionRequest{ID: "s1"})
+			first := d.Raw(t, "POST", "/v1/sessions/s1/exec", `{"id":"first","command":"while [ ! -e go ]; do sleep 0.05; done; echo first >> ran","detach":true,"timeout":"2m"}`)
 			if first.Code != http.StatusAccepted {
 				t.Fatalf("%d %s", first.Code, first.Body)
 			}
@@ -178,7 +177,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 			if r, err := d.Exec(t.Context(), "s1", &second); err != nil || r.Stdout != "in" {
 				t.Errorf("%+v, %v", r, err)
 			}
-			if got := succeeds(t, d, "s1", sh("cat ran")); got != "first\n"+secret+"\n" {
+			if got := d.Sh(t, "s1", "cat ran"); got != "first\n"+secret+"\n" {
 				t.Errorf("they ran: %q", got)
 			}
 		})
@@ -188,23 +187,23 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 2\nevict = true\n")
-	create(t, d, api.SessionRequest{ID: "old"})
-	create(t, d, api.SessionRequest{ID: "young"})
-	succeeds(t, d, "old", sh("true")) // and young is the one not used
-	create(t, d, api.SessionRequest{ID: "more"})
+	d.NewSession(t, api.SessionRequest{ID: "old"})
+	d.NewSession(t, api.SessionRequest{ID: "young"})
+	d.Sh(t, "old", "true") // and young is the one not used
+	d.NewSession(t, api.SessionRequest{ID: "more"})
 	if got := strings.Join(sessions(t, d), " "); got != "old more" && got != "more old" {
 		t.Errorf("there are %s", got)
 	}
 	_, err := d.Session(t.Context(), "young")
-	if e := refused(t, err, http.StatusNotFound, ""); !strings.Contains(e.Detail, "(evicted)") {
+	if e := boxtest.Refused(t, err, http.StatusNotFound, ""); !strings.Contains(e.Detail, "(evicted)") {
 		t.Errorf("%+v", e)
 	}
-	defer hold(t, d, "old")()
-	defer hold(t, d, "more")()
+	defer d.Hold(t, "old", waits()).Release()
+	defer d.Hold(t, "more", waits()).Release()
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "yet more"}) // nothing that runs is evicted
-	refused(t, err, http.StatusTooManyRequests, "")
+	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
 	// Nor what is another's.
-	if theirs := asOther(t, d, request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
+	if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
 		t.Errorf("%s", theirs[0].Body)
 	}
 }
@@ -212,7 +211,7 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 func TestRenewBeginsTheIdleTimeAnew(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1", TTL: duration("1h")})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("1h")})
 	boxtest.Eventually(t, "it ends later", func() bool {
 		now, err := d.RenewSession(t.Context(), "s1")
 		if err != nil {
@@ -221,30 +220,30 @@ func TestRenewBeginsTheIdleTimeAnew(t *testing.T) {
 		return now.ExpiresAt.After(*s.ExpiresAt)
 	})
 	_, err := d.RenewSession(t.Context(), "none")
-	refused(t, err, http.StatusNotFound, "")
+	boxtest.Refused(t, err, http.StatusNotFound, "")
 }
 
 func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if _, err := d.Drain(t.Context(), &api.DrainRequest{Reason: "new disk"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, what := range []string{"drained", "started again"} {
 		_, _, err := d.Create(t.Context(), &api.SessionRequest{})
-		if e := refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `uid:0 has drained it`) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
+		if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `uid:0 has drained it`) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
 			t.Errorf("%s: %+v", what, e)
 		}
-		refused(t, d.Ready(t.Context()), http.StatusServiceUnavailable, "")
+		boxtest.Refused(t, d.Ready(t.Context()), http.StatusServiceUnavailable, "")
 		if s, err := d.Status(t.Context()); err != nil || s.State != "off" || !strings.Contains(s.Off, "new disk") || len(s.Degraded) > 0 {
 			t.Errorf("%s: %+v, %v", what, s, err)
 		}
 		if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
 			t.Errorf("%s: one that lives: %v", what, err)
 		}
-		succeeds(t, d, "s1", sh("true"))
-		if theirs := asOther(t, d, request("DELETE", "/v1/drain", "")); theirs[0].Code != http.StatusForbidden {
+		d.Sh(t, "s1", "true")
+		if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("DELETE", "/v1/drain", "")); theirs[0].Code != http.StatusForbidden {
 			t.Errorf("%s: another user: %s", what, theirs[0].Body)
 		}
 		if what == "drained" {
@@ -258,7 +257,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 	if s, err := d.Status(t.Context()); err != nil || s.State != "ok" || s.Off != "" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	create(t, d, api.SessionRequest{})
+	d.NewSession(t, api.SessionRequest{})
 }
 
 // A PID 1 that does not answer is told from one that has ended.
@@ -270,7 +269,7 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 			d := boxtest.Start(t, "[sessions]\nping = \"300ms\"\nunhealthy = \""+policy+"\"\n")
 			d.Warm()
 			before := d.Look()
-			s, other := create(t, d, api.SessionRequest{ID: "s1"}), create(t, d, api.SessionRequest{ID: "s2"})
+			s, other := d.NewSession(t, api.SessionRequest{ID: "s1"}), d.NewSession(t, api.SessionRequest{ID: "s2"})
 			if err := syscall.Kill(int(s.PID), syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +286,7 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 					t.Fatal(err)
 				}
 				boxtest.Eventually(t, "it is well again", func() bool { return state() == "ready" })
-				succeeds(t, d, "s1", sh("true"))
+				d.Sh(t, "s1", "true")
 				return
 			}
 			boxtest.Eventually(t, "it has ended", func() bool { return strings.Contains(state(), "(unhealthy)") })
@@ -306,8 +305,8 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2", TTL: new(quantity.Duration(time.Millisecond))})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: new(quantity.Duration(time.Millisecond))})
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
@@ -318,8 +317,8 @@ func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 			return ok && strings.Contains(e.Detail, why)
 		})
 	}
-	theirs := asOther(t, d, request("GET", "/v1/sessions/s1", ""), request("GET", "/v1/sessions/never", ""))
-	if a, b := theirs[0].problem(t), theirs[1].problem(t); a.Detail != `no session "s1"` || a.Hint != b.Hint || b.Detail != `no session "never"` {
+	theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions/s1", ""), boxtest.Request("GET", "/v1/sessions/never", ""))
+	if a, b := theirs[0].Problem(t), theirs[1].Problem(t); a.Detail != `no session "s1"` || a.Hint != b.Hint || b.Detail != `no session "never"` {
 		t.Errorf("%+v, %+v", a, b)
 	}
 }

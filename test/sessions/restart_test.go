@@ -37,7 +37,7 @@ func isReady(p api.Process) bool { return p.Ready }
 func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
@@ -48,14 +48,14 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 	}
 	all.Wait()
 	boxtest.Eventually(t, "it has begun", func() bool {
-		r := in(t, d, "s1", sh("test -s once"))
+		r := d.Result(t, "s1", boxtest.Shell("test -s once"))
 		return r.ExitCode != nil && *r.ExitCode == 0
 	})
-	if got := succeeds(t, d, "s1", sh("cat once")); got != "x\n" {
+	if got := d.Sh(t, "s1", "cat once"); got != "x\n" {
 		t.Errorf("it was started %q", got)
 	}
 	_, _, err := d.StartProcess(t.Context(), "s1", "once", &api.ProcessRequest{Argv: []string{"true"}, Env: map[string]string{"A": "b"}})
-	refused(t, err, http.StatusConflict, "argv, command, env")
+	boxtest.Refused(t, err, http.StatusConflict, "argv, command, env")
 	// Two failures and a success.
 	fails := &api.ProcessRequest{
 		Command: new("echo x >> fails; echo out; [ $(wc -l < fails) -ge 3 ]"), Restart: &api.Restart{Policy: "on-failure", Delay: length(10 * time.Millisecond)},
@@ -84,7 +84,7 @@ func TestAProcessIsStartedOnceAndAgainAsItsPolicySays(t *testing.T) {
 func TestAProcessSaysWhenItIsReady(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	listen := `import socket,time
 time.sleep(0.1)
 s=socket.socket(); s.bind(("127.0.0.1", 8123)); s.listen()
@@ -110,7 +110,7 @@ time.sleep(1000)`
 func TestAProcessIsAskedToEndAndThenMade(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	process(t, d, "s1", "polite", &api.ProcessRequest{Command: new("trap 'echo bye; exit 4' HUP; echo up; while :; do sleep 0.01; done"), Stop: &api.Stop{Signal: "SIGHUP"}, Ready: &api.Ready{Line: new("up")}})
 	process(t, d, "s1", "stubborn", &api.ProcessRequest{Command: new("trap '' TERM; echo up; while :; do sleep 0.01; done"), Stop: &api.Stop{Grace: length(50 * time.Millisecond)}, Ready: &api.Ready{Line: new("up")}})
 	for name, want := range map[string]func(*api.ExecResult) bool{

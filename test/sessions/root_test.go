@@ -62,32 +62,29 @@ func surface(t *testing.T, dir string) string {
 
 func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting, "[mounts]\nallow = [\"%DIR%/lent\"]\n[profiles.ready]\nread_only_root = false\nwarm = 1\n")
-	lent := filepath.Join(d.Dir, "lent", "one")
-	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/name", []byte("one"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources+"[profiles.ready]\nread_only_root = false\nwarm = 1\n")
+	lent := d.NamedMountSource(t, "one", 0)
 	warm(t, d, 1)
 	dir := ofHost(t, "/usr/local", map[string]fs.FileMode{"tool": 0o755, "lib/old": 0o644, "lib/other": 0o644})
 	was := surface(t, dir)
-	create(t, d, api.SessionRequest{ID: "a", Profile: "ready"}) // ahead of need
+	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"}) // ahead of need
 	if took(d) != 1 {
 		t.Errorf("it was not: %s", d.Log())
 	}
-	create(t, d, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
+	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
 	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
 		t.Error(err)
 	}
-	if got := succeeds(t, d, "a", sh("cat /srv/name")); got != "one" {
+	if got := d.Sh(t, "a", "cat /srv/name"); got != "one" {
 		t.Errorf("a mount of a session that lives: %q", got)
 	}
-	succeeds(t, d, "a", sh(`set -e; cd `+dir+`; test "$(stat -c %u .)" = 1000
+	d.Sh(t, "a", `set -e; cd `+dir+`; test "$(stat -c %u .)" = 1000
 		echo new > lib/new; echo more >> lib/old; rm lib/other; mkdir -p /usr/lib/boxd-test; echo x > /usr/lib/boxd-test/x; mv tool tool2; chmod 700 tool2
-		echo x > /etc/new; echo x >> /etc/passwd; ln -sf /bin/true /usr/local/bin/boxd-test; boxd-test; ls /etc/ld.so.cache /dev/null /proc/self/exe; cat /etc/hostname; /bin/sh -c true; python3 -c 1`))
-	if got := succeeds(t, d, "a", sh("cd "+dir+"; cat lib/*; ls")); got != "new\ntext of old\nmore\nlib\ntool2\n" {
+		echo x > /etc/new; echo x >> /etc/passwd; ln -sf /bin/true /usr/local/bin/boxd-test; boxd-test; ls /etc/ld.so.cache /dev/null /proc/self/exe; cat /etc/hostname; /bin/sh -c true; python3 -c 1`)
+	if got := d.Sh(t, "a", "cd "+dir+"; cat lib/*; ls"); got != "new\ntext of old\nmore\nlib\ntool2\n" {
 		t.Errorf("%q", got)
 	}
-	if got := succeeds(t, d, "b", sh("cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true")); got != "text of old\ntext of other\nlib\ntool\n" {
+	if got := d.Sh(t, "b", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true"); got != "text of old\ntext of other\nlib\ntool\n" {
 		t.Errorf("in another session: %q", got)
 	}
 	c := images.Client{Client: d.Client}
@@ -99,7 +96,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	}
 	d.Kill()
 	d.Restart()
-	if got := succeeds(t, d, "a", sh("cat "+dir+"/lib/new && rm -r "+dir+"/lib && ls "+dir)); got != "new\ntool2\n" {
+	if got := d.Sh(t, "a", "cat "+dir+"/lib/new && rm -r "+dir+"/lib && ls "+dir); got != "new\ntool2\n" {
 		t.Errorf("after boxd was killed: %q", got)
 	}
 	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
@@ -122,7 +119,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if _, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil {
 		t.Error(err)
 	}
-	if got := succeeds(t, d, "a", sh("cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/lib/boxd-test 2>/dev/null; tail -n1 /etc/passwd")); got != "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" {
+	if got := d.Sh(t, "a", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/lib/boxd-test 2>/dev/null; tail -n1 /etc/passwd"); got != "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" {
 		t.Errorf("undone: %q", got)
 	}
 	if diff, err := c.Diff(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
@@ -131,7 +128,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if now := surface(t, dir); now != was {
 		t.Errorf("the host had\n%s\nand has\n%s", was, now)
 	}
-	if _, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); statusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
+	if _, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
 		t.Errorf("an image of it: %v", err)
 	}
 	if err := errors.Join(d.Delete(t.Context(), "a"), d.Delete(t.Context(), "b")); err != nil {
@@ -152,7 +149,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, d, api.SessionRequest{ID: "a", ReadOnlyRoot: new(false)})
+	d.NewSession(t, api.SessionRequest{ID: "a", ReadOnlyRoot: new(false)})
 	// All end by printing what they have got of a file. A file that is copied to be changed has its text in what is kept.
 	attacks := `
 		r=/var/lib/boxd/image
@@ -179,7 +176,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		E
 		for f; do d=$(dirname $f); mv $d $d.moved && cat $d.moved/*; done; true`
 	attack := func(id string, files ...string) string {
-		r := in(t, d, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...)})
+		r := d.Result(t, id, api.ExecRequest{Argv: append([]string{"/bin/sh", "-c", attacks, "sh"}, files...)})
 		return r.Stdout + r.Stderr
 	}
 	var secrets []string
@@ -189,17 +186,17 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 	if got := attack("a", secrets...); strings.Contains(strings.ReplaceAll(strings.ReplaceAll(got, "text of open", ""), "text of suid", ""), "text of") {
 		t.Errorf("the host's secrets: %s", got)
 	}
-	create(t, d, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
+	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
 	for _, f := range []string{dir + "/open", dir + "/blind/open", dir + "/suid"} { // they do find what may be found
 		if got := attack("b", f); strings.Count(got, "text of") < 15 {
 			t.Errorf("%s: %s", f, got)
 		}
 	}
 	// The box's user has no right by a bit, and makes no device.
-	if got := succeeds(t, d, "a", sh(`cp /bin/cat /usr/local/cat; chmod 6777 /usr/local/cat; /usr/local/cat /proc/self/status | grep -c '^Uid:.*1000.1000.1000.1000'; mknod /usr/local/null c 1 3 2>/dev/null; ls /usr/local/null 2>/dev/null; true`)); got != "1\n" {
+	if got := d.Sh(t, "a", `cp /bin/cat /usr/local/cat; chmod 6777 /usr/local/cat; /usr/local/cat /proc/self/status | grep -c '^Uid:.*1000.1000.1000.1000'; mknod /usr/local/null c 1 3 2>/dev/null; ls /usr/local/null 2>/dev/null; true`); got != "1\n" {
 		t.Errorf("bits: %q", got)
 	}
-	for line := range strings.Lines(succeeds(t, d, "a", sh("cat /proc/self/mountinfo"))) {
+	for line := range strings.Lines(d.Sh(t, "a", "cat /proc/self/mountinfo")) {
 		f := strings.Fields(line)
 		ours := f[4] == "/" || strings.HasPrefix(f[4], "/usr") || strings.HasPrefix(f[4], "/var/lib/boxd")
 		if ours && (!strings.Contains(f[5], "nosuid") || !strings.Contains(f[5], "nodev")) || strings.HasPrefix(f[4], "/var/lib/boxd") && !strings.HasPrefix(f[5], "ro,") {
@@ -231,28 +228,28 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
-	own := create(t, d, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	own := d.NewSession(t, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
 	fill := func(id string, s *api.Session) { // where the host keeps quotas, what is changed of the root has one
-		if got := in(t, d, id, sh("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
+		if got := d.Result(t, id, boxtest.Shell("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
 			t.Errorf("64 MiB in the root of %s: %q", id, got)
 		}
 	}
 	fill("own", &own)
-	succeeds(t, d, "own", sh("mkdir upper work; echo text > file; echo x > /usr/local/boxd-test"))
+	d.Sh(t, "own", "mkdir upper work; echo text > file; echo x > /usr/local/boxd-test")
 	if w, err := spacesOf(d).Keep(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
 		t.Errorf("left are %q, %v", left, err)
 	}
-	a := create(t, d, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
 	fill("a", &a)
-	if got := succeeds(t, d, "a", sh("ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file")); got != "file\nupper\nwork\n" {
+	if got := d.Sh(t, "a", "ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file"); got != "file\nupper\nwork\n" {
 		t.Errorf("%q", got)
 	}
 	// One that can not write to its root and has made itself directories of those names is kept whole.
-	create(t, d, api.SessionRequest{ID: "plain"})
-	succeeds(t, d, "plain", sh("mkdir upper work workspace; echo text > file"))
+	d.NewSession(t, api.SessionRequest{ID: "plain"})
+	d.Sh(t, "plain", "mkdir upper work workspace; echo text > file")
 	if _, err := spacesOf(d).Keep(t.Context(), "plain", "whole"); err != nil {
 		t.Fatal(err)
 	}
@@ -260,8 +257,8 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"kept": "file\nupper\nwork\ntext\nmore\n", "whole": "file\nupper\nwork\nworkspace\ntext\n"} {
-		create(t, d, api.SessionRequest{ID: name, Workspace: name})
-		if got := succeeds(t, d, name, sh("ls; cat file")); got != want {
+		d.NewSession(t, api.SessionRequest{ID: name, Workspace: name})
+		if got := d.Sh(t, name, "ls; cat file"); got != want {
 			t.Errorf("%s: %q", name, got)
 		}
 		if err := errors.Join(d.Delete(t.Context(), name), spacesOf(d).Remove(t.Context(), name)); err != nil {

@@ -172,8 +172,8 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s"})
-	succeeds(t, d, "s", sh("head -c 64M /dev/urandom > big"))
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "head -c 64M /dev/urandom > big")
 	for _, call := range []struct {
 		name, body, outcome string
 		status              int

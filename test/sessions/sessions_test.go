@@ -21,12 +21,12 @@ func TestCreateIsGetOrCreate(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	for i, want := range []int{http.StatusCreated, http.StatusOK, http.StatusOK} {
-		if a := raw(t, d, "POST", "/v1/sessions", `{"id":"s1"}`); a.Code != want {
+		if a := d.Raw(t, "POST", "/v1/sessions", `{"id":"s1"}`); a.Code != want {
 			t.Errorf("request %d: %d %s, want %d", i, a.Code, a.Body, want)
 		}
 	}
-	first := create(t, d, api.SessionRequest{})
-	second := create(t, d, api.SessionRequest{})
+	first := d.NewSession(t, api.SessionRequest{})
+	second := d.NewSession(t, api.SessionRequest{})
 	if first.ID == second.ID || len(first.ID) < 8 || first.State != "ready" || first.Owner != "uid:0" {
 		t.Errorf("made-up ids %q and %q, %+v", first.ID, second.ID, first)
 	}
@@ -69,7 +69,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 			ID: "s1", Memory: new(512 * quantity.MiB), Pids: new(64), Labels: map[string]string{"team": "x"}, Env: map[string]string{"A": "1", "B": "2"},
 		}
 	}
-	before := create(t, d, base())
+	before := d.NewSession(t, base())
 	for _, tc := range []struct {
 		name   string
 		change func(*api.SessionRequest)
@@ -81,7 +81,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 		{"profile and its mounts", func(r *api.SessionRequest) { r.Profile = "offline_readonly" }, "profile"},
 		{"memory", func(r *api.SessionRequest) { r.Memory = new(quantity.GiB) }, "memory"},
 		{"several", func(r *api.SessionRequest) {
-			r.Pids, r.CPUs, r.TTL, r.Labels = new(65), new(0.5), duration("1m"), map[string]string{}
+			r.Pids, r.CPUs, r.TTL, r.Labels = new(65), new(0.5), boxtest.Duration("1m"), map[string]string{}
 		}, "cpus, pids, ttl"},
 		{"labels", func(r *api.SessionRequest) { r.Labels["team"] = "y" }, "labels"},
 		{"names of variables", func(r *api.SessionRequest) { r.Env["C"] = "" }, "env"},
@@ -96,7 +96,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 			}
 			continue
 		}
-		e := refused(t, err, http.StatusConflict, tc.want)
+		e := boxtest.Refused(t, err, http.StatusConflict, tc.want)
 		if !strings.Contains(e.Detail, "another "+tc.want) || strings.Contains(fmt.Sprint(e), "s3cret") {
 			t.Errorf("%s: %+v", tc.name, e)
 		}
@@ -109,8 +109,8 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 func TestInspectSaysAllThatIsKnown(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	made := create(t, d, api.SessionRequest{ID: "Team/42", Labels: map[string]string{"a": "b"}, Env: map[string]string{"TOKEN": "s3cret"}, TTL: duration("10m")})
-	succeeds(t, d, made.ID, sh("true"))
+	made := d.NewSession(t, api.SessionRequest{ID: "Team/42", Labels: map[string]string{"a": "b"}, Env: map[string]string{"TOKEN": "s3cret"}, TTL: boxtest.Duration("10m")})
+	d.Sh(t, made.ID, "true")
 	s, err := d.Session(t.Context(), made.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestInspectSaysAllThatIsKnown(t *testing.T) {
 		s.LastUsedAt.Before(s.CreatedAt) || s.Enforcement["tmp"] != "tmpfs" || s.Enforcement["cpu"] != map[bool]string{true: "cgroup2", false: "none"}[boxtest.Grouped()] || s.Mounts == nil {
 		t.Errorf("%+v", s)
 	}
-	if got := succeeds(t, d, made.ID, sh("hostname")); got != "team-42\n" {
+	if got := d.Sh(t, made.ID, "hostname"); got != "team-42\n" {
 		t.Errorf("hostname %q", got)
 	}
 	list, err := d.Sessions(t.Context(), false)
@@ -134,17 +134,17 @@ func TestDeleteLeavesNothing(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
-	succeeds(t, d, "s1", sh("mkdir -p a/b; ln -s /etc/passwd a/link; echo x > a/b/file; mkfifo a/pipe; chmod 000 a/b; (setsid sleep 1000 &)"))
-	if a := raw(t, d, "DELETE", "/v1/sessions/s1", ""); a.Code != http.StatusNoContent || len(a.Body) > 0 {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Sh(t, "s1", "mkdir -p a/b; ln -s /etc/passwd a/link; echo x > a/b/file; mkfifo a/pipe; chmod 000 a/b; (setsid sleep 1000 &)")
+	if a := d.Raw(t, "DELETE", "/v1/sessions/s1", ""); a.Code != http.StatusNoContent || len(a.Body) > 0 {
 		t.Errorf("%d %s", a.Code, a.Body)
 	}
 	d.NothingLeft(before)
 	if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) {
 		t.Errorf("%v", err)
 	}
-	create(t, d, api.SessionRequest{ID: "s1"})
-	if got := succeeds(t, d, "s1", sh("ls -A")); got != "" {
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	if got := d.Sh(t, "s1", "ls -A"); got != "" {
 		t.Errorf("the workspace of a new session has %q", got)
 	}
 }
@@ -152,13 +152,13 @@ func TestDeleteLeavesNothing(t *testing.T) {
 func TestDeleteOfWhatIsNotThereIsAProblem(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"s1", "never"} {
-		a := raw(t, d, "DELETE", "/v1/sessions/"+id, "")
-		if p := a.problem(t); p.Status != http.StatusNotFound || p.Type != api.ProblemType+"not_found" || !strings.Contains(p.Detail, id) || p.Hint == "" {
+		a := d.Raw(t, "DELETE", "/v1/sessions/"+id, "")
+		if p := a.Problem(t); p.Status != http.StatusNotFound || p.Type != api.ProblemType+"not_found" || !strings.Contains(p.Detail, id) || p.Hint == "" {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -169,10 +169,10 @@ func TestDeleteCancelsWhatRuns(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	results := make(chan api.ExecResult, 1)
 	go func() {
-		r, err := d.Exec(t.Context(), "s1", new(sh("echo begun; sleep 1000")))
+		r, err := d.Exec(t.Context(), "s1", new(boxtest.Shell("echo begun; sleep 1000")))
 		if err != nil {
 			t.Error(err)
 		}
@@ -185,11 +185,11 @@ func TestDeleteCancelsWhatRuns(t *testing.T) {
 	var deletes sync.WaitGroup
 	codes := make([]int, 5)
 	for i := range codes { // one of them ends it, the others wait for the same end or come late
-		deletes.Go(func() { codes[i] = raw(t, d, "DELETE", "/v1/sessions/s1", "").Code })
+		deletes.Go(func() { codes[i] = d.Raw(t, "DELETE", "/v1/sessions/s1", "").Code })
 	}
 	deletes.Wait()
 	if r := <-results; r.Status != "canceled" || r.ExitCode != nil {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", boxtest.Show(r))
 	}
 	for _, code := range codes {
 		if code != http.StatusNoContent && code != http.StatusNotFound {
@@ -214,8 +214,8 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 		{"OPTIONS", "*"},
 		{"GET", "/v1/sessions/x/"},
 	} {
-		a := raw(t, d, tc[0], tc[1], "")
-		if p := a.problem(t); p.Status != http.StatusNotFound {
+		a := d.Raw(t, tc[0], tc[1], "")
+		if p := a.Problem(t); p.Status != http.StatusNotFound {
 			t.Errorf("%s %s: %+v", tc[0], tc[1], p)
 		}
 	}
@@ -225,20 +225,20 @@ func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
 		{"PUT", "/v1/sessions/x", "GET, PATCH, DELETE"},
 		{"GET", "/v1/sessions/x/exec", "POST"},
 	} {
-		a := raw(t, d, tc[0], tc[1], "")
-		if p := a.problem(t); p.Status != http.StatusMethodNotAllowed || a.Header.Get("Allow") != tc[2] {
+		a := d.Raw(t, tc[0], tc[1], "")
+		if p := a.Problem(t); p.Status != http.StatusMethodNotAllowed || a.Header.Get("Allow") != tc[2] {
 			t.Errorf("%s %s: %v %+v", tc[0], tc[1], a.Header, p)
 		}
 	}
 	for _, path := range []string{"/v1/sessions?al=true", "/v1/sessions?all=yes", "/v1/sessions?all=true&all=true", "/v1/status?x=1", "/v1/sessions/x?all=true"} {
-		a := raw(t, d, "GET", path, "")
-		if p := a.problem(t); p.Status != http.StatusBadRequest {
+		a := d.Raw(t, "GET", path, "")
+		if p := a.Problem(t); p.Status != http.StatusBadRequest {
 			t.Errorf("GET %s: %+v", path, p)
 		}
 	}
 	for _, path := range []string{"/v1/exec/stream", "/v1/sessions/x/exec/stream"} {
-		a := raw(t, d, "GET", path, "")
-		if p := a.problem(t); p.Status != http.StatusBadRequest && p.Status != http.StatusNotFound {
+		a := d.Raw(t, "GET", path, "")
+		if p := a.Problem(t); p.Status != http.StatusBadRequest && p.Status != http.StatusNotFound {
 			t.Errorf("GET %s without an upgrade: %+v", path, p)
 		}
 	}

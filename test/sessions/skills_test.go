@@ -71,7 +71,7 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	skill(t, d, "one", "first")
 	skill(t, d, "two", "second")
 	req := api.SessionRequest{ID: "s", Skills: []string{"one", "gone", "create-skill", "one"}}
-	s := create(t, d, req)
+	s := d.NewSession(t, req)
 	if len(s.Skills) != 3 || s.Skills[0].Name != "create-skill" || s.Skills[1].Name != "gone" || s.Skills[2].Name != "one" {
 		t.Fatalf("%+v", s.Skills)
 	}
@@ -81,7 +81,7 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	if k := s.Skills[2]; k.Missing || k.Target != "/skills/one" || !strings.HasPrefix(k.Digest, "sha256:") || !slices.Equal(k.Attributes, []string{"ro", "nosuid", "nodev", "nosymfollow"}) {
 		t.Errorf("mounted: %+v", k)
 	}
-	if got := succeeds(t, d, "s", sh("ls -A /skills /workspace; cat /skills/one/text; head -c3 /skills/create-skill/SKILL.md")); got != "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---" {
+	if got := d.Sh(t, "s", "ls -A /skills /workspace; cat /skills/one/text; head -c3 /skills/create-skill/SKILL.md"); got != "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---" {
 		t.Errorf("in the box: %q", got)
 	}
 	if again, isNew, err := d.Create(t.Context(), &req); err != nil || isNew || len(again.Skills) != 3 {
@@ -91,8 +91,8 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	if _, _, err := d.Create(t.Context(), &req); problemOf(t, err).Status != 409 || problemOf(t, err).Field != "skills" {
 		t.Errorf("with others: %v", err)
 	}
-	create(t, d, api.SessionRequest{ID: "none"})
-	if got := succeeds(t, d, "none", sh("ls -A /skills")); got != "" {
+	d.NewSession(t, api.SessionRequest{ID: "none"})
+	if got := d.Sh(t, "none", "ls -A /skills"); got != "" {
 		t.Errorf("a session without any has %q", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestAProfileHasSkills(t *testing.T) {
 	for id, want := range map[string]string{
 		`"profile":"writer"`: "none, one", `"profile":"writer","skills":[]`: "", `"profile":"writer","skills":["create-skill"]`: "create-skill", `"profile":"strict"`: "one",
 	} {
-		a := raw(t, d, "POST", "/v1/sessions", "{"+id+"}")
+		a := d.Raw(t, "POST", "/v1/sessions", "{"+id+"}")
 		var names []string
 		for _, k := range decode[api.Session](t, a).Skills {
 			names = append(names, k.Name)
@@ -126,8 +126,8 @@ func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
 	skill(t, d, "one", "first")
 	warm(t, d, 1)
-	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one"}})
-	if got := succeeds(t, d, "s", sh("cat /skills/one/text")); got != "first" {
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
+	if got := d.Sh(t, "s", "cat /skills/one/text"); got != "first" {
 		t.Errorf("in the box: %q", got)
 	}
 	if !strings.Contains(d.Log(), "a box that was ahead of need") {
@@ -139,21 +139,21 @@ func TestAWarmBoxIsGivenSkills(t *testing.T) {
 // What is in use is not taken away without force.
 func TestSkillsComeAndGo(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, lends)
-	work := lent(t, d, "work")
+	d := boxtest.Start(t, boxtest.MountSources)
+	work := d.NamedMountSource(t, "work", 0)
 	skill(t, d, "one", "first")
 	skill(t, d, "two", "second")
-	create(t, d, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "ro"}}})
+	d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "ro"}}})
 	process(t, d, "s", "sits", &api.ProcessRequest{Argv: []string{"sh", "-c", "until cd /skills/one; do sleep 0.1; done; touch /tmp/in; while ! [ -e /skills/two/text ]; do sleep 0.1; done; touch /tmp/seen; exec sleep 10000"}})
 	if k := activate(t, d, "s", "one", true); k.Target != "/skills/one" || !slices.Contains(k.Attributes, "ro") {
 		t.Errorf("%+v", k)
 	}
 	activate(t, d, "s", "one", false)
-	if got := succeeds(t, d, "s", sh("ls /skills")); got != "one\n" {
+	if got := d.Sh(t, "s", "ls /skills"); got != "one\n" {
 		t.Errorf("not activated and there: %q", got)
 	}
 	activate(t, d, "s", "two", true)
-	boxtest.Eventually(t, "the program sees both", func() bool { return strings.Contains(succeeds(t, d, "s", sh("ls /tmp")), "seen") })
+	boxtest.Eventually(t, "the program sees both", func() bool { return strings.Contains(d.Sh(t, "s", "ls /tmp"), "seen") })
 	err := deactivate(t, d, "s", "one", false)
 	if users := mounts.UsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || users[0].Path != "/skills/one" {
 		t.Errorf("in use: %v, %+v", err, users)
@@ -161,7 +161,7 @@ func TestSkillsComeAndGo(t *testing.T) {
 	if err := deactivate(t, d, "s", "one", true); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeds(t, d, "s", sh("ls /skills; cat /skills/two/text; ls -A /workspace")); got != "two\nsecondname\n" {
+	if got := d.Sh(t, "s", "ls /skills; cat /skills/two/text; ls -A /workspace"); got != "two\nsecondname\n" {
 		t.Errorf("left is %q", got)
 	}
 	if e := problemOf(t, deactivate(t, d, "s", "one", false)); e.Status != 404 || e.Field != "skill" {
@@ -170,7 +170,7 @@ func TestSkillsComeAndGo(t *testing.T) {
 	if err := deactivate(t, d, "s", "two", false); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeeds(t, d, "s", sh("ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true")); got != "0\n" {
+	if got := d.Sh(t, "s", "ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true"); got != "0\n" {
 		t.Errorf("left is %q", got)
 	}
 	if _, _, err := (skills.Client{Client: d.Client}).Activate(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
@@ -184,9 +184,9 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	skill(t, d, "one", "first")
-	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one"}})
-	create(t, d, api.SessionRequest{ID: "other", Skills: []string{"one"}})
-	read := func(id string) string { return succeeds(t, d, id, sh("cat /skills/one/text")) }
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
+	d.NewSession(t, api.SessionRequest{ID: "other", Skills: []string{"one"}})
+	read := func(id string) string { return d.Sh(t, id, "cat /skills/one/text") }
 	if err := reword(t, d, "one", "second"); err != nil {
 		t.Fatal(err)
 	}
@@ -218,8 +218,8 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	skill(t, d, "one", "first")
 	skill(t, d, "two", "second")
-	create(t, d, api.SessionRequest{ID: "s", Skills: []string{"one", "gone"}})
-	create(t, d, api.SessionRequest{ID: "other"})
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one", "gone"}})
+	d.NewSession(t, api.SessionRequest{ID: "other"})
 	activate(t, d, "other", "two", true)
 	c := skills.Client{Client: d.Client}
 	for _, name := range []string{"one", "two"} {
@@ -237,14 +237,14 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	if err != nil || len(s.Skills) != 2 || !s.Skills[0].Missing || s.Skills[1].Target != "/skills/one" {
 		t.Fatalf("%+v, %v", s.Skills, err)
 	}
-	if got := succeeds(t, d, "s", sh("cat /skills/one/text")) + succeeds(t, d, "other", sh("cat /skills/two/text; grep -c ' /skills/' /proc/self/mountinfo")); got != "firstsecond1\n" {
+	if got := d.Sh(t, "s", "cat /skills/one/text") + d.Sh(t, "other", "cat /skills/two/text; grep -c ' /skills/' /proc/self/mountinfo"); got != "firstsecond1\n" {
 		t.Errorf("found %q", got)
 	}
 	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "another keeper takes it away", func() bool { return deactivate(t, d, "s", "one", false) == nil })
-	if got := succeeds(t, d, "s", sh("ls -A /skills")); got != "" || trees(t, d) != 1 {
+	if got := d.Sh(t, "s", "ls -A /skills"); got != "" || trees(t, d) != 1 {
 		t.Errorf("left is %q, %d trees", got, trees(t, d))
 	}
 	if err := d.Delete(t.Context(), "other"); err != nil {
@@ -259,7 +259,7 @@ func TestWhatTheRecordHasIsMounted(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	skill(t, d, "one", "first")
-	create(t, d, api.SessionRequest{ID: "s"})
+	d.NewSession(t, api.SessionRequest{ID: "s"})
 	d.Kill()
 	list, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
 	there, terr := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
@@ -283,7 +283,7 @@ func TestWhatTheRecordHasIsMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Restart()
-	if got := succeeds(t, d, "s", sh("cat /skills/one/text")); got != "first" {
+	if got := d.Sh(t, "s", "cat /skills/one/text"); got != "first" {
 		t.Errorf("in the box: %q", got)
 	}
 	if err := deactivate(t, d, "s", "one", false); err != nil {
@@ -305,15 +305,13 @@ func TestSkillsOfOthersAreNotThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := asOther(
-		t, d,
-		request("POST", "/v1/sessions", `{"id":"s1","skills":`+string(names)+`}`),
-		request("PUT", "/v1/sessions/s1/skills/one", ""),
-		request("PUT", "/v1/sessions/s1/skills/..%2Fone", ""),
-		request("PUT", "/v1/sessions/s1/skills/"+url.PathEscape(tree), ""),
-		request("PUT", "/v1/sessions/s1/skills/create-skill", ""),
-		request("POST", "/v1/sessions/s1/exec", `{"command":"ls -A /skills"}`),
-	)
+	theirs := d.AsUser(t, boxtest.OtherUID,
+		boxtest.Request("POST", "/v1/sessions", `{"id":"s1","skills":`+string(names)+`}`),
+		boxtest.Request("PUT", "/v1/sessions/s1/skills/one", ""),
+		boxtest.Request("PUT", "/v1/sessions/s1/skills/..%2Fone", ""),
+		boxtest.Request("PUT", "/v1/sessions/s1/skills/"+url.PathEscape(tree), ""),
+		boxtest.Request("PUT", "/v1/sessions/s1/skills/create-skill", ""),
+		boxtest.Request("POST", "/v1/sessions/s1/exec", `{"command":"ls -A /skills"}`))
 	s := decode[api.Session](t, theirs[0])
 	if theirs[0].Code != 201 || len(s.Skills) != 6 || slices.ContainsFunc(s.Skills, func(k api.SessionSkill) bool { return !k.Missing }) {
 		t.Errorf("%s", theirs[0].Body)
@@ -324,6 +322,6 @@ func TestSkillsOfOthersAreNotThere(t *testing.T) {
 		}
 	}
 	if r := decode[api.ExecResult](t, theirs[5]); theirs[4].Code != 201 || r.Stdout != "create-skill\n" {
-		t.Errorf("%s, %s", theirs[4].Body, show(r))
+		t.Errorf("%s, %s", theirs[4].Body, boxtest.Show(r))
 	}
 }

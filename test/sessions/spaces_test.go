@@ -18,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/spaces"
 )
 
@@ -30,14 +29,6 @@ func space(t *testing.T, d *boxtest.Daemon, name string) {
 	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// statusOf is the status of the answer which an error is, 0 if it is none.
-func statusOf(err error) int {
-	if e, ok := errors.AsType[*client.Error](err); ok {
-		return e.Status
-	}
-	return 0
 }
 
 // usersOf are the sessions that have a workspace.
@@ -56,29 +47,29 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	space(t, d, "project")
-	a := create(t, d, api.SessionRequest{ID: "a", Workspace: "project"})
-	if b := create(t, d, api.SessionRequest{ID: "b", Workspace: "project"}); a.WorkspaceName != "project" || a.IDBase == b.IDBase {
+	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "project"})
+	if b := d.NewSession(t, api.SessionRequest{ID: "b", Workspace: "project"}); a.WorkspaceName != "project" || a.IDBase == b.IDBase {
 		t.Fatalf("%+v, %+v", a, b)
 	}
-	create(t, d, api.SessionRequest{ID: "own"})
+	d.NewSession(t, api.SessionRequest{ID: "own"})
 	for _, step := range []struct{ session, script, want string }{
 		{"a", "umask 077; echo from-a > a; mkdir dir; ln -s a link; id -u", "1000\n"},
 		{"b", "stat -c '%u %g %a' a dir; cat link; echo and-b >> a; mv a dir/b; chmod 644 dir/b", "1000 1000 600\n1000 1000 700\nfrom-a\n"},
 		{"a", "cat dir/b; rm -r dir link; echo last > kept; find . | wc -l", "from-a\nand-b\n2\n"},
 		{"own", "ls -A | wc -l", "0\n"},
 	} {
-		if r := in(t, d, step.session, api.ExecRequest{Argv: []string{"sh", "-c", step.script}}); r.Stdout != step.want || r.ExitCode == nil || *r.ExitCode != 0 {
+		if r := d.Result(t, step.session, api.ExecRequest{Argv: []string{"sh", "-c", step.script}}); r.Stdout != step.want || r.ExitCode == nil || *r.ExitCode != 0 {
 			t.Fatalf("%s: %+v", step.script, r)
 		}
 	}
-	if r := in(t, d, "a", watched("touch kept", nil)); r.Changes == nil || r.Changes.Exact || len(r.Changes.Changed) != 1 {
-		t.Errorf("what others may have done is said to be the execution's: %s", show(r))
+	if r := d.Result(t, "a", watched("touch kept", nil)); r.Changes == nil || r.Changes.Exact || len(r.Changes.Changed) != 1 {
+		t.Errorf("what others may have done is said to be the execution's: %s", boxtest.Show(r))
 	}
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"a", "b"}) {
 		t.Errorf("%v", list)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := spacesOf(d).Remove(t.Context(), "project"); statusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
+		if err := spacesOf(d).Remove(t.Context(), "project"); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
 			t.Errorf("%v", err)
 		}
 		if err := d.Delete(t.Context(), id); err != nil {
@@ -88,8 +79,8 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	if list := usersOf(t, d, "project"); len(list) != 0 {
 		t.Errorf("%v", list)
 	}
-	create(t, d, api.SessionRequest{ID: "a", Workspace: "project"})
-	if r := in(t, d, "a", api.ExecRequest{Argv: []string{"cat", "kept"}}); r.Stdout != "last\n" {
+	d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "project"})
+	if r := d.Result(t, "a", api.ExecRequest{Argv: []string{"cat", "kept"}}); r.Stdout != "last\n" {
 		t.Errorf("%+v", r)
 	}
 	if err := d.Delete(t.Context(), "a"); err != nil {
@@ -98,7 +89,7 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	if err := spacesOf(d).Remove(t.Context(), "project"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := spacesOf(d).Get(t.Context(), "project"); statusOf(err) != 404 {
+	if _, err := spacesOf(d).Get(t.Context(), "project"); boxtest.StatusOf(err) != 404 {
 		t.Errorf("%v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(d.State, "*", "*", "kept")); err != nil || len(left) > 0 {
@@ -113,23 +104,23 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	space(t, d, "project")
 	space(t, d, "other")
-	create(t, d, api.SessionRequest{ID: "lives", Workspace: "project"})
-	in(t, d, "lives", api.ExecRequest{Argv: []string{"sh", "-c", "echo text > file"}})
+	d.NewSession(t, api.SessionRequest{ID: "lives", Workspace: "project"})
+	d.Result(t, "lives", api.ExecRequest{Argv: []string{"sh", "-c", "echo text > file"}})
 	d.Kill()
 	if err := syscall.Kill(d.Keeper(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	d.Restart()
-	if r := in(t, d, "lives", api.ExecRequest{Argv: []string{"cat", "file"}}); r.Stdout != "text\n" {
+	if r := d.Result(t, "lives", api.ExecRequest{Argv: []string{"cat", "file"}}); r.Stdout != "text\n" {
 		t.Errorf("%+v", r)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "project"); statusOf(err) != 409 {
+	if err := spacesOf(d).Remove(t.Context(), "project"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
 	if err := spacesOf(d).Remove(t.Context(), "other"); err != nil {
 		t.Error(err)
 	}
-	create(t, d, api.SessionRequest{ID: "joins", Workspace: "project"})
+	d.NewSession(t, api.SessionRequest{ID: "joins", Workspace: "project"})
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
 		t.Errorf("%v", list)
 	}
@@ -170,14 +161,14 @@ func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 		for i, err := range started {
 			id := fmt.Sprintf("%s-%d", name, i)
 			switch {
-			case err != nil && statusOf(err) != 404:
+			case err != nil && boxtest.StatusOf(err) != 404:
 				t.Errorf("%v", err)
-			case err != nil && removed != nil && statusOf(removed) != 409:
+			case err != nil && removed != nil && boxtest.StatusOf(removed) != 409:
 				t.Errorf("%v, %v", err, removed)
 			case err == nil && removed == nil:
 				t.Errorf("%s has been removed, and %s has it", name, id)
 			case err == nil:
-				if r := in(t, d, id, api.ExecRequest{Argv: []string{"touch", "file"}}); r.ExitCode == nil || *r.ExitCode != 0 {
+				if r := d.Result(t, id, api.ExecRequest{Argv: []string{"touch", "file"}}); r.ExitCode == nil || *r.ExitCode != 0 {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -197,31 +188,31 @@ func TestWorkspacesOfOthersAreNotThere(t *testing.T) {
 	space(t, d, "mine")
 	about := func(name string) []string {
 		return []string{
-			request("GET", "/v1/workspaces/"+name, ""), request("DELETE", "/v1/workspaces/"+name, ""),
-			request("POST", "/v1/sessions", `{"id":"s","workspace":"`+name+`"}`), request("POST", "/v1/exec", `{"session":{"workspace":"`+name+`"},"exec":{"argv":["true"]}}`),
+			boxtest.Request("GET", "/v1/workspaces/"+name, ""), boxtest.Request("DELETE", "/v1/workspaces/"+name, ""),
+			boxtest.Request("POST", "/v1/sessions", `{"id":"s","workspace":"`+name+`"}`), boxtest.Request("POST", "/v1/exec", `{"session":{"workspace":"`+name+`"},"exec":{"argv":["true"]}}`),
 		}
 	}
-	foreign, missing := asOther(t, d, about("mine")...), asOther(t, d, about("none")...)
+	foreign, missing := d.AsUser(t, boxtest.OtherUID, about("mine")...), d.AsUser(t, boxtest.OtherUID, about("none")...)
 	for i := range foreign {
 		own := strings.ReplaceAll(string(foreign[i].Body), "mine", "none")
 		if foreign[i].Code != 404 || missing[i].Code != 404 || requestIDs.ReplaceAllString(own, "") != requestIDs.ReplaceAllString(string(missing[i].Body), "") {
 			t.Errorf("%d %s\n%d %s", foreign[i].Code, foreign[i].Body, missing[i].Code, missing[i].Body)
 		}
 	}
-	for i, a := range asOther(t, d, request("GET", "/v1/workspaces?owner=uid%3A0", ""), request("DELETE", "/v1/workspaces/mine?owner=uid%3A0", "")) {
+	for i, a := range d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/workspaces?owner=uid%3A0", ""), boxtest.Request("DELETE", "/v1/workspaces/mine?owner=uid%3A0", "")) {
 		if a.Code != 403 {
 			t.Errorf("%d: %d %s", i, a.Code, a.Body)
 		}
 	}
-	both := asOther(t, d, request("POST", "/v1/workspaces", `{"name":"mine"}`), request("POST", "/v1/sessions", `{"id":"s","workspace":"mine"}`),
-		request("POST", "/v1/sessions/s/exec", `{"argv":["sh","-c","ls -A; touch theirs"]}`), request("DELETE", "/v1/sessions/s", ""), request("DELETE", "/v1/workspaces/mine", ""))
+	both := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/workspaces", `{"name":"mine"}`), boxtest.Request("POST", "/v1/sessions", `{"id":"s","workspace":"mine"}`),
+		boxtest.Request("POST", "/v1/sessions/s/exec", `{"argv":["sh","-c","ls -A; touch theirs"]}`), boxtest.Request("DELETE", "/v1/sessions/s", ""), boxtest.Request("DELETE", "/v1/workspaces/mine", ""))
 	for i, want := range []int{201, 201, 200, 204, 204} {
 		if both[i].Code != want || strings.Contains(string(both[i].Body), "secret") {
 			t.Errorf("%d: %d %s", i, both[i].Code, both[i].Body)
 		}
 	}
-	create(t, d, api.SessionRequest{ID: "s", Workspace: "mine"})
-	if got := succeeds(t, d, "s", sh("ls -A | wc -l")); got != "0\n" {
+	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "mine"})
+	if got := d.Sh(t, "s", "ls -A | wc -l"); got != "0\n" {
 		t.Errorf("%s", got)
 	}
 }
@@ -234,33 +225,33 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	d := boxtest.Start(t, "[sessions]\nmax_workspaces = 2\n")
 	for _, name := range []string{"", ".", "..", ".x", "-x", "a/b", "../x", "a\x00", "a\n", "é", "a b", strings.Repeat("x", 65)} {
 		_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name})
-		refused(t, err, 400, "name")
+		boxtest.Refused(t, err, 400, "name")
 		if name != "" {
 			_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: name})
-			refused(t, err, 400, "workspace")
+			boxtest.Refused(t, err, 400, "workspace")
 		}
 	}
 	space(t, d, "a")
 	space(t, d, strings.Repeat("x", 64))
 	_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third"})
-	if e := refused(t, err, 429, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_workspaces" {
+	if e := boxtest.Refused(t, err, 429, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_workspaces" {
 		t.Errorf("%+v", e)
 	}
 	small := quantity.Size(quantity.KiB)
 	_, err = spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
-	refused(t, err, 400, "quota")
+	boxtest.Refused(t, err, 400, "quota")
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", WorkspaceInodes: new(1000)})
-	refused(t, err, 400, "workspace_inodes")
+	boxtest.Refused(t, err, 400, "workspace_inodes")
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Mounts: []api.Mount{{Source: "/srv", Target: "/workspace", Mode: "ro"}}})
-	refused(t, err, 400, "workspace")
-	create(t, d, api.SessionRequest{ID: "s", Workspace: "a"})
+	boxtest.Refused(t, err, 400, "workspace")
+	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "a"})
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: strings.Repeat("x", 64)})
-	if statusOf(err) != 409 {
+	if boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
 	size := quantity.Size(quantity.GiB)
 	_, err = d.Change(t.Context(), "s", &api.SessionChange{WorkspaceQuota: &size})
-	refused(t, err, 400, "workspace_quota")
+	boxtest.Refused(t, err, 400, "workspace_quota")
 }
 
 // What a boxd has died over the next one undoes or finishes, by the record; files that have none stay, and a record that
@@ -270,8 +261,8 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	for _, name := range []string{"making", "removing", "lost", "stays", "orphan", "torn"} {
 		space(t, d, name)
-		create(t, d, api.SessionRequest{ID: name, Workspace: name})
-		succeeds(t, d, name, sh("echo text > file"))
+		d.NewSession(t, api.SessionRequest{ID: name, Workspace: name})
+		d.Sh(t, name, "echo text > file")
 		if err := d.Delete(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -321,11 +312,11 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 		}
 	}
 	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
-	refused(t, err, 503, "")
-	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "torn"}); statusOf(err) != 409 {
+	boxtest.Refused(t, err, 503, "")
+	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "torn"}); boxtest.StatusOf(err) != 409 {
 		t.Errorf("the name of one that cannot be read: %v", err)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "torn"); statusOf(err) != 404 {
+	if err := spacesOf(d).Remove(t.Context(), "torn"); boxtest.StatusOf(err) != 404 {
 		t.Errorf("the end of one that cannot be read: %v", err)
 	}
 	if err := spacesOf(d).Remove(t.Context(), "lost"); err != nil {
@@ -334,8 +325,8 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	for _, name := range []string{"making", "removing", "lost"} {
 		space(t, d, name)
 	}
-	create(t, d, api.SessionRequest{ID: "s", Workspace: "stays"})
-	if got := succeeds(t, d, "s", sh("cat file")); got != "text\n" {
+	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "stays"})
+	if got := d.Sh(t, "s", "cat file"); got != "text\n" {
 		t.Errorf("%s", got)
 	}
 }

@@ -59,22 +59,22 @@ func chat(t *testing.T, files [3]*os.File, out *bufio.Reader, lines int) {
 func TestStdioIsTheClientsAlone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	s := create(t, d, api.SessionRequest{ID: "s1"})
-	state := begin(t, d, "s1", "p", direct("cat; echo the end >&2; exit 8"))
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	state := d.NewProcess(t, "s1", "p", direct("cat; echo the end >&2; exit 8"))
 	if state.Stdio != "direct" || state.Stdin || state.State != "running" {
 		t.Errorf("%+v", state)
 	}
 	if again, isNew, err := d.StartProcess(t.Context(), "s1", "p", direct("cat; echo the end >&2; exit 8")); err != nil || isNew || again.PID != state.PID {
 		t.Errorf("%+v, %v, %v", again, isNew, err)
 	}
-	_, _, err := d.StartProcess(t.Context(), "s1", "p", shell("cat; echo the end >&2; exit 8"))
-	refused(t, err, http.StatusConflict, "stdio")
+	_, _, err := d.StartProcess(t.Context(), "s1", "p", boxtest.ShellProcess("cat; echo the end >&2; exit 8"))
+	boxtest.Refused(t, err, http.StatusConflict, "stdio")
 
 	files := take(t, d, "p")
 	out := bufio.NewReader(files[1])
 	chat(t, files, out, 100)
 	_, err = d.Stdio(t.Context(), "s1", "p")
-	if e := refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "have been taken") {
+	if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "have been taken") {
 		t.Errorf("%+v", e)
 	}
 	chat(t, files, out, 1)
@@ -106,7 +106,7 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	if end := over(t, d, "s1", "p"); *end.Result.ExitCode != 8 || end.Result.Stdout+end.Result.Stderr != "" || end.Stdio != "direct" {
+	if end := d.Ended(t, "s1", "p"); *end.Result.ExitCode != 8 || end.Result.Stdout+end.Result.Stderr != "" || end.Stdio != "direct" {
 		t.Errorf("%+v", end)
 	}
 }
@@ -138,9 +138,9 @@ func values(m map[string]string) (list []string) {
 func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	begin(t, d, "s1", "taken", direct("cat; exit 8"))
-	begin(t, d, "s1", "left", direct("cat; exit 9"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewProcess(t, "s1", "taken", direct("cat; exit 8"))
+	d.NewProcess(t, "s1", "left", direct("cat; exit 9"))
 	files := take(t, d, "taken")
 	out := bufio.NewReader(files[1])
 	chat(t, files, out, 10)
@@ -154,11 +154,11 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	})
 	for _, p := range []string{"taken", "left"} {
 		_, err := d.Stdio(t.Context(), "s1", p)
-		if e := refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "earlier boxd") {
+		if e := boxtest.Refused(t, err, http.StatusConflict, ""); !strings.Contains(e.Detail, "earlier boxd") {
 			t.Errorf("%s: %+v", p, e)
 		}
 	}
-	if end := over(t, d, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen the end of its input
+	if end := d.Ended(t, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen the end of its input
 		t.Errorf("%+v", end)
 	}
 	if err := d.SignalProcess(t.Context(), "s1", "taken", "SIGCONT"); err != nil {
@@ -166,7 +166,7 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 	}
 	chat(t, files, out, 10)
 	files[0].Close()
-	if end := over(t, d, "s1", "taken"); *end.Result.ExitCode != 8 {
+	if end := d.Ended(t, "s1", "taken"); *end.Result.ExitCode != 8 {
 		t.Errorf("%+v", end)
 	}
 }
@@ -174,7 +174,7 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 func TestStdioIsRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for field, change := range map[string]func(r *api.ProcessRequest){
 		"stdio":          func(r *api.ProcessRequest) { r.Stdio = "kept" },
 		"terminal":       func(r *api.ProcessRequest) { r.Terminal = &api.Terminal{Rows: 24, Cols: 80} },
@@ -186,26 +186,26 @@ func TestStdioIsRefused(t *testing.T) {
 		req := direct("cat")
 		change(req)
 		_, _, err := d.StartProcess(t.Context(), "s1", "none", req)
-		refused(t, err, http.StatusBadRequest, field)
+		boxtest.Refused(t, err, http.StatusBadRequest, field)
 	}
 	req := direct("cat")
 	req.Restart, req.Ready = &api.Restart{Policy: "no"}, &api.Ready{Command: []string{"true"}}
-	begin(t, d, "s1", "p", req)
-	begin(t, d, "s1", "kept", shell("sleep 1000"))
-	begin(t, d, "s1", "ended", direct("exit 0"))
-	over(t, d, "s1", "ended")
+	d.NewProcess(t, "s1", "p", req)
+	d.NewProcess(t, "s1", "kept", boxtest.ShellProcess("sleep 1000"))
+	d.NewProcess(t, "s1", "ended", direct("exit 0"))
+	d.Ended(t, "s1", "ended")
 	for p, want := range map[string]int{"kept": http.StatusConflict, "ended": http.StatusConflict, "none": http.StatusNotFound} {
 		_, err := d.Stdio(t.Context(), "s1", p)
-		refused(t, err, want, "")
+		boxtest.Refused(t, err, want, "")
 	}
 	_, err := d.Stdio(t.Context(), "none", "p")
-	refused(t, err, http.StatusNotFound, "")
+	boxtest.Refused(t, err, http.StatusNotFound, "")
 
 	// What does not ask for it rightly, or must not, has taken nothing.
 	const path = "/v1/sessions/s1/processes/p/stdio"
-	ask := func(text string) answer {
+	ask := func(text string) boxtest.Answer {
 		t.Helper()
-		a, err := ask(d.Socket, text)
+		a, err := boxtest.Ask(t.Context(), d.Socket, text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,23 +218,23 @@ func TestStdioIsRefused(t *testing.T) {
 		"Upgrade": plain("GET"), "Connection": plain("GET", "Upgrade: boxd-stdio"), "method": plain("POST", forStdio()...),
 		"body": plain("GET", append(forStdio(), "Content-Length: 1")...) + "x",
 	} {
-		if p := ask(text); p.Code/100 != 4 || p.problem(t).Field != field {
+		if p := ask(text); p.Code/100 != 4 || p.Problem(t).Field != field {
 			t.Errorf("%s: %d %s", field, p.Code, p.Body)
 		}
 	}
-	if p := ask(plain("GET", upgrade()...)); p.problem(t).Field != "Upgrade" {
+	if p := ask(plain("GET", boxtest.Upgrade()...)); p.Problem(t).Field != "Upgrade" {
 		t.Errorf("%d %s", p.Code, p.Body)
 	}
 	for code, query := range map[int]string{http.StatusNotFound: "", http.StatusForbidden: "?owner=uid:0"} {
-		if a := asOther(t, d, request("GET", path+query, "", forStdio()...)); a[0].Code != code {
+		if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", path+query, "", forStdio()...)); a[0].Code != code {
 			t.Errorf("another user: %d %s", a[0].Code, a[0].Body)
 		}
 	}
 	// boxd has nothing to show of it.
 	_, err = d.Logs(t.Context(), "s1", "p", client.LogOptions{})
-	refused(t, err, http.StatusConflict, "")
+	boxtest.Refused(t, err, http.StatusConflict, "")
 	_, err = d.Attach(t.Context(), "s1", "p", client.AttachOptions{Write: true}, client.Stdio{Stdin: strings.NewReader("")}, nil)
-	refused(t, err, http.StatusConflict, "")
+	boxtest.Refused(t, err, http.StatusConflict, "")
 
 	files := take(t, d, "p")
 	chat(t, files, bufio.NewReader(files[1]), 1)
@@ -249,11 +249,11 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	const head = "GET /v1/sessions/s1/processes/p/stdio HTTP/1.1\r\nHost: boxd\r\nUpgrade: boxd-stdio\r\nConnection: Upgrade\r\n\r\n"
 	for _, read := range []int{0, 1, 12, 4 << 10} { // a plain read drops descriptors
 		for range 5 {
-			begin(t, d, "s1", "p", direct("cat; exit 8"))
+			d.NewProcess(t, "s1", "p", direct("cat; exit 8"))
 			conn, err := net.Dial("unix", d.Socket)
 			if err != nil {
 				t.Fatal(err)
@@ -275,7 +275,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 					}
 				}
 			}
-			if end := over(t, d, "s1", "p"); *end.Result.ExitCode != 8 {
+			if end := d.Ended(t, "s1", "p"); *end.Result.ExitCode != 8 {
 				t.Errorf("%+v", end)
 			}
 			if err := d.DeleteProcess(t.Context(), "s1", "p"); err != nil {
@@ -284,7 +284,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 		}
 	}
 	// Nor of one that nobody has ever come for.
-	begin(t, d, "s1", "p", direct("cat"))
+	d.NewProcess(t, "s1", "p", direct("cat"))
 	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,8 +76,8 @@ func (c *talk) ends(t *testing.T) *api.ExecResult {
 func TestAStreamIsAConversation(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	c := converse(t.Context(), d, "s1", sh("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	c := converse(t.Context(), d, "s1", boxtest.Shell("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
 	for range 2 { // the second one fails if the program waits for more than it has been sent
 		c.hears(t, "who are you\n")
 		c.says(t, "me\n")
@@ -92,9 +89,9 @@ func TestAStreamIsAConversation(t *testing.T) {
 		c.in.Close()
 		c.hears(t, "\nbye\n")
 		if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 7 || r.Stdout != "" || r.Output[1].Bytes != 0 {
-			t.Errorf("%s", show(*r))
+			t.Errorf("%s", boxtest.Show(*r))
 		}
-		c = converse(t.Context(), d, "s1", sh("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
+		c = converse(t.Context(), d, "s1", boxtest.Shell("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
 	}
 	c.in.Close()
 	c.hears(t, "who are you\nhello\n\nbye\n")
@@ -104,9 +101,9 @@ func TestAStreamIsAConversation(t *testing.T) {
 func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	var out bytes.Buffer
-	r, err := d.ExecStream(t.Context(), "s1", new(sh("cat; echo end")), client.Stdio{Stdout: &out, Stderr: &out}, nil)
+	r, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("cat; echo end")), client.Stdio{Stdout: &out, Stderr: &out}, nil)
 	if err != nil || r.Status != "exited" || out.String() != "end\n" {
 		t.Errorf("%+v, %v, %q", r, err, out.String())
 	}
@@ -115,7 +112,7 @@ func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
 func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it becomes sleep.
 	c := converse(t.Context(), d, "s1", api.ExecRequest{Language: "bash", Code: new(`exec 2>/dev/null; trap 'echo usr1' USR1; sh -c 'trap "echo child; exit" USR1; echo up; while :; do sleep 0.02; done' & wait; wait; echo on; exec sleep 1000`)})
 	c.hears(t, "up\n")
@@ -126,7 +123,7 @@ func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	}
 	c.signals <- "SIGINT"
 	if r := c.ends(t); r.Status != "signaled" || r.Signal != "SIGINT" {
-		t.Errorf("%s", show(*r))
+		t.Errorf("%s", boxtest.Show(*r))
 	}
 }
 
@@ -134,14 +131,14 @@ func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 func TestAStreamLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	const size = 64 << 20
 	data := make([]byte, size)
 	for i := range data {
 		data[i] = byte(i>>16 + i*i>>3)
 	}
 	var out, sums bytes.Buffer
-	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: duration("2m")}
+	req := &api.ExecRequest{Command: new("tee /dev/stderr | cat"), Timeout: boxtest.Duration("2m")}
 	r, err := d.ExecStream(t.Context(), "s1", req, client.Stdio{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: &sums}, nil)
 	if err != nil || r.Status != "exited" || *r.ExitCode != 0 {
 		t.Fatalf("%+v, %v", r, err)
@@ -159,49 +156,29 @@ func sum(data []byte) string {
 	return fmt.Sprintf("%d bytes %s", len(data), hex.EncodeToString(s[:4]))
 }
 
-// anonymous is how much memory of its own a process has.
-func anonymous(t *testing.T, pid int) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n << 10
-		}
-	}
-	t.Fatalf("no RssAnon in %s", status)
-	return 0
-}
-
 // A program waits for a client that does not read, and boxd keeps a bounded part of its output.
 func TestAProgramWaitsForASlowReader(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	before := anonymous(t, d.PID())
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	before := boxtest.Memory(t, d.PID(), "RssAnon")
 	const mib, size = 1 << 20, 64
 	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i > written; head -c %d /dev/zero; done", size, mib)
-	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: &line, Timeout: duration("2m")})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: &line, Timeout: boxtest.Duration("2m")})
 	written := func() int {
-		n, _ := strconv.Atoi(strings.TrimSpace(in(t, d, "s1", sh("cat written")).Stdout))
+		n, _ := strconv.Atoi(strings.TrimSpace(d.Result(t, "s1", boxtest.Shell("cat written")).Stdout))
 		return n
 	}
 	// It waits when it is asleep in a write, with as much written as before.
-	waiting := sh("for p in $(pgrep -x head); do cat /proc/$p/stat; done")
+	waiting := boxtest.Shell("for p in $(pgrep -x head); do cat /proc/$p/stat; done")
 	boxtest.Eventually(t, "it waits", func() bool {
-		n, states := written(), in(t, d, "s1", waiting).Stdout
+		n, states := written(), d.Result(t, "s1", waiting).Stdout
 		return n > 0 && strings.Contains(states, ") S ") && n == written()
 	})
 	if n := written(); n > 16 {
 		t.Errorf("it has written %d MiB to a client that does not read", n)
 	}
-	if now := anonymous(t, d.PID()); now > before+32*mib {
+	if now := boxtest.Memory(t, d.PID(), "RssAnon"); now > before+32*mib {
 		t.Errorf("boxd has grown from %d MiB to %d MiB", before/mib, now/mib)
 	}
 	n, err := io.Copy(io.Discard, c.out)
@@ -215,49 +192,49 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	create(t, d, api.SessionRequest{ID: "s2"})
-	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 100000"), Timeout: duration("5s")})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s2"})
+	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 100000"), Timeout: boxtest.Duration("5s")})
 	c.hears(t, "1\n")
-	succeeds(t, d, "s2", sh("sleep 27")) // its five seconds, and what PID 1 gets to report the end
+	d.Sh(t, "s2", "sleep 27") // its five seconds, and what PID 1 gets to report the end
 	rest, err := io.ReadAll(c.out)
 	if r := <-c.result; err != nil || c.err != nil || r.Status != "exited" || len(rest) != int(r.Output[0].Bytes)-2 {
 		t.Errorf("%d bytes, %v, %v, %+v", len(rest), err, c.err, r)
 	}
-	succeeds(t, d, "s1", sh("true"))
+	d.Sh(t, "s1", "true")
 }
 
 // A program that does not read holds up neither its output nor signals.
 func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
-	c := converse(t.Context(), d, "s1", sh("exec 2>/dev/null; trap 'echo caught; exit 3' USR1; echo up; while :; do sleep 0.02; done"))
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	c := converse(t.Context(), d, "s1", boxtest.Shell("exec 2>/dev/null; trap 'echo caught; exit 3' USR1; echo up; while :; do sleep 0.02; done"))
 	c.hears(t, "up\n")
 	go func() { _, _ = c.in.Write(make([]byte, 8<<20)) }() // ends with the stream
 	c.signals <- "SIGUSR1"
 	c.hears(t, "caught\n")
 	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 3 {
-		t.Errorf("%s", show(*r))
+		t.Errorf("%s", boxtest.Show(*r))
 	}
 	// One that has closed its input is not killed for what comes late.
-	c = converse(t.Context(), d, "s1", sh("exec 0<&-; echo closed; until [ -e go ]; do sleep 0.02; done; echo done"))
+	c = converse(t.Context(), d, "s1", boxtest.Shell("exec 0<&-; echo closed; until [ -e go ]; do sleep 0.02; done; echo done"))
 	c.hears(t, "closed\n")
 	c.says(t, strings.Repeat("x", 1<<20))
-	succeeds(t, d, "s1", sh("touch go"))
+	d.Sh(t, "s1", "touch go")
 	c.hears(t, "done\n")
 	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 0 {
-		t.Errorf("%s", show(*r))
+		t.Errorf("%s", boxtest.Show(*r))
 	}
 }
 
 func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	ctx, cancel := context.WithCancel(t.Context())
 	c := converse(ctx, d, "s1", api.ExecRequest{
-		Command: new("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"), Timeout: duration("2m"),
+		Command: new("trap '' TERM INT HUP PIPE; (setsid sleep 1000 &); echo up; while :; do sleep 1000; done"), Timeout: boxtest.Duration("2m"),
 	})
 	c.hears(t, "up\n")
 	cancel()
@@ -266,25 +243,9 @@ func TestAStreamsClientThatGoesEndsItsProgram(t *testing.T) {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 0
 	})
-	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
 		t.Errorf("alive: %s", got)
 	}
-}
-
-// dial opens a stream by hand.
-func dial(t *testing.T, d *boxtest.Daemon, path string) *websocket.Conn {
-	t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", d.Socket)
-	}}
-	t.Cleanup(transport.CloseIdleConnections)
-	ws, _, err := websocket.Dial(t.Context(), "ws://boxd"+path, &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}}) //nolint:bodyclose // the library has closed it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ws.CloseNow() })
-	ws.SetReadLimit(-1)
-	return ws
 }
 
 // last reads a stream to its end: boxd's last control message, and the close.
@@ -308,7 +269,7 @@ func last(t *testing.T, ws *websocket.Conn) (api.ServerControl, error) {
 func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	create(t, d, api.SessionRequest{ID: "s1"})
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	control := func(text string) []byte { return append([]byte{api.ChannelControl}, text...) }
 	start := control(`{"start": {"exec": {"command": "sleep 1000", "timeout": "2m"}, "stdin": true}}`)
 	for _, tc := range []struct {
@@ -327,7 +288,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 		{"a session of its own", control(`{"start": {"session": {}, "exec": {"command": "true"}}}`), websocket.MessageBinary, "start.session"},
 		{"an empty command", control(`{"start": {"exec": {"command": " "}}}`), websocket.MessageBinary, "command"},
 	} {
-		ws := dial(t, d, "/v1/sessions/s1/exec/stream")
+		ws := d.Dial(t, "/v1/sessions/s1/exec/stream").WS
 		if err := ws.Write(t.Context(), tc.kind, tc.first); err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +314,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 		{"too long a frame", websocket.MessageBinary, [][]byte{long}, websocket.StatusMessageTooBig},
 		{"more than the window", websocket.MessageBinary, [][]byte{frame, frame, frame, frame, frame, frame}, websocket.StatusPolicyViolation},
 	} {
-		ws := dial(t, d, "/v1/sessions/s1/exec/stream")
+		ws := d.Dial(t, "/v1/sessions/s1/exec/stream").WS
 		if err := ws.Write(t.Context(), websocket.MessageBinary, start); err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +331,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.Running == 0
 	})
-	if got := in(t, d, "s1", sh("pgrep -c sleep")).Stdout; got != "0\n" {
+	if got := d.Result(t, "s1", boxtest.Shell("pgrep -c sleep")).Stdout; got != "0\n" {
 		t.Errorf("alive: %s", got)
 	}
 }
@@ -385,7 +346,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 		all.Go(func() {
 			line := fmt.Sprintf("cat; echo %d", i)
 			var out bytes.Buffer
-			r, err := d.RunStream(t.Context(), &api.OneShotRequest{Exec: sh(line)}, client.Stdio{Stdin: strings.NewReader("in "), Stdout: &out, Stderr: &out}, nil)
+			r, err := d.RunStream(t.Context(), &api.OneShotRequest{Exec: boxtest.Shell(line)}, client.Stdio{Stdin: strings.NewReader("in "), Stdout: &out, Stderr: &out}, nil)
 			if err != nil || r.Status != "exited" || out.String() != fmt.Sprintf("in %d\n", i) {
 				t.Errorf("%d: %+v, %v, %q", i, r, err, out.String())
 			}

@@ -40,8 +40,8 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			d.Warm()
 			before := d.Look()
 			const secret = "s3cr3t-of-the-session"
-			s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, TTL: new(quantity.Duration(time.Hour))})
-			create(t, d, api.SessionRequest{ID: "frozen"})
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, TTL: new(quantity.Duration(time.Hour))})
+			d.NewSession(t, api.SessionRequest{ID: "frozen"})
 			lives := process(t, d, "s1", "lives", &api.ProcessRequest{
 				Command: new("echo begun; trap 'echo stopped; exit 0' TERM; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},
 				Restart: &api.Restart{Policy: "always"}, Labels: map[string]string{"c": "d"},
@@ -52,7 +52,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 				t.Fatalf("%+v, %v", stopped, err)
 			}
 			once := api.ExecRequest{ID: "once", Command: new("echo ran >> ran; echo out; echo err >&2; exit 3")}
-			first := in(t, d, "s1", once)
+			first := d.Result(t, "s1", once)
 			end(d)
 			d.Restart()
 			now, err := d.Session(t.Context(), "s1")
@@ -62,7 +62,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}}); isNew || err != nil {
 				t.Errorf("it is asked for again: %v, %v", isNew, err)
 			}
-			if got := succeeds(t, d, "s1", sh("echo $SECRET")); got != secret+"\n" {
+			if got := d.Sh(t, "s1", "echo $SECRET"); got != secret+"\n" {
 				t.Errorf("%q", got)
 			}
 			if p, err := d.Process(t.Context(), "s1", "lives", 0); err != nil || p.State != "running" || p.PID != lives.PID || p.Starts != 1 || p.Labels["c"] != "d" || !p.StartedAt.Equal(lives.StartedAt) {
@@ -71,10 +71,10 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			if p, err := d.Process(t.Context(), "s1", "stopped", 0); err != nil || p.State != "ended" || p.Reason != "stopped" || p.Starts != 1 || !p.EndedAt.Equal(*stopped.EndedAt) {
 				t.Errorf("%+v, %v", p, err)
 			}
-			if again := in(t, d, "s1", once); again.Stdout != first.Stdout || again.Stderr != first.Stderr || *again.ExitCode != 3 {
-				t.Errorf("%s, and was %s", show(again), show(first))
+			if again := d.Result(t, "s1", once); again.Stdout != first.Stdout || again.Stderr != first.Stderr || *again.ExitCode != 3 {
+				t.Errorf("%s, and was %s", boxtest.Show(again), boxtest.Show(first))
 			}
-			if got := succeeds(t, d, "s1", sh("cat ran")); got != "ran\n" {
+			if got := d.Sh(t, "s1", "cat ran"); got != "ran\n" {
 				t.Errorf("it has run again: %q", got)
 			}
 			if p, err := d.StopProcess(t.Context(), "s1", "lives"); err != nil || p.Result == nil || p.Result.Stdout != "begun\nstopped\n" {
@@ -127,8 +127,8 @@ func TestADamagedRecordIsNoSession(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Kept+"[profiles.default]\nlocked = [\"pids\"]\n")
 			d.Warm()
 			before := d.Look()
-			create(t, d, api.SessionRequest{ID: "s1"})
-			create(t, d, api.SessionRequest{ID: "good"})
+			d.NewSession(t, api.SessionRequest{ID: "s1"})
+			d.NewSession(t, api.SessionRequest{ID: "good"})
 			d.Kill()
 			records, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))
 			if err != nil || len(records) != 2 {
@@ -185,7 +185,7 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := boxtest.Start(t, boxtest.Kept)
-			create(t, d, api.SessionRequest{ID: "s1"})
+			d.NewSession(t, api.SessionRequest{ID: "s1"})
 			const size = 40 << 20
 			process(t, d, "s1", "p", &api.ProcessRequest{
 				Command: new("until [ -e go ]; do sleep 0.01; done; head -c 41943040 /dev/zero"), Output: new(64 * quantity.KiB),
@@ -204,7 +204,7 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 				p, err := d.Process(t.Context(), "s1", "p", 0)
 				return err == nil && p.Readers == 1
 			})
-			succeeds(t, d, "s1", sh("touch go"))
+			d.Sh(t, "s1", "touch go")
 			for range 3 {
 				end(d)
 				d.Restart()

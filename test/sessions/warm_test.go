@@ -51,13 +51,13 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 	env := map[string]string{"TOKEN": "x"}
 	made := map[string]string{}
 	for _, profile := range []string{"default", "cold"} {
-		s := create(t, d, api.SessionRequest{ID: "same", Profile: profile, Env: env})
+		s := d.NewSession(t, api.SessionRequest{ID: "same", Profile: profile, Env: env})
 		if s.Hostname != "same" || s.State != "ready" || s.PID == 0 {
 			t.Errorf("%+v", s)
 		}
-		r := in(t, d, "same", sh(look))
+		r := d.Result(t, "same", boxtest.Shell(look))
 		if r.Status != "exited" {
-			t.Fatal(show(r))
+			t.Fatal(boxtest.Show(r))
 		}
 		made[profile] = numbers.ReplaceAllString(r.Stdout, "N")
 		if err := d.Delete(t.Context(), "same"); err != nil {
@@ -90,15 +90,15 @@ func TestASessionInABoxAheadOfNeedOutlivesBoxd(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Kept, warmed)
 			before := d.Look()
 			warm(t, d, 2)
-			s := create(t, d, api.SessionRequest{ID: "s1", Env: map[string]string{"A": "b"}})
-			succeeds(t, d, "s1", sh("echo kept > f"))
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"A": "b"}})
+			d.Sh(t, "s1", "echo kept > f")
 			for range 2 {
 				end(d)
 				d.Restart()
 				if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
 					t.Fatalf("%+v, %v", now, err)
 				}
-				if got := succeeds(t, d, "s1", sh("cat f; hostname; echo $A")); got != "kept\ns1\nb\n" {
+				if got := d.Sh(t, "s1", "cat f; hostname; echo $A"); got != "kept\ns1\nb\n" {
 					t.Errorf("%q", got)
 				}
 			}
@@ -120,10 +120,10 @@ func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
 	d := boxtest.Start(t, warmed, "[sessions]\nmax = 3\n")
 	warm(t, d, 2)
 	// One that needs something else starts cold, and leaves room for less.
-	create(t, d, api.SessionRequest{ID: "s1", Tmp: new(quantity.Size(64 << 20))})
-	create(t, d, api.SessionRequest{ID: "s2", Profile: "cold"})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Tmp: new(quantity.Size(64 << 20))})
+	d.NewSession(t, api.SessionRequest{ID: "s2", Profile: "cold"})
 	warm(t, d, 1)
-	create(t, d, api.SessionRequest{ID: "s3"})
+	d.NewSession(t, api.SessionRequest{ID: "s3"})
 	if took(d) != 1 {
 		t.Errorf("%d were taken over", took(d))
 	}
@@ -149,8 +149,8 @@ func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 			t.Fatalf("%v, %v", list, err)
 		}
 		killInits(t, d)
-		create(t, d, api.SessionRequest{ID: fmt.Sprint("s", i)})
-		succeeds(t, d, fmt.Sprint("s", i), sh("true"))
+		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint("s", i)})
+		d.Sh(t, fmt.Sprint("s", i), "true")
 	}
 }
 

@@ -6,47 +6,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"runtime"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
-
-// callerGID is the group that the socket lets in.
-const callerGID = 65534
-
-// dialAs connects as another user: the kernel notes whose thread it was that connected.
-func dialAs(ctx context.Context, socket string, uid uint32) (net.Conn, error) {
-	if uid == 0 {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}
-	runtime.LockOSThread()
-	const same = ^uintptr(0)
-	become := func(call, id uintptr) error {
-		if _, _, errno := unix.RawSyscall(call, same, id, same); errno != 0 {
-			return errno
-		}
-		return nil
-	}
-	if err := errors.Join(become(unix.SYS_SETRESGID, callerGID), become(unix.SYS_SETRESUID, uintptr(uid))); err != nil {
-		return nil, err // the thread ends with its goroutine, as it is still locked
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	if err := errors.Join(become(unix.SYS_SETRESUID, 0), become(unix.SYS_SETRESGID, 0)); err != nil {
-		return nil, err
-	}
-	runtime.UnlockOSThread()
-	return conn, err
-}
 
 // caller is one client. It does one thing after the other, and knows what there must be of its own.
 type caller struct {
@@ -69,9 +41,7 @@ type box struct {
 }
 
 func newCaller(s *soak, uid uint32, id string, rng *rand.Rand) *caller {
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialAs(ctx, s.d.Socket, uid)
-	}}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: boxtest.Dialer(s.d.Socket, uid)}
 	return &caller{t: s.t, s: s, name: fmt.Sprint("uid:", uid), id: id, rng: rng, http: &http.Client{Transport: tr}, own: map[string]*box{}}
 }
 

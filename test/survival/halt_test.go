@@ -16,13 +16,8 @@ import (
 // heard yet of what happened meanwhile.
 func TestNothingIsLostWhenBoxdStandsStill(t *testing.T) {
 	d := start(t)
-	s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
-		t.Fatal(err)
-	}
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewProcess(t, "s1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 	ends := make(chan error)
 	for range 20 {
 		go func() { // ends: executions have a timeout

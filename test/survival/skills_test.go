@@ -24,13 +24,9 @@ import (
 // An MCP server answers every question, and is never started again, while its session is given two skills and loses one.
 func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 	d := boxtest.Start(t)
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	install(t, d, "mcpserver")
-	if _, _, err := d.StartProcess(t.Context(), "s1", "mcp", &api.ProcessRequest{Argv: []string{"/workspace/mcpserver"}, Stdin: true}); err != nil {
-		t.Fatal(err)
-	}
+	d.NewProcess(t, "s1", "mcp", &api.ProcessRequest{Argv: []string{"/workspace/mcpserver"}, Stdin: true})
 	in, feed := io.Pipe()
 	lines, out := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -40,10 +40,7 @@ func stopped(t *testing.T, d *boxtest.Daemon, end func(*boxtest.Daemon)) {
 	pids := map[string]uint32{}
 	for i := range 40 {
 		id := fmt.Sprint("s", i)
-		s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := d.NewSession(t, api.SessionRequest{ID: id})
 		pids[id] = s.PID
 	}
 	end(d)
@@ -74,13 +71,8 @@ func TestNoSessionIsLostByABoxdWithoutDescriptors(t *testing.T) {
 	pids := map[string]uint32{}
 	for i := range 6 { // some of which have a box that was made ahead, and whose key is another
 		id := fmt.Sprint("s", i)
-		s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := d.StartProcess(t.Context(), id, "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
-			t.Fatal(err)
-		}
+		s := d.NewSession(t, api.SessionRequest{ID: id})
+		d.NewProcess(t, id, "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 		pids[id] = s.PID
 	}
 	d.Kill()
@@ -128,10 +120,7 @@ func servesWith(t *testing.T, d *boxtest.Daemon, descriptors int) (serves bool) 
 // What an earlier boxd has left and nobody can remove keeps no boxd from serving all others.
 func TestABoxdStartsWhereSomethingCannotBeCleanedUp(t *testing.T) {
 	d := start(t)
-	s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Kill()
 	left := filepath.Join(d.State, "workspaces", strings.Repeat("0", isolation.KeyLen))
 	busy := filepath.Join(left, "busy")

@@ -389,10 +389,7 @@ func (l *load) goesOn() {
 func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 	d := start(t)
 	before := d.Look()
-	session, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	l := &load{t: t, d: d, stop: make(chan struct{})}
 	l.run()
 	l.goesOn()

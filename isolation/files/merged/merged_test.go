@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
@@ -109,9 +110,7 @@ func usual() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
 // What an image and the changes of a box come to is what programs see, without what every box has.
 func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("marks of overlayfs are devices, which root makes")
-	}
+	boxtest.RequireRoot(t) // marks of overlayfs are devices, which it makes
 	for _, test := range []struct {
 		name           string
 		image, changed []string

@@ -68,6 +68,22 @@ for d in tenants "tenants/$1"; do
   [ -d "$d" ] || mkdir -- "$d" || [ -d "$d" ] || exit 22
 done`
 
+// MakeWork makes LangBot's own directory of the host, if there is none: LangBot looks for it as soon as it has said which
+// that is.
+func (b *Boxes) MakeWork(ctx context.Context, work string) error {
+	who, err := b.Who()
+	if err != nil {
+		return err
+	}
+	s, err := b.withWork(ctx, who, &policy.Request{
+		ID: "langbot-work-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
+	}, work)
+	if err != nil {
+		return mountError(err, "")
+	}
+	return b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)
+}
+
 // prepare sees to the directory of an admitted tenant, in a box that has LangBot's own directory alone, as who may write
 // there.
 func (b *Boxes) prepare(ctx context.Context, who supervisor.Principal, a *Admitted) error {

@@ -138,7 +138,7 @@ func (p *Proof) judge(out string, own func(kind string) string) {
 			has := own(name)
 			apart[name] = has != "" && strings.HasPrefix(is, name+":[") && is != has
 		case "dev":
-			if name, _, is := strings.Cut(rest, ":"); is {
+			if name, counts, is := strings.Cut(rest, ":"); is && !idleTunnel(strings.TrimSpace(name), counts) {
 				devices++
 				foreign = foreign || strings.TrimSpace(name) != "lo"
 			}
@@ -159,6 +159,14 @@ func (p *Proof) judge(out string, own func(kind string) string) {
 	p.Mounts = all("mnt") && root
 	p.Network = all("net") && !foreign && devices == 1
 	p.Ephemeral = p.Available && root && !open
+}
+
+// idleTunnel reports whether a device is one of those that the kernel makes in every network namespace where their module is
+// loaded, unless net.core.fb_tunnels_only_for_init_net says otherwise (Documentation/admin-guide/sysctl/net.rst), and
+// nothing has gone through it: nobody in a box can bring it up.
+func idleTunnel(name, counts string) bool {
+	known := []string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "sit0", "ip6tnl0", "ip6gre0", "ip6_vti0"}
+	return slices.Contains(known, name) && !strings.ContainsAny(counts, "123456789")
 }
 
 // mount is a line of mountinfo.

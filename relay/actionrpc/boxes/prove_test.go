@@ -51,6 +51,8 @@ func TestWhatABoxIsIsReadFromWithin(t *testing.T) {
 		"a namespace that is not told": {"ns uts uts:[4026532180]\n", "", func(p *Proof) { p.Namespaces = false }},
 		"one that cannot be read":      {"uts:[4026532180]", "", func(p *Proof) { p.Namespaces = false }},
 		"another device":               {"dev     lo:", "dev   eth0: 1\ndev     lo:", func(p *Proof) { p.Network = false }},
+		"a tunnel that idles":          {"dev     lo:", "dev   sit0: 0 0 0\ndev     lo:", func(*Proof) {}},
+		"a tunnel in use":              {"dev     lo:", "dev   sit0: 0 10 0\ndev     lo:", func(p *Proof) { p.Network = false }},
 		"no devices at all":            {"dev     lo:", "dev     lo", func(p *Proof) { p.Network = false }},
 		"a root to write to":           {"/ / ro,", "/ / rw,", func(p *Proof) { p.Mounts, p.Ephemeral = false, false }},
 		"a disk of the host":           {"/usr ro,", "/usr rw,", func(p *Proof) { p.Ephemeral = false }},

@@ -46,6 +46,7 @@ func verbs() map[string]func(args []string) error {
 		"chase":    chase,
 		"swap":     swap,
 		"orphan":   orphan,
+		"exhaust":  exhaust,
 	}
 }
 

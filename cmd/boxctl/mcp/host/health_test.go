@@ -4,6 +4,7 @@ package host
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -34,7 +35,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWatch(func() {})
 			w.line([]byte(`{"id":1,"method":"initialize"}`))
-			w.heard([]byte(`{"id":1,"result":{}}`))
+			heard(w, []byte(`{"id":1,"result":{}}`))
 			w.sign()
 			ticks, pings := make(chan time.Time), 0
 			var told []string
@@ -51,15 +52,15 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 				synctest.Wait()
 				switch does {
 				case 'a':
-					if !w.heard(fmt.Appendf(nil, `{"id":"%s%d","result":{}}`, pingID, pings)) {
+					if !heard(w, fmt.Appendf(nil, `{"id":"%s%d","result":{}}`, pingID, pings)) {
 						t.Errorf("%s: the client hears the answer to a ping", tc.name)
 					}
 				case 's':
-					w.heard([]byte(`{"method":"notifications/message"}`))
+					heard(w, []byte(`{"method":"notifications/message"}`))
 				case 'r':
 					w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
 				case 'd':
-					w.heard([]byte(`{"id":7,"result":{}}`))
+					heard(w, []byte(`{"id":7,"result":{}}`))
 				case 'c':
 					w.line([]byte(`{"method":"notifications/cancelled","params":{"requestId":7}}`))
 				}
@@ -130,7 +131,7 @@ func TestAnswersToPingsAloneAreKept(t *testing.T) {
 		`no JSON`:                                                             false,
 		``:                                                                    false,
 	} {
-		if got := newWatch(nil).heard([]byte(line)); got != private {
+		if got := heard(newWatch(nil), []byte(line)); got != private {
 			t.Errorf("%s: kept %v", line, got)
 		}
 	}
@@ -172,7 +173,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 			t.Fatal("it is ended in the middle of a call, or before its client has gone")
 		default:
 		}
-		w.heard([]byte(`{"id":7,"result":{}}`))
+		heard(w, []byte(`{"id":7,"result":{}}`))
 		time.Sleep(farewell + time.Second) //nolint:forbidigo // as above
 		select {
 		case gone := <-left:
@@ -183,4 +184,38 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 			t.Error("it stays")
 		}
 	})
+}
+
+// heard has a server say a line, and reports whether that is for us alone.
+func heard(w *watch, line []byte) bool {
+	w.sound()
+	return w.line(line)
+}
+
+// What a server says arrives in any pieces and of any length, but for answers to our pings; what it has answered it does not
+// owe any more, however long the answer is.
+func TestALineOfAnyLengthArrives(t *testing.T) {
+	t.Parallel()
+	long := `{"jsonrpc":"2.0","id":7,"result":"` + strings.Repeat("x", 3*maxLine) + `"}` + "\n"
+	said := `{"id":"` + pingID + `1","result":{}}` + "\n" + long + `{"id":"` + pingID + `2","result":{}}` + "\n" + `{"method":"a"}` + "\n" + "half"
+	want := long + `{"method":"a"}` + "\n" + "half"
+	for _, size := range []int{1 << 20, 65536, 4099, len(said)} {
+		w := newWatch(func() {})
+		w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"n"}}`))
+		var got bytes.Buffer
+		out := &writer{Writer: &got, watch: w}
+		for b := []byte(said); len(b) > 0; {
+			n, err := out.Write(b[:min(size, len(b))])
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = b[n:]
+		}
+		if err := out.flush(); err != nil || got.String() != want {
+			t.Errorf("in pieces of %d: %d bytes of %d, %v", size, got.Len(), len(want), err)
+		}
+		if !w.owesNothing() {
+			t.Errorf("in pieces of %d the answer was not heard", size)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcp/project"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/mcp/boxes"
@@ -76,12 +77,32 @@ func (e *phaseError) Error() string { return e.phase + ": " + e.error.Error() }
 // Unwrap leads to what has failed.
 func (e *phaseError) Unwrap() error { return e.error }
 
+// orphaned is how long a server lives on when its client has gone without a word. It does not pass while boxd is away, and a
+// new boxd gives the client half a minute to come back.
+const orphaned = 5 * time.Second
+
+// idle is the ttl of the box, where its profile lets us say one.
+const idle = 10 * time.Second
+
+// shortLived is the request for a box that ends soon after its client has gone without a word.
+func shortLived(ctx context.Context, o *Options) api.SessionRequest {
+	ask := o.Ask
+	if ask.TTL != nil {
+		return ask
+	}
+	ask.TTL = new(quantity.Duration(idle))
+	if plan, err := o.Client.PlanSession(ctx, &ask); err != nil || plan.Refused != nil {
+		return o.Ask
+	}
+	return ask
+}
+
 // Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or
 // ctx does. The box ends then. What fails is said with the phase it failed in: session, dependencies, process, relay,
 // handshake, tool call or run time. How far it has come is in the labels of the box meanwhile.
 func Run(ctx context.Context, o *Options) error {
 	r := &runner{o, newRecord(o), &tail{}}
-	b := boxes.New(o.Client, boxes.Options{Ask: o.Ask})
+	b := boxes.New(o.Client, boxes.Options{Ask: shortLived(ctx, o)})
 	err := r.run(ctx, b)
 	if ctx.Err() != nil { // told to end, as hosts do
 		err = nil
@@ -116,7 +137,8 @@ func (r *runner) run(ctx context.Context, b *boxes.Boxes) error {
 		return &phaseError{"dependencies", err}
 	}
 	s := &r.Plan.Server
-	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: b.Lease(id, r.Name)}
+	_ = b.Lease(id, r.Name) // it is renewed until we are attached, which is better than any lease
+	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: new(quantity.Duration(orphaned))}
 	var p api.Process
 	err = r.again(ctx, "process", "", func() (_ string, again bool, err error) {
 		p, _, err = r.Client.StartProcess(ctx, id, r.Name, req)
@@ -169,9 +191,13 @@ func (r *runner) relay(ctx context.Context, id string) error {
 			cancel(errLeft)
 		}
 	})
-	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true, Lines: true}, client.Stdio{
-		Stdin: in, Stdout: &writer{r.Stdout, w.heard}, Stderr: io.MultiWriter(r.said, r.Stderr),
+	out := &writer{Writer: r.Stdout, watch: w}
+	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true}, client.Stdio{
+		Stdin: in, Stdout: out, Stderr: io.MultiWriter(r.said, r.Stderr),
 	}, nil)
+	if flushed := out.flush(); err == nil {
+		err = flushed
+	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent):
 		return &phaseError{"handshake", cause}

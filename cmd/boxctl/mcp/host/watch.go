@@ -63,12 +63,35 @@ func (w *watch) owesNothing() bool {
 	return len(w.waiting) == 0
 }
 
-// heard looks at what the server says, and reports whether that is for us alone.
-func (w *watch) heard(b []byte) (private bool) {
+// sound notes that the server has said something.
+func (w *watch) sound() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.said = true
-	w.mu.Unlock()
-	return w.line(b)
+}
+
+// long looks at the beginning of an answer that is too long to be looked at: its id mostly comes before what it is about.
+func (w *watch) long(b []byte) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return
+		}
+		var value json.RawMessage
+		if dec.Decode(&value) != nil || key == "method" { // a request of the server's own
+			return
+		}
+		if key == "id" {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.waiting, string(value))
+			return
+		}
+	}
 }
 
 // line looks at a message, and reports whether it is the answer to a ping of ours.
@@ -157,17 +180,63 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// writer passes on what a server says, each Write a line. What is for us alone goes no further.
+// writer passes on what a server says, but for what is for us alone. A line is held back until it is whole, or too long to be
+// that.
 type writer struct {
 	io.Writer
 
-	heard func([]byte) (private bool)
+	watch *watch
+	begun []byte // of a line that has not ended
+	past  bool   // the line is the client's, who has what has come of it
 }
 
 // Write looks, and writes.
 func (w *writer) Write(b []byte) (int, error) {
-	if w.heard(b) {
-		return len(b), nil
+	w.watch.sound()
+	for rest := b; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '\n') + 1
+		whole := end > 0
+		if !whole {
+			end = len(rest)
+		}
+		if err := w.piece(rest[:end], whole); err != nil {
+			return 0, err
+		}
+		rest = rest[end:]
 	}
-	return w.Writer.Write(b)
+	return len(b), nil
+}
+
+func (w *writer) piece(b []byte, whole bool) error {
+	if !w.past {
+		w.begun = append(w.begun, b...)
+		switch {
+		case whole:
+			line := w.begun
+			w.begun = nil
+			if w.watch.line(line) {
+				return nil
+			}
+			_, err := w.Writer.Write(line)
+			return err
+		case len(w.begun) <= maxLine:
+			return nil
+		}
+		b, w.begun, w.past = w.begun, nil, true
+		w.watch.long(b)
+	}
+	w.past = !whole
+	_, err := w.Writer.Write(b)
+	return err
+}
+
+// flush passes on the beginning of a line that has no end.
+func (w *writer) flush() error {
+	b := w.begun
+	w.begun = nil
+	if len(b) == 0 {
+		return nil
+	}
+	_, err := w.Writer.Write(b)
+	return err
 }

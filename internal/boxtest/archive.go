@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxtest
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"io"
+	"maps"
+	"slices"
+)
+
+// Tar is an archive of regular files with their contents, which have a mode.
+func Tar(mode int64, files map[string]string) []byte {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(files[name]))})
+		if err == nil {
+			_, err = io.WriteString(w, files[name])
+		}
+		if err != nil {
+			panic(err) // it is in memory
+		}
+	}
+	if err := w.Close(); err != nil {
+		panic(err)
+	}
+	return archive.Bytes()
+}
+
+// Zip is an archive of files with their contents.
+func Zip(files map[string]string) []byte {
+	var archive bytes.Buffer
+	z := zip.NewWriter(&archive)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		w, err := z.Create(name)
+		if err == nil {
+			_, err = io.WriteString(w, files[name])
+		}
+		if err != nil {
+			panic(err) // it is in memory
+		}
+	}
+	if err := z.Close(); err != nil {
+		panic(err)
+	}
+	return archive.Bytes()
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boxtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Lives reports whether a process of the host does, and is not only waiting to be waited for.
+func Lives(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// ProcessStatus is what /proc/PID/status says of a process of the host, see proc_pid_status(5). Each value has one blank
+// between its words.
+func ProcessStatus(t testing.TB, pid int) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		fields[name] = strings.Join(strings.Fields(value), " ")
+	}
+	return fields
+}
+
+// Memory is a field of ProcessStatus that is a size, such as "VmRSS", in bytes.
+func Memory(t testing.TB, pid int, field string) int {
+	t.Helper()
+	value, n := ProcessStatus(t, pid)[field], 0
+	if _, err := fmt.Sscanf(value, "%d kB", &n); err != nil {
+		t.Fatalf("%s of process %d is %q: %v", field, pid, value, err)
+	}
+	return n << 10
+}

@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Grounds of a machine, from the fastest to the slowest.
+const (
+	groundKVM       = "kvm"
+	groundUML       = "uml"       // User-mode Linux, a kernel that is a program of this host
+	groundEmulation = "emulation" // qemu without KVM
+)
+
+// machine is a Debian with systemd, cgroup v2 and project quotas, or two of them that share the work.
+type machine struct {
+	*runner
+	ground string
+	kernel string // of uml
+	image  string // directory of the system
+
+	word string // begins lines of test/vm/guest.sh
+}
+
+// Bounds of a machine.
+const (
+	silence = 5 * time.Minute  // it says something three times a minute, so one that is silent as long has died
+	most    = 3 * time.Hour    // all of it
+	slowest = 10 * time.Hour   // all of it, where a processor is emulated
+	item    = 30 * time.Minute // the tests of one item
+)
+
+// choose finds out what ground this host has for a machine.
+func (m *machine) choose(ctx context.Context) error {
+	if m.ground = m.options.ground; m.ground != "" {
+		return nil
+	}
+	switch {
+	case m.kvmWorks(ctx):
+		m.ground = groundKVM
+	case m.selinux || m.arch != "amd64" || runtime.GOARCH != "amd64":
+		m.ground = groundEmulation
+	default:
+		m.ground = groundUML
+	}
+	return nil
+}
+
+// kvmWorks tries it: a host may have the device and no right to it, or a processor that is lent without it.
+func (m *machine) kvmWorks(ctx context.Context) bool {
+	if _, err := os.Stat("/dev/kvm"); err != nil || m.arch != runtime.GOARCH {
+		return false
+	}
+	cmd := m.command(ctx, m.qemu(), "-accel", "kvm", "-machine", m.board(), "-cpu", "host", "-display", "none", "-nodefaults", "-S", "-monitor", "stdio")
+	cmd.Stdin = strings.NewReader("quit\n")
+	return cmd.Run() == nil
+}
+
+func (m *machine) qemu() string {
+	if m.arch == "arm64" {
+		return "qemu-system-aarch64"
+	}
+	return "qemu-system-x86_64"
+}
+
+func (m *machine) board() string {
+	if m.arch == "arm64" {
+		return "virt"
+	}
+	return "pc"
+}
+
+// count is how many machines share the work. User-mode Linux has one processor; in qemu one machine has two.
+func (m *machine) count(items []work) int {
+	if m.ground == groundUML {
+		return min(2, len(items))
+	}
+	return 1
+}
+
+// make makes the kernel and the system, unless they are there from an earlier run.
+func (m *machine) make(ctx context.Context) error {
+	cache := os.Getenv("BOXD_VM_CACHE")
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		cache = filepath.Join(dir, "boxd-vm")
+	}
+	made, kind := "test/vm/image.sh", "qemu"
+	switch {
+	case m.selinux:
+		kind = "selinux"
+	case m.ground == groundUML:
+		kind = groundUML
+	}
+	var err error
+	if m.image, err = m.do(ctx, []string{"ARCH=" + m.arch}, "nice", made, m.system, kind, cache); err != nil {
+		return err
+	}
+	if m.ground == groundUML {
+		m.kernel, err = m.do(ctx, nil, "nice", "test/vm/kernel.sh", cache)
+	}
+	return err
+}
+
+// prepare makes the kernel and the system. Where User-mode Linux cannot be built, or does not run, as where the calls
+// of the system that it needs are forbidden, the ground becomes emulation, unless the other one was asked for.
+func (m *machine) prepare(ctx context.Context) error {
+	err := m.make(ctx)
+	if m.ground != groundUML || ctx.Err() != nil {
+		return err
+	}
+	if err == nil {
+		err = m.tryUML(ctx)
+	}
+	if err == nil || m.options.ground == groundUML || ctx.Err() != nil {
+		return err
+	}
+	m.printf("User-mode Linux is not to be had here, so that a processor is emulated, which takes hours: %v", err)
+	m.ground = groundEmulation
+	return m.make(ctx)
+}
+
+// tryUML starts a kernel whose only program ends at once, which is its end too.
+func (m *machine) tryUML(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp(m.dir, "try")
+	if err != nil {
+		return err
+	}
+	cmd := m.command(ctx, "unshare", umlCommand(dir, m.kernel, "mem=64M", "ubd0r="+filepath.Join(m.image, "root.img"), "ro", "panic=-1", "init=/bin/true")...)
+	cmd.Cancel = func() error { return cmd.Process.Kill() }
+	out, err := cmd.CombinedOutput()
+	if !strings.Contains(string(out), "Run /bin/true as init process") {
+		return fmt.Errorf("%s does not start: %w\n%s", m.kernel, err, out)
+	}
+	return nil
+}
+
+// umlCommand are arguments of unshare that start User-mode Linux. Its memory is a file, of a filesystem in memory that is
+// mounted in a directory for it alone.
+func umlCommand(dir, kernel string, args ...string) []string {
+	return append([]string{
+		"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+		`mkdir -p "$0/memory" && mount -t tmpfs -o mode=700,size=4g boxd-vm "$0/memory" && export TMPDIR="$0/memory" && "$@"`, dir,
+		kernel, "ncpus=1", "seccomp=on", "root=/dev/ubda", "con=null", "con0=null,fd:1", "con1=null", "ssl=null",
+	}, args...)
+}
+
+// suites runs the tests of all suites in the machine, but for those that are named in test/vm/elsewhere.
+func (m *machine) suites(ctx context.Context) error {
+	begun := time.Now()
+	if err := m.converterProgram(ctx); err != nil {
+		return err
+	}
+	suite := filepath.Join(m.dir, "suite")
+	items, err := m.fill(ctx, suite)
+	if err != nil {
+		return err
+	}
+	if err := m.disk(ctx, suite); err != nil {
+		return err
+	}
+	m.printf("the suite is built after %.0f s", time.Since(begun).Seconds())
+	err = m.boot(ctx, items)
+	if m.ground == groundEmulation && errors.Is(err, errSilent) {
+		m.printf("the machine has stood still for %v: once more, from the beginning", silence)
+		err = m.boot(ctx, items)
+	}
+	return err
+}
+
+// work is an item of the queue: tests of one suite.
+type work struct {
+	name, pkg string
+	args      []string
+}
+
+// fill puts packages, programs, tests and the queue into a directory, and returns the items of the queue.
+func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
+	for _, dir := range []string{"bin", "packages", "queue", "packaging", "systemd"} {
+		if err := os.MkdirAll(filepath.Join(suite, dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	elsewhere, err := m.names()
+	if err != nil {
+		return nil, err
+	}
+	var items []work
+	for _, s := range suites {
+		if s.machine == 0 || !m.defines(s.pkg) {
+			continue
+		}
+		names, err := m.tests(ctx, s.pkg)
+		if err != nil {
+			return nil, err
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !elsewhere(s.pkg, name) })
+		if len(names) == 0 {
+			continue
+		}
+		program, err := m.testProgram(ctx, s.pkg, m.arch)
+		if err != nil {
+			return nil, err
+		}
+		dir := filepath.Join(suite, s.pkg)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(program, filepath.Join(dir, "test")); err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(filepath.Join(s.pkg, "testdata")); err == nil {
+			if _, err := m.do(ctx, nil, "cp", "-r", filepath.Join(s.pkg, "testdata"), dir); err != nil {
+				return nil, err
+			}
+		}
+		for part := range s.parts {
+			var mine []string
+			for i := part; i < len(names); i += s.parts {
+				mine = append(mine, names[i])
+			}
+			if len(mine) > 0 {
+				w := work{pkg: s.pkg, name: fmt.Sprintf("%d-%02d-%s-%d", s.machine, len(items), strings.ReplaceAll(s.pkg, "/", "_"), part)}
+				w.args = []string{"-test.v=test2json", "-test.timeout=" + item.String(), "-test.run", exactly(mine)}
+				items = append(items, w)
+			}
+		}
+	}
+	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite))
+}
+
+// names returns which tests run in the machine: with -selinux those of a list, otherwise all but those of one.
+func (m *machine) names() (func(pkg, name string) bool, error) {
+	file, in := "test/vm/elsewhere", false
+	if m.selinux {
+		file, in = "test/vm/selinux", true
+	} else if m.whole || m.only != nil {
+		return func(string, string) bool { return true }, nil
+	}
+	list, err := lines(file)
+	return func(pkg, name string) bool { return slices.Contains(list, pkg+"/"+name) == in }, err
+}
+
+func (m *machine) fillQueue(suite string, items []work) error {
+	for _, w := range items {
+		text := w.pkg + "\n" + strings.Join(w.args, "\n") + "\n"
+		if err := os.WriteFile(filepath.Join(suite, "queue", w.name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages\n"
+	if m.ground != groundKVM { // processes take longer to start there
+		env += "export SURVIVAL_KILLS=8 ABUSE_FLOOD_SHARE=50\n"
+	}
+	if m.soak {
+		env += "export SOAK=1\n"
+	}
+	if m.selinux {
+		if err := os.WriteFile(filepath.Join(suite, "selinux"), nil, 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(suite, "environment"), []byte(env), 0o644)
+}
+
+// fillPrograms puts in what is no test: the package under test and one that came before it, and files that tests read.
+func (m *machine) fillPrograms(ctx context.Context, suite string) error {
+	formats := []string{"deb", "rpm"}
+	if m.only != nil && !m.defines("test/install") {
+		formats = formats[:1]
+	}
+	for _, format := range formats {
+		for _, name := range []string{"boxd", "boxd-previous"} {
+			var env []string
+			if name != "boxd" {
+				if m.only != nil && !m.defines("test/install") {
+					continue
+				}
+				env = []string{"VERSION=0.0.1~previous"}
+			}
+			path, err := m.do(ctx, env, "packaging/build.sh", format, m.arch, filepath.Join(suite, "packages"))
+			if err == nil {
+				err = os.Rename(path, filepath.Join(suite, "packages", name+"."+format))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	_, err := m.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.arch}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(suite, "bin")+"/", "./test/boxes/probe", "./test/survival/mcpserver")
+	for _, files := range [][]string{{".", "box.toml", "test/vm/guest.sh"}, {"packaging", "packaging/man", "packaging/completion", "packaging/selinux"}, {"systemd", "systemd/units"}} {
+		if err == nil {
+			_, err = m.do(ctx, nil, "cp", slices.Concat([]string{"-r", "-t", filepath.Join(suite, files[0])}, files[1:])...)
+		}
+	}
+	return err
+}
+
+// disk makes a disk of the suite.
+func (m *machine) disk(ctx context.Context, suite string) error {
+	out, err := m.do(ctx, nil, "du", "-sm", suite)
+	if err != nil {
+		return err
+	}
+	var size int
+	if _, err := fmt.Sscan(out, &size); err != nil {
+		return fmt.Errorf("size of the suite: %q: %w", out, err)
+	}
+	_, err = m.do(ctx, []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}, "mke2fs", "-qF", "-t", "ext4", "-L", "boxd-suite", "-d", suite, filepath.Join(m.dir, "suite.img"), fmt.Sprintf("%dM", size*5/4+512))
+	return err
+}
+
+// errSilent says that a machine has said nothing for long.
+var errSilent = errors.New("the machine has said nothing for minutes")
+
+// boot starts the machines and returns when they have ended. Every item has to be done by one of them.
+func (m *machine) boot(ctx context.Context, items []work) error {
+	limit := most
+	if m.ground == groundEmulation {
+		limit = slowest
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	m.word = "boxd" + strings.ToLower(rand.Text())
+	out := filepath.Join(m.dir, "out")
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	if m.ground == groundUML {
+		if _, err := m.do(ctx, nil, "cp", "-r", filepath.Join(m.dir, "suite", "queue"), out); err != nil {
+			return err
+		}
+	}
+	errs := make([]error, m.count(items))
+	done := make([]map[string]bool, m.count(items))
+	var all sync.WaitGroup
+	for n := range m.count(items) {
+		all.Go(func() { done[n], errs[n] = m.one(ctx, n, items) })
+	}
+	all.Wait()
+	err := errors.Join(errs...)
+	for _, w := range items {
+		if !slices.ContainsFunc(done, func(d map[string]bool) bool { return d[w.name] }) {
+			err = errors.Join(err, fmt.Errorf("%s was not done by a machine", w.name))
+		}
+	}
+	if err != nil {
+		m.keep(out)
+	}
+	return err
+}
+
+// keep leaves consoles and journals of failed machines behind.
+func (m *machine) keep(out string) {
+	to, err := os.MkdirTemp("", "boxd-vm-failed.")
+	if err == nil {
+		err = os.Rename(out, filepath.Join(to, "out"))
+	}
+	if err != nil {
+		m.printf("what the machines have written is lost: %v", err)
+		return
+	}
+	m.printf("streams, consoles and journals of the machines are in %s", filepath.Join(to, "out"))
+}
+
+// one runs one machine, and returns which items it has done.
+func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := filepath.Join(m.dir, "out")
+	stream, err := os.OpenFile(filepath.Join(out, fmt.Sprintf("stream.%d", n)), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	console, err := os.Create(filepath.Join(out, fmt.Sprintf("console.%d", n)))
+	if err != nil {
+		return nil, err
+	}
+	defer console.Close()
+	cmd := m.userModeLinux(ctx, out, n)
+	if m.ground != groundUML {
+		cmd = m.emulator(ctx, out, n)
+	}
+	cmd.Stdout, cmd.Stderr = console, console
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // its stream tells how it has ended
+	}()
+	defer func() {
+		cancel(nil)
+		<-ended
+	}()
+	h := &hearing{machine: m, lines: bufio.NewReader(&tail{file: stream, ended: ended, silent: func() { cancel(errSilent) }}), items: items, done: map[string]bool{}}
+	err = h.hear(ctx)
+	if context.Cause(ctx) == errSilent { //nolint:errorlint // it is that one
+		err = errors.Join(err, errSilent)
+	}
+	return h.done, err
+}
+
+// tail reads a file that grows until the machine has ended that writes it.
+type tail struct {
+	file   io.Reader // which has more, later, where it is at its end
+	ended  chan struct{}
+	over   bool
+	silent func() // ends a machine that says nothing
+	last   time.Time
+}
+
+func (t *tail) Read(p []byte) (int, error) {
+	if t.last.IsZero() {
+		t.last = time.Now()
+	}
+	for {
+		n, err := t.file.Read(p)
+		if n > 0 || t.over || err != nil && !errors.Is(err, io.EOF) {
+			t.last = time.Now()
+			return n, err
+		}
+		if time.Since(t.last) > silence {
+			t.silent()
+		}
+		select {
+		case <-t.ended:
+			t.over = true // and what it wrote at last is read
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// hearing is what is heard of one machine.
+type hearing struct {
+	*machine
+	lines *bufio.Reader
+	items []work
+	done  map[string]bool
+
+	in   io.WriteCloser // of the item that is being done; nil: none
+	wait func() error
+}
+
+// hear reads the stream of a machine to its end.
+func (h *hearing) hear(ctx context.Context) (failed error) {
+	whole := false
+	for {
+		line, err := h.lines.ReadString('\n')
+		if words := strings.Fields(line); len(words) > 1 && words[0] == h.word {
+			switch words[1] {
+			case "begin":
+				err = errors.Join(err, h.begin(ctx, words[2]))
+			case "end":
+				failed = errors.Join(failed, h.end(words[2], words[3]))
+			case "all":
+				whole = true
+				if words[2] != "0" {
+					failed = errors.Join(failed, errors.New("the machine could not be set up"))
+				}
+			}
+		} else if h.in != nil {
+			_, _ = io.WriteString(h.in, line) // what cannot be read is told by its end
+		} else if line = strings.TrimSpace(line); line != "" {
+			h.printf("%s: %s", h.ground, line)
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				failed = errors.Join(failed, err)
+			}
+			break
+		}
+	}
+	if h.in != nil {
+		failed = errors.Join(failed, endItem(h.in, h.wait, errors.New("the machine has ended in the middle")))
+	}
+	if !whole {
+		failed = errors.Join(failed, errors.New("the machine has ended before its work was done"))
+	}
+	return failed
+}
+
+func (h *hearing) begin(ctx context.Context, name string) (err error) {
+	i := slices.IndexFunc(h.items, func(w work) bool { return w.name == name })
+	if i < 0 {
+		return fmt.Errorf("the machine has begun %q, which is no item", name)
+	}
+	h.in, h.wait, err = h.converter(ctx, layerMachine, h.ground, h.items[i].pkg)
+	return err
+}
+
+func (h *hearing) end(name, status string) error {
+	if h.in == nil {
+		return fmt.Errorf("the machine has ended %q, which it has not begun", name)
+	}
+	h.done[name] = true
+	var err error
+	if status != "0" {
+		err = fmt.Errorf("%s: exit status %s", name, status)
+	}
+	in := h.in
+	h.in = nil
+	return endItem(in, h.wait, err)
+}
+
+// kernelLine are the words for test/vm/guest.sh.
+func (m *machine) kernelLine(n int) string {
+	return fmt.Sprintf("boxd.word=%s boxd.number=%d", m.word, n)
+}
+
+// userModeLinux is a machine that is a program. Changes of its disks go to files of their own.
+func (m *machine) userModeLinux(ctx context.Context, out string, n int) *exec.Cmd {
+	dir := filepath.Join(m.dir, fmt.Sprintf("machine.%d", n))
+	_ = os.RemoveAll(dir) // of a machine before; the shell tells what it cannot make
+	args := umlCommand(dir, m.kernel, "mem=2G", "rw", "quiet")
+	for i, disk := range []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")} {
+		args = append(args, fmt.Sprintf("ubd%d=%s,%s", i, filepath.Join(dir, fmt.Sprintf("changes.%d", i)), disk))
+	}
+	args = append(args, strings.Fields(m.kernelLine(n))...)
+	args = append(args, "boxd.out="+out)
+	cmd := m.command(ctx, "unshare", args...)
+	cmd.Cancel = func() error { return cmd.Process.Kill() } // and with it, all that it has started
+	return cmd
+}
+
+// emulator is a machine of qemu, with disks that forget.
+func (m *machine) emulator(ctx context.Context, out string, n int) *exec.Cmd {
+	args := []string{"-machine", m.board(), "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
+	line, console := m.kernelLine(n)+" root=/dev/vda rw panic=-1", "ttyS0"
+	if m.arch == "arm64" {
+		console = "ttyAMA0"
+	}
+	switch {
+	case m.ground == groundKVM:
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	case m.arch == "arm64": // the other way to sign pointers takes half the time of the machine
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max,pauth-impdef=on")
+	default: // some versions emulate a 16-byte compare-and-exchange wrongly, and one boot in three dies
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max,cx16=off")
+	}
+	if m.ground == groundEmulation {
+		line += " maxcpus=1" // see test/vm/guest.sh
+	}
+	if m.selinux {
+		line += " security=selinux selinux=1 enforcing=1"
+	}
+	args = append(args, "-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"), "-append", "console="+console+" "+line, "-serial", "stdio")
+	for _, disk := range []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")} {
+		args = append(args, "-drive", "file="+disk+",if=virtio,format=raw,snapshot=on")
+	}
+	args = append(args, "-device", "virtio-serial", "-device", "virtio-rng-pci")
+	for name, file := range map[string]string{"suite": "stream", "journal": "journal"} {
+		args = append(args, "-chardev", fmt.Sprintf("file,id=%s,path=%s", name, filepath.Join(out, fmt.Sprintf("%s.%d", file, n))), "-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
+	}
+	return m.command(ctx, m.qemu(), args...)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command run runs the tests layer by layer, each on the ground that it needs, and says which have run where.
+//
+// A ground is this host, or a machine with systemd, cgroup v2 and project quotas. A test that lacks something on one
+// ground is left to another; one that no ground has run has failed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// Layers, in the order in which they begin.
+const (
+	layerPure     = "pure"
+	layerPackages = "packages"
+	layerBoxes    = "boxes"
+	layerMachine  = "machine"
+	layerDemo     = "demo"
+	layerSoak     = "soak" // by -soak alone
+)
+
+var allLayers = []string{layerPure, layerPackages, layerBoxes, layerMachine, layerDemo}
+
+// options are what the command line says.
+type options struct {
+	skip    []string       // layers
+	only    *regexp.Regexp // tests; nil: all
+	quick   bool           // what tells most in a minute
+	soak    bool           // the long tests alone
+	whole   bool           // the machine leaves no test to this host for its time
+	ground  string         // of the machine; "": the best that this host has
+	system  string         // of the machine
+	selinux bool
+	arch    string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := start(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "run: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context) error {
+	var o options
+	var skip, only string
+	flag.StringVar(&skip, "skip", "", "layers to leave out: "+strings.Join(allLayers, " "))
+	flag.StringVar(&only, "run", "", "run only the tests that this regular expression matches, each on the ground that it needs")
+	flag.BoolVar(&o.quick, "quick", false, "run what tells most in a minute: pure tests without the race detector, whose results Go keeps, and a few real boxes")
+	flag.BoolVar(&o.soak, "soak", false, "run test/soak for hours, and the rounds of test/limits a thousand times, and nothing else")
+	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere")
+	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
+	flag.StringVar(&o.system, "system", "bookworm", "system of the machine: bookworm, trixie")
+	flag.BoolVar(&o.selinux, "selinux", false, "the machine enforces SELinux and runs the tests of test/vm/selinux")
+	flag.StringVar(&o.arch, "arch", "amd64", "architecture of the machine: amd64, arm64")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("argument %q is not known: there are only flags", flag.Arg(0))
+	}
+	o.skip = strings.Fields(skip)
+	for _, layer := range o.skip {
+		if !slices.Contains(allLayers, layer) {
+			return fmt.Errorf("-skip is %q: allowed are %s", layer, strings.Join(allLayers, ", "))
+		}
+	}
+	if only != "" {
+		var err error
+		if o.only, err = regexp.Compile(only); err != nil {
+			return fmt.Errorf("-run is %q: %w", only, err)
+		}
+	}
+	if o.ground != "" && !slices.Contains([]string{groundKVM, groundUML, groundEmulation}, o.ground) {
+		return fmt.Errorf("-ground is %q: allowed are kvm, uml, emulation", o.ground)
+	}
+	if !slices.Contains([]string{"bookworm", "trixie"}, o.system) {
+		return fmt.Errorf("-system is %q: allowed are bookworm, trixie", o.system)
+	}
+	if !slices.Contains([]string{"amd64", "arm64"}, o.arch) {
+		return fmt.Errorf("-arch is %q: allowed are amd64, arm64", o.arch)
+	}
+	switch {
+	case o.quick:
+		o.skip, o.only = []string{layerPackages, layerMachine, layerDemo}, nil
+	case o.soak:
+		o.only = regexp.MustCompile("^TestTwoHundredRoundsLeaveNothing$")
+	}
+	root, err := boxtest.ModuleRoot()
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(root); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "boxd-run")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run what is built in it
+		return err
+	}
+	r := &runner{options: o, dir: dir, begun: time.Now(), results: map[test][]result{}}
+	err = r.all(ctx)
+	if ctx.Err() != nil {
+		return errors.New("interrupted: nothing is left running")
+	}
+	return err
+}
+
+func (r *runner) skips(layer string) bool { return slices.Contains(r.skip, layer) }
+
+// all runs every layer. The machine's kernel and system are made while tests run here that leave a processor idle.
+func (r *runner) all(ctx context.Context) error {
+	if r.only != nil {
+		return r.some(ctx)
+	}
+	m := &machine{runner: r}
+	made := make(chan error, 1)
+	if r.skips(layerMachine) {
+		made <- nil
+	} else {
+		if err := m.choose(ctx); err != nil {
+			return err
+		}
+		go func() { made <- m.prepare(ctx) }()
+	}
+	r.layer(ctx, layerPure, hostGround, r.pure)
+	r.layer(ctx, layerPackages, hostGround, r.packages)
+	r.layer(ctx, layerBoxes, hostGround, r.boxes)
+	r.layer(ctx, layerDemo, hostGround, r.demo)
+	err := <-made
+	r.layer(ctx, layerMachine, m.ground, func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return m.suites(ctx)
+	})
+	return r.summary()
+}
+
+// some runs the tests that are asked for, wherever they are: here first, and those that are left in the machine.
+func (r *runner) some(ctx context.Context) error {
+	if r.soak {
+		r.layer(ctx, layerSoak, hostGround, r.soaks)
+	}
+	r.layer(ctx, layerPure, hostGround, r.pure)
+	if r.skips(layerBoxes) { // which is what notes the tests of suites
+		for _, s := range suites {
+			if err := r.list(ctx, s.pkg); err != nil {
+				return err
+			}
+		}
+	}
+	r.layer(ctx, layerBoxes, hostGround, r.boxes)
+	if len(r.unproven()) > 0 && !r.skips(layerMachine) {
+		m := &machine{runner: r}
+		if err := m.choose(ctx); err != nil {
+			return err
+		}
+		err := m.prepare(ctx)
+		r.layer(ctx, layerMachine, m.ground, func(ctx context.Context) error {
+			if err != nil {
+				return err
+			}
+			return m.suites(ctx)
+		})
+	}
+	if len(r.results) == 0 {
+		return fmt.Errorf("-run is %q: no test is called that", r.only)
+	}
+	return r.summary()
+}

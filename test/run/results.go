@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// hostGround is the ground that needs no machine.
+const hostGround = "this host"
+
+// test is a test function.
+type test struct{ pkg, name string }
+
+// result is what came of a test on one ground.
+type result struct {
+	layer, ground string
+	action        string // "pass", "fail" or "skip"
+	why           string // of one that was left to another ground: what it needs
+}
+
+// layer is what the summary says of one.
+type layer struct {
+	name, ground string
+	took         time.Duration
+	err          error
+}
+
+// runner runs layers and knows what came of each test.
+type runner struct {
+	options
+	dir   string // for what is built; gone when the run has ended
+	begun time.Time
+
+	built sync.Map // what has been built once, by name, as func() error
+
+	mu      sync.Mutex // guards the fields below, and what is printed
+	results map[test][]result
+	wanted  []test // tests of suites, each of which has to pass on a ground
+	layers  []layer
+}
+
+// printf prints a line that no other one comes into.
+func (r *runner) printf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Printf(format+"\n", args...)
+}
+
+// layer runs one, unless it is left out.
+func (r *runner) layer(ctx context.Context, name, ground string, do func(context.Context) error) {
+	if r.skips(name) || ctx.Err() != nil {
+		return
+	}
+	r.printf("\n== %s, on %s", name, ground)
+	begun := time.Now()
+	err := do(ctx)
+	if err != nil {
+		r.printf("%s: %v", name, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.layers = append(r.layers, layer{name, ground, time.Since(begun), err})
+}
+
+// event is a line of test2json, see "go doc test2json".
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+// errFailed says that tests have failed, which have been printed.
+var errFailed = errors.New("tests have failed")
+
+// read takes the events of a layer and prints what has failed. It returns errFailed if anything has.
+func (r *runner) read(layer, ground string, from io.Reader) error {
+	output := map[test]*strings.Builder{}
+	ran, alone := map[string]int{}, map[string]bool{}
+	var failed error
+	dec := json.NewDecoder(from)
+	for {
+		var e event
+		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			return failed
+		} else if err != nil {
+			return fmt.Errorf("events of tests: %w", err)
+		}
+		name, sub, _ := strings.Cut(e.Test, "/")
+		key := test{strings.TrimPrefix(e.Package, modulePath+"/"), name}
+		switch e.Action {
+		case "output", "build-output":
+			if output[key] == nil {
+				output[key] = &strings.Builder{}
+			}
+			output[key].WriteString(e.Output)
+		case "pass", "fail", "skip":
+			if e.Action == "fail" {
+				failed = errFailed
+			}
+			if sub != "" {
+				continue
+			}
+			text := ""
+			if b := output[key]; b != nil {
+				text = b.String()
+			}
+			if name == "" {
+				if alone[key.pkg] {
+					text = "" // the tests that have failed have told it
+				}
+				r.ended(key.pkg, &e, ran[key.pkg], text)
+				continue
+			}
+			ran[key.pkg]++
+			res := result{layer: layer, ground: ground, action: e.Action}
+			if _, after, ok := strings.Cut(text, boxtest.LeftTo); ok {
+				res.why, _, _ = strings.Cut(after, "\n")
+				if e.Action == "pass" {
+					res.action = "skip" // a part of it was left, and so it has not been proven
+				}
+			} else if _, after, ok := strings.Cut(text, boxtest.Lacks); ok && e.Action == "skip" {
+				res.why, _, _ = strings.Cut(after, "\n")
+			}
+			if e.Action == "fail" {
+				r.printf("%s", strings.TrimRight(text, "\n"))
+				alone[key.pkg] = true
+			}
+			delete(output, key)
+			r.mu.Lock()
+			r.results[key] = append(r.results[key], res)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// ended tells of the end of a package's tests. What it printed itself is told where none of its tests has failed alone.
+func (r *runner) ended(pkg string, e *event, ran int, text string) {
+	switch {
+	case e.Action == "fail":
+		r.printf("%s\nFAIL  %s, %.1f s", strings.TrimRight(text, "\n"), pkg, e.Elapsed)
+	case ran > 0:
+		r.printf("ok    %s, %d tests, %.1f s", pkg, ran, e.Elapsed)
+	}
+}
+
+// goTest runs "go test -json" with arguments.
+func (r *runner) goTest(ctx context.Context, layer string, env []string, args ...string) error {
+	cmd := r.command(ctx, "go", append([]string{"test", "-json"}, args...)...)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Stderr = os.Stderr
+	return r.follow(cmd, layer, hostGround)
+}
+
+// follow starts a command that prints events, and waits for its end.
+func (r *runner) follow(cmd *exec.Cmd, layer, ground string) error {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = r.read(layer, ground, out)
+	if ended := cmd.Wait(); err == nil && ended != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), ended)
+	}
+	return err
+}
+
+// converter returns a writer of what a test program prints with -test.v=test2json. Its end is waited for by the
+// function, which returns errFailed if a test has failed.
+func (r *runner) converter(ctx context.Context, layer, ground, pkg string) (io.WriteCloser, func() error, error) {
+	convert := r.command(ctx, filepath.Join(r.dir, "test2json"), "-t", "-p", pkg)
+	in, err := convert.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.follow(convert, layer, ground) }()
+	return in, func() error { return <-done }, nil
+}
+
+// unproven are the tests of suites that have passed nowhere.
+func (r *runner) unproven() (list []test) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.wanted {
+		if !slices.ContainsFunc(r.results[t], func(res result) bool { return res.action == "pass" }) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// summary says which layer ran on which ground, and what it left to others. It returns an error if anything has failed.
+func (r *runner) summary() error {
+	unproven := r.unproven()
+	w := &strings.Builder{}
+	defer func() { fmt.Print(w) }()
+	fmt.Fprintf(w, "\n%-9s %-28s %6s %6s %8s\n", "layer", "ground", "ran", "left", "seconds")
+	var failed []string
+	for _, l := range r.layers {
+		ran, left := 0, map[string][]string{}
+		for t, results := range r.results {
+			for _, res := range results {
+				switch {
+				case res.layer != l.name:
+				case res.action == "skip":
+					left[res.why] = append(left[res.why], t.name)
+				default:
+					ran++
+				}
+			}
+		}
+		n := 0
+		for _, names := range left {
+			n += len(names)
+		}
+		fmt.Fprintf(w, "%-9s %-28s %6d %6d %8.0f\n", l.name, l.ground, ran, n, l.took.Seconds())
+		for why, names := range left {
+			slices.Sort(names)
+			fmt.Fprintf(w, "          needs %s: %s\n", why, strings.Join(names, " "))
+		}
+		if l.err != nil {
+			failed = append(failed, l.name)
+		}
+	}
+	fmt.Fprintf(w, "all, after %.0f s\n", time.Since(r.begun).Seconds())
+	if len(r.skip) > 0 {
+		fmt.Fprintf(w, "left out, as asked: %s\n", strings.Join(r.skip, " "))
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("FAILED: %s", strings.Join(failed, " "))
+	}
+	if len(unproven) == 0 || r.skips(layerBoxes) || r.skips(layerMachine) {
+		return nil
+	}
+	for _, t := range unproven {
+		fmt.Fprintf(w, "on no ground: %s of %s\n", t.name, t.pkg)
+	}
+	return fmt.Errorf("FAILED: %d tests have run on no ground", len(unproven))
+}

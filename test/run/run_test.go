@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const left = `{"Action":"run","Package":"p","Test":"TestLeft"}
+{"Action":"output","Package":"p","Test":"TestLeft","Output":"    ground.go:30: left to another ground, for it needs a disk\n"}
+{"Action":"skip","Package":"p","Test":"TestLeft"}
+`
+
+func of(action, name string) string {
+	return `{"Action":"` + action + `","Package":"` + modulePath + `/p","Test":"` + name + `"}` + "\n"
+}
+
+func newRunner(t *testing.T) *runner {
+	t.Helper()
+	return &runner{dir: t.TempDir(), results: map[test][]result{}}
+}
+
+// What one ground leaves has to pass on another one.
+func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t)
+	r.want("p", []string{"TestGood", "TestLeft", "TestNeverBegun"})
+	if err := r.read("boxes", hostGround, strings.NewReader(of("pass", "TestGood")+left)); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.unproven(); !slices.Equal(got, []test{{"p", "TestLeft"}, {"p", "TestNeverBegun"}}) {
+		t.Errorf("on no ground: %v", got)
+	}
+	if got := r.results[test{"p", "TestLeft"}]; len(got) != 1 || got[0].why != "a disk" {
+		t.Errorf("left: %+v", got)
+	}
+	if err := r.summary(); err == nil || !strings.Contains(err.Error(), "2 tests have run on no ground") {
+		t.Errorf("the summary ends with %v", err)
+	}
+	if err := r.read("machine", groundUML, strings.NewReader(of("pass", "TestLeft")+of("pass", "TestNeverBegun"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.summary(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A test of which a part was left has not been proven, though it passes.
+func TestAPartThatIsLeftIsNotProven(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t)
+	r.want("p", []string{"TestLeft"})
+	part := strings.ReplaceAll(left, `"TestLeft"`, `"TestLeft/part"`)
+	if err := r.read("boxes", hostGround, strings.NewReader(part+of("pass", "TestLeft"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.unproven(); len(got) != 1 {
+		t.Errorf("on no ground: %v", got)
+	}
+}
+
+// A test that has failed on one ground has failed, even if another one comes to another end.
+func TestOneFailureIsAFailure(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t)
+	for _, events := range []string{of("fail", "TestBad"), of("fail", "TestBad/part"), of("fail", "")} {
+		if err := r.read("boxes", hostGround, strings.NewReader(events)); !errors.Is(err, errFailed) {
+			t.Errorf("%s: %v", events, err)
+		}
+	}
+	if err := r.read("boxes", hostGround, strings.NewReader("no event")); err == nil {
+		t.Error("what is no event passes")
+	}
+}
+
+// hearing reads a stream whose lines are a machine's where they begin with "W".
+func hearingOf(t *testing.T, stream string) (*hearing, error) {
+	t.Helper()
+	r := newRunner(t)
+	// In place of test2json: it turns nothing into events, and its end is that of what it reads.
+	script := "#!/bin/sh\nwhile read -r line; do case $line in {*) echo \"$line\" ;; esac; done\n"
+	if err := os.WriteFile(filepath.Join(r.dir, "test2json"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{runner: r, ground: groundUML, word: "W"}
+	h := &hearing{machine: m, lines: bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n"))), items: []work{{name: "3-00-p-0", pkg: "p"}}, done: map[string]bool{}}
+	return h, h.hear(t.Context())
+}
+
+// A machine has done well only what it says that it has ended, with no test that has failed, and if it says so at its end.
+func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
+	t.Parallel()
+	pass, fail := strings.TrimSpace(of("pass", "TestGood")), strings.TrimSpace(of("fail", "TestBad"))
+	for _, tc := range []struct{ stream, want string }{
+		{"", "before its work was done"},
+		{"W begin 3-00-p-0; " + pass + "; ", "in the middle"},
+		{"W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; ", "before its work was done"},
+		{"W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 2; W all 0; ", "exit status 2"},
+		{"W begin 3-00-p-0; " + fail + "; W end 3-00-p-0 1; W all 0; ", "tests have failed"},
+		{"W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; W all 1; ", "could not be set up"},
+		{"W begin elsewhere; ", "is no item"},
+		{"W end 3-00-p-0 0; ", "which it has not begun"},
+		{"W begin 3-00-p-0; " + pass + "; all 0; W beat; ", "in the middle"}, // without the word it is a test's
+	} {
+		if _, err := hearingOf(t, tc.stream); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: %v, want %q", tc.stream, err, tc.want)
+		}
+	}
+	h, err := hearingOf(t, "noise; W beat; W begin 3-00-p-0; "+pass+"; W end 3-00-p-0 0; W all 0; ")
+	if err != nil || !h.done["3-00-p-0"] || len(h.results) != 1 {
+		t.Errorf("%v, done %v, results %v", err, h.done, h.results)
+	}
+}
+
+// lastWords is a file that is empty when it is read first; then its machine writes to it, and ends.
+type lastWords struct {
+	ended chan struct{}
+	text  *strings.Reader // nil: nothing is written yet
+}
+
+func (f *lastWords) Read(p []byte) (int, error) {
+	if f.text == nil {
+		f.text = strings.NewReader("last words")
+		close(f.ended)
+		return 0, io.EOF
+	}
+	return f.text.Read(p)
+}
+
+// Everything that a machine has written is read before its end is told.
+func TestTheLastWordsOfAMachineAreRead(t *testing.T) {
+	t.Parallel()
+	f := &lastWords{ended: make(chan struct{})}
+	text, err := io.ReadAll(&tail{file: f, ended: f.ended, silent: func() { t.Error("ended for silence") }})
+	if err != nil || string(text) != "last words" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// Bad values of the command line are refused by name, before anything is built.
+func TestFlagsAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "run")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"-skip=boxen", `-skip is "boxen": allowed are pure, packages, boxes, machine, demo`},
+		{"-run=(", `-run is "("`},
+		{"-ground=xen", `-ground is "xen": allowed are kvm, uml, emulation`},
+		{"-system=sid", `-system is "sid": allowed are bookworm, trixie`},
+		{"-arch=mips", `-arch is "mips": allowed are amd64, arm64`},
+		{"all", `argument "all" is not known`},
+	} {
+		out, err := exec.CommandContext(t.Context(), program, tc.args).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), tc.want) {
+			t.Errorf("%s: %v, %s", tc.args, err, out)
+		}
+	}
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const modulePath = "github.com/boxd-dev/boxd"
+
+// suite is a package whose tests start real boxes.
+type suite struct {
+	pkg     string
+	here    int // the lane in which it runs on this host, 0: it needs a machine
+	machine int // the phase in which it runs in the machine, see test/vm/guest.sh; 0: it runs on this host alone
+	parts   int // into which its tests are dealt for machines that run side by side
+}
+
+// suites are all of them; long ones are begun first. On this host two lanes run side by side.
+var suites = []suite{
+	{"test/install", 0, 1, 6},
+	{"test/host", 0, 2, 4},
+	{"test/survival", 2, 3, 4},
+	{"test/limits", 0, 3, 4},
+	{"test/sessions", 1, 3, 8},
+	{"test/abuse", 2, 3, 4},
+	{"test/network", 2, 3, 4},
+	{"test/boxes", 2, 3, 4},
+	{"test/images", 1, 3, 2},
+	{"cmd/boxctl", 1, 3, 2},
+	{"test/api", 2, 3, 2},
+	{"test/langbot", 2, 3, 2},
+	{"test/buckets", 1, 0, 0},
+}
+
+// quickTests tell most in a minute: a box is closed, a session lives, a program's end is told, a process is kept alive.
+var quickTests = map[string]*regexp.Regexp{
+	"test/boxes":    regexp.MustCompile(`^TestT0[1-68]`),
+	"test/sessions": regexp.MustCompile(`^Test(EveryEndOfAProgramIsTold|CreateIsGetOrCreate|SessionsOutliveBoxd|AProcessIsStartedOnce|DeleteLeavesNothing)$`),
+	"cmd/boxctl":    regexp.MustCompile(`^TestARestartOfBoxdIsNotNoticed$`),
+}
+
+// asked reports whether a test is to be run.
+func (r *runner) asked(pkg, name string) bool {
+	if r.quick {
+		return quickTests[pkg] != nil && quickTests[pkg].MatchString(name)
+	}
+	return r.only == nil || r.only.MatchString(name)
+}
+
+// lanes is how many lanes of suites there are.
+const lanes = 2
+
+// apart are packages with tests that are neither pure nor start boxes in suites: layers of their own have them.
+var apart = []string{"test/packages", "test/soak", "test/bare"}
+
+// command is one that ends with ctx, it and all that it has started.
+func (r *runner) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = os.Environ()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// do runs a command whose output is told only if it fails.
+func (r *runner) do(ctx context.Context, env []string, name string, args ...string) (string, error) {
+	cmd := r.command(ctx, name, args...)
+	cmd.Env = append(cmd.Env, env...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s%s", name, err, out, errs.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// once does something the first time that it is called with a name, and returns then and later what came of it.
+func (r *runner) once(name string, do func() error) error {
+	f, _ := r.built.LoadOrStore(name, sync.OnceValue(do))
+	return f.(func() error)() //nolint:forcetypeassert // all are
+}
+
+// packageFlags are the flags that packages are built with, so that nothing is compiled twice.
+func (r *runner) packageFlags(ctx context.Context) ([]string, error) {
+	version, err := r.do(ctx, nil, "packaging/version.sh")
+	return []string{"-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + version + " -X " + modulePath + "/cmd/boxctl.version=" + version}, err
+}
+
+// programs builds boxd and all that belongs to it for this host, boxd with the race detector: boxinit and boxkeeper
+// make calls on all threads, which a program with cgo cannot (syscall.AllThreadsSyscall).
+func (r *runner) programs(ctx context.Context) error {
+	return r.once("programs", func() error {
+		bin := filepath.Join(r.dir, "bin") + "/"
+		flags, err := r.packageFlags(ctx)
+		if err != nil {
+			return err
+		}
+		build := func(env string, args ...string) {
+			if err == nil {
+				_, err = r.do(ctx, []string{env}, "go", slices.Concat([]string{"build", "-o", bin}, args)...)
+			}
+		}
+		build("CGO_ENABLED=0", slices.Concat(flags, []string{"./cmd/...", "./test/boxes/probe", "./test/survival/mcpserver"})...)
+		if !r.quick {
+			build("CGO_ENABLED=1", "-race", "./cmd/boxd")
+		}
+		return err
+	})
+}
+
+// testProgram builds the tests of a suite, which this host and the machine run, and returns the path.
+func (r *runner) testProgram(ctx context.Context, pkg, arch string) (string, error) {
+	path := filepath.Join(r.dir, "tests", arch, pkg, "test")
+	return path, r.once(path, func() error {
+		flags, err := r.packageFlags(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = r.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + arch}, "go", slices.Concat([]string{"test", "-c", "-o", path}, flags, []string{"./" + pkg})...)
+		return err
+	})
+}
+
+// converterProgram builds what makes events of what tests print.
+func (r *runner) converterProgram(ctx context.Context) error {
+	return r.once("test2json", func() error {
+		_, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-o", filepath.Join(r.dir, "test2json"), "cmd/test2json")
+		return err
+	})
+}
+
+// tests are the names of the tests of a suite that are asked for.
+func (r *runner) tests(ctx context.Context, pkg string) ([]string, error) {
+	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
+	if err != nil {
+		return nil, err
+	}
+	cmd := r.command(ctx, program, "-test.list", ".")
+	cmd.Dir = pkg
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("tests of %s: %w", pkg, err)
+	}
+	var names []string
+	for name := range strings.Lines(string(out)) {
+		if name = strings.TrimSpace(name); strings.HasPrefix(name, "Test") && r.asked(pkg, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// want notes that tests have to pass on some ground.
+func (r *runner) want(pkg string, names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		if t := (test{pkg, name}); !slices.Contains(r.wanted, t) {
+			r.wanted = append(r.wanted, t)
+		}
+	}
+}
+
+func exactly(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
+
+// defines reports whether a file of a package has a test that is asked for.
+func (r *runner) defines(pkg string) bool {
+	isSuite := slices.ContainsFunc(suites, func(s suite) bool { return s.pkg == pkg })
+	switch {
+	case r.quick && isSuite:
+		return quickTests[pkg] != nil
+	case r.only == nil:
+		return true
+	}
+	files, _ := filepath.Glob(filepath.Join(pkg, "*_test.go")) // the pattern is in order
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(line, "func "); ok {
+				if name, _, ok = strings.Cut(name, "("); ok && strings.HasPrefix(name, "Test") && r.only.MatchString(name) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// pure runs tables, golden files, parsers with their fuzz seeds, and what holds the packages in order, with the race
+// detector.
+func (r *runner) pure(ctx context.Context) error {
+	list, err := r.do(ctx, nil, "go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}`, "./...")
+	if err != nil {
+		return err
+	}
+	var args []string
+	for pkg := range strings.FieldsSeq(list) {
+		dir := strings.TrimPrefix(strings.TrimPrefix(pkg, modulePath), "/")
+		if !slices.Contains(apart, dir) && !slices.ContainsFunc(suites, func(s suite) bool { return s.pkg == dir }) && r.defines("./"+dir) {
+			args = append(args, pkg)
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	env := []string{"CGO_ENABLED=1"}
+	if os.Geteuid() == 0 { // some of them need it, and are left out without
+		env = append(env, "BOXD_TEST_STRICT=1")
+	}
+	switch {
+	case r.quick:
+		return r.goTest(ctx, layerPure, []string{"CGO_ENABLED=0"}, args...)
+	case r.only != nil:
+		return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-timeout=10m", "-run", r.only.String()}, args)...)
+	}
+	return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-shuffle=on", "-timeout=10m"}, args)...)
+}
+
+// packages builds the packages, twice, and has them read by the tools of the distributions.
+func (r *runner) packages(ctx context.Context) error {
+	return r.goTest(ctx, layerPackages, []string{"BOXD_TEST_STRICT=1", "CGO_ENABLED=0"}, "-count=1", "-timeout=15m", "./test/packages")
+}
+
+// demo shows what README.md promises.
+func (r *runner) demo(ctx context.Context) error {
+	if err := r.programs(ctx); err != nil {
+		return err
+	}
+	cmd := r.command(ctx, "test/demo/demo.sh", filepath.Join(r.dir, "bin"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// boxes runs real boxes on this host by the real programs, in two lanes side by side.
+func (r *runner) boxes(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("missing: root, which starts the boxes")
+	}
+	if err := errors.Join(r.programs(ctx), r.converterProgram(ctx)); err != nil {
+		return err
+	}
+	if r.defines("test/buckets") {
+		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=s3.mod", "-o", filepath.Join(r.dir, "bin")+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
+			return err
+		}
+	}
+	errs := make([]error, lanes)
+	var all sync.WaitGroup
+	for lane := range lanes {
+		all.Go(func() {
+			for _, s := range suites {
+				if !r.defines(s.pkg) {
+					continue
+				}
+				if s.here == 0 && lane == 0 {
+					errs[lane] = errors.Join(errs[lane], r.list(ctx, s.pkg))
+				} else if s.here == lane+1 {
+					errs[lane] = errors.Join(errs[lane], r.here(ctx, s.pkg))
+				}
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// list wants the tests of a suite, and does not run them.
+func (r *runner) list(ctx context.Context, pkg string) error {
+	if !r.defines(pkg) {
+		return nil
+	}
+	names, err := r.tests(ctx, pkg)
+	r.want(pkg, names)
+	return err
+}
+
+// here runs a suite on this host, in a PID namespace of its own: whatever it leaves is gone when it has ended.
+func (r *runner) here(ctx context.Context, pkg string) error {
+	names, err := r.tests(ctx, pkg)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	r.want(pkg, names)
+	return r.inNamespace(ctx, layerBoxes, pkg, "20m", names)
+}
+
+// soaks runs the tests that take hours.
+func (r *runner) soaks(ctx context.Context) error {
+	if err := errors.Join(r.programs(ctx), r.converterProgram(ctx)); err != nil {
+		return err
+	}
+	return r.inNamespace(ctx, layerSoak, "test/soak", "3h", []string{"Test.*"})
+}
+
+func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, names []string) error {
+	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
+	if err != nil {
+		return err
+	}
+	in, wait, err := r.converter(ctx, layer, hostGround, pkg)
+	if err != nil {
+		return err
+	}
+	// The shell is PID 1 there, which has to wait for orphans.
+	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", "-test.timeout=" + limit, "-test.run", exactly(names)}
+	cmd := r.command(ctx, "unshare", args...)
+	cmd.Dir = pkg
+	cmd.Env = append(cmd.Env, "BOXD_TEST_GROUND="+hostGround, "BOXD_TEST_BIN="+filepath.Join(r.dir, "bin"))
+	cmd.Stdout, cmd.Stderr = in, in
+	err = cmd.Run()
+	return endItem(in, wait, err)
+}
+
+// endItem ends the conversion of what a test program has printed, and makes one error of its ends.
+func endItem(in io.Closer, wait func() error, err error) error {
+	closed := in.Close()
+	if failed := wait(); failed != nil {
+		return failed // which tests is told already
+	}
+	return errors.Join(err, closed)
+}
+
+// lines are the lines of a file that are neither empty nor comments.
+func lines(path string) (found []string, err error) {
+	text, err := os.ReadFile(path)
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			found = append(found, line)
+		}
+	}
+	return found, err
+}

@@ -213,6 +213,8 @@ func TestAStreamThatEndsWithoutAResultHasFailed(t *testing.T) {
 		"after output": func(ctx context.Context, ws *websocket.Conn) { send(ctx, ws, api.ChannelStdout, "x"); ws.CloseNow() },
 	} {
 		c := standin(t, speak)
+		c.pace = soon()
+		c.pace.total = 50 * time.Millisecond
 		r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{Stdout: io.Discard, Stderr: io.Discard}, nil)
 		if r != nil || !errors.Is(err, ErrStreamEnded) {
 			t.Errorf("%s: %+v, %v", name, r, err)

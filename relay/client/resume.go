@@ -89,6 +89,7 @@ type stream struct {
 	again  string             // path of those that follow; empty: there are none
 	attach api.StreamAttach   // how those begin
 
+	sent     bool     // boxd may have had the first message
 	begun    bool     // the program runs, or did
 	at       [2]int64 // bytes of stdout and stderr that have been delivered
 	skip     [2]int64 // bytes that come a second time
@@ -118,8 +119,8 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	defer s.cancel()
 	r, err := s.connection(ctx, s.path, s.first)
 	var tries retries
-	for err != nil && s.begun && s.again != "" && worthRetrying(err) && ctx.Err() == nil {
-		if s.progress {
+	for err != nil && (s.begun || s.sent) && s.again != "" && worthRetrying(err) && ctx.Err() == nil {
+		if s.begun && s.progress {
 			tries = retries{}
 		}
 		if werr := tries.wait(ctx, &s.client.pace, err); werr != nil {
@@ -127,8 +128,12 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 			break
 		}
 		r, err = s.connection(ctx, s.again, s.next())
-		if errors.Is(err, NotFound) {
+		switch {
+		case !errors.Is(err, NotFound):
+		case s.begun:
 			err = ErrProcessGone
+		case s.first.Start != nil: // boxd has had no start, or nothing has come of it
+			err = ErrStreamEnded
 		}
 		if s.attach.Write && notWriter(err) { // boxd may not have noticed yet that our last connection has ended
 			if time.Since(tries.since) > s.client.pace.writer {
@@ -178,6 +183,9 @@ func (s *stream) fail(err error) {
 
 // next is the first message of a connection that goes on where the last one was lost.
 func (s *stream) next() *api.ClientControl {
+	if !s.begun && s.first.Attach != nil {
+		return s.first
+	}
 	a := s.attach
 	a.Stdout, a.Stderr = new(s.at[0]), new(s.at[1])
 	s.mu.Lock()
@@ -201,6 +209,7 @@ func (s *stream) connection(ctx context.Context, path string, first *api.ClientC
 	if err != nil {
 		return nil, err
 	}
+	s.sent = true
 	if err := ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)); err != nil {
 		return nil, lostError{fmt.Errorf("%w: %w", ErrStreamEnded, err)}
 	}
@@ -343,7 +352,12 @@ func (s *stream) gap(stream int, bytes int64) {
 // attached begins a connection to a process, or goes on with one.
 func (s *stream) attached(a *api.StreamAttached) error {
 	from := [2]int64{a.Stdout, a.Stderr}
-	if !s.begun {
+	switch {
+	case s.begun:
+	case s.first.Start != nil: // whose answer was lost: nothing has been delivered
+		s.begun = true
+		s.startInput(0, s.attach.Write)
+	default:
 		s.begun, s.at = true, from
 		if s.options.Attached != nil {
 			s.options.Attached(a)

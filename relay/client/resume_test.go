@@ -320,6 +320,46 @@ func exit(ctx context.Context, ws *websocket.Conn) {
 	_, _, _ = ws.Read(ctx)
 }
 
+func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	var id string
+	lose := func(_ context.Context, _ *websocket.Conn, first *api.ClientControl) { id = first.Start.Exec.ID }
+	c := talk(t, lose, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+		a := first.Attach
+		if a == nil || !a.Write || *a.Stdout != 0 || *a.Stderr != 0 || *a.Stdin != 0 {
+			t.Errorf("%+v", first)
+		}
+		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 3, Writer: true}})
+		send(ctx, ws, api.ChannelStdout, "rest")
+		if _, data, err := ws.Read(ctx); err != nil || string(data) != "\x00input" {
+			t.Errorf("%q, %v", data, err)
+		}
+		exit(ctx, ws)
+	})
+	var out bytes.Buffer
+	r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{Stdin: strings.NewReader("input"), Stdout: &out}, nil)
+	if err != nil || r.Status != "exited" || out.String() != "rest" || id == "" {
+		t.Errorf("%+v, %v: %q of %q", r, err, out.String(), id)
+	}
+	// What boxd does not know has not begun, or nobody can say.
+	c = talk(t, lose)
+	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
+		t.Errorf("%v", err)
+	}
+	// A process that is joined is joined as it was to be.
+	from := [2]int64{5, 6}
+	c = talk(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {
+		if a := first.Attach; a == nil || !a.TakeOver || *a.Stdout != 5 || *a.Stderr != 6 {
+			t.Errorf("%+v", first)
+		}
+		say(ctx, ws, api.ServerControl{Attached: &api.StreamAttached{Stdout: 5, Stderr: 6}})
+		exit(ctx, ws)
+	})
+	if _, err := c.Attach(t.Context(), "s", "p", AttachOptions{From: &from, Write: true, TakeOver: true}, Stdio{}, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := talk(t, greet(api.StreamAttached{}))

@@ -202,7 +202,7 @@ type ExecRequest struct {
 	Code          *string            `json:"code,omitempty"`     // in Language
 	Language      string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
 	Env           map[string]string  `json:"env,omitempty" max:"256"`
-	Cwd           string             `json:"cwd,omitempty"` // made if missing; default /workspace
+	Cwd           string             `json:"cwd,omitempty"` // made if missing; default /workspace; "output": that of OutputVersion
 	Timeout       *quantity.Duration `json:"timeout,omitempty"`
 	OutputVersion string             `json:"output_version,omitempty"` // has /workspace/output/VERSION made, for $OUTPUT_DIR
 	// CPUs, Memory and Pids are limits of this execution alone, within those of its session.

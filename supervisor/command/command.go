@@ -158,7 +158,8 @@ func argv(cfg *policy.Config, cmd *isolation.Command, req *Exec) []byte {
 		cmd.Argv = req.Argv
 		return nil
 	}
-	code, lang := req.Code, cfg.Languages[req.Language]
+	code := req.Code
+	lang, _ := language.Find(cfg.Languages, req.Language)
 	if req.Command != nil {
 		code, lang = req.Command, cfg.Languages["sh"]
 	}
@@ -192,7 +193,7 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 			return err
 		}
 	default:
-		if _, ok := cfg.Languages[req.Language]; !ok {
+		if _, ok := language.Find(cfg.Languages, req.Language); !ok {
 			return fault.Field("language", req.Language, strings.Join(slices.Sorted(maps.Keys(cfg.Languages)), ", "))
 		}
 		if err := validateCode(cfg, "code", *req.Code); err != nil {
@@ -203,7 +204,7 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 		return fault.Field("language", req.Language, "nothing without code")
 	}
 	if req.Dir != "" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, trees.Drives)) {
-		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, trees.Drives), ", "))
+		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, trees.Drives), ", ")+"; output beside output_version")
 	}
 	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
 		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))

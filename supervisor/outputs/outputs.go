@@ -42,6 +42,14 @@ func Environment(version string, env map[string]string) (map[string]string, erro
 	return with, nil
 }
 
+// WorkingDirectory is the working directory that a request names: "output" is the directory of its version.
+func WorkingDirectory(cwd, version string) string {
+	if cwd == "output" && version != "" {
+		return Dir(version)
+	}
+	return cwd
+}
+
 // Prepare makes the directory of a version in a session, if it is not there. What is in one that is there stays.
 func Prepare(ctx context.Context, s *session.Session, version string) error {
 	if version == "" {

@@ -60,6 +60,7 @@ func TestEveryEndOfAProgramIsTold(t *testing.T) {
 		{"shell", boxtest.Shell("echo out; echo err >&2; exit 3"), outcome{Status: "exited", Stdout: "out\n", Stderr: "err\n", ExitCode: 3}},
 		{"python", api.ExecRequest{Code: new("import sys; print(6*7); sys.exit(255)"), Language: "python"}, outcome{Status: "exited", Stdout: "42\n", ExitCode: 255}},
 		{"code for the shell", api.ExecRequest{Code: new("echo $0"), Language: "sh"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
+		{"another name", api.ExecRequest{Code: new("echo $0"), Language: "shell"}, outcome{Status: "exited", Stdout: "/bin/sh\n"}},
 		{"signal", boxtest.Shell("kill -SEGV $$"), outcome{Status: "signaled", Signal: "SIGSEGV", ExitCode: -1}},
 		{"timeout", api.ExecRequest{Command: new("echo before; sleep 1000; echo after"), Timeout: boxtest.Duration("3s")}, outcome{Status: "timed_out", Signal: "SIGKILL", Stdout: "before\n", ExitCode: -1}},
 		{"timeout that TERM does not impress", api.ExecRequest{Command: new("trap '' TERM INT HUP; while :; do sleep 1000; done"), Timeout: boxtest.Duration("200ms")}, outcome{Status: "timed_out", Signal: "SIGKILL", ExitCode: -1}},

@@ -43,6 +43,14 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	if got := d.Output(t, "s", versioned("echo more >> $OUTPUT_DIR/file; ls output; stat -c %u output/run-2", "run-2")); got != "run-1\nrun-2\nrun-3\n1000\n" {
 		t.Errorf("%s", got)
 	}
+	there := versioned("pwd; echo $OUTPUT_DIR", "run-2")
+	there.Cwd = "output"
+	if got := d.Output(t, "s", there); got != "/workspace/output/run-2\n/workspace/output/run-2\n" {
+		t.Errorf("%s", got)
+	}
+	there.OutputVersion = ""
+	_, err := d.Exec(t.Context(), "s", &there)
+	boxtest.Refused(t, err, 400, "cwd")
 	one, err := d.Run(t.Context(), &api.OneShotRequest{Session: api.SessionRequest{Workspace: "project"}, Exec: versioned("cat output/run-2/file; touch $OUTPUT_DIR/x", "run-4")})
 	if err != nil || one.Stdout != "two\nmore\n" {
 		t.Errorf("%s, %v", boxtest.Show(one), err)

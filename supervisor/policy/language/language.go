@@ -37,6 +37,31 @@ func (l Language) Command(code string) (argv []string, script int) {
 	return slices.Clone(l.File), slices.Index(l.File, filePlaceholder)
 }
 
+// typescript is a script that runs its argument by what there is that can, with the flags of each.
+func typescript(script, deno, node string) string {
+	return `has() { command -v "$1" >/dev/null; }
+if has tsx; then exec tsx ` + script + `"$1"; fi
+if has bun; then exec bun ` + script + `"$1"; fi
+if has deno; then exec deno ` + deno + ` "$1"; fi
+node="node --no-warnings --experimental-strip-types"
+if $node -e 0 2>/dev/null; then exec $node ` + node + `"$1"; fi
+echo "typescript: tsx, bun, deno or Node.js 22.7 or later is needed" >&2
+exit 127
+`
+}
+
+// Find returns a language by its name, or by another that people have for it and no language has.
+func Find(all map[string]Language, name string) (Language, bool) {
+	l, ok := all[name]
+	if ok {
+		return l, true
+	}
+	l, ok = all[map[string]string{
+		"javascript": "node", "js": "node", "nodejs": "node", "ts": "typescript", "shell": "sh", "py": "python", "python3": "python", "pl": "perl", "rb": "ruby",
+	}[name]]
+	return l, ok
+}
+
 // Lacks is what the forms of a language would have to be, "" if they are.
 func (l *Language) Lacks() string {
 	if count(l.Inline, codePlaceholder) != 1 || count(l.File, filePlaceholder) != 1 || strings.ContainsAny(l.Suffix, "/\x00") {
@@ -61,7 +86,11 @@ func Default() map[string]Language {
 		"bash":   {Inline: []string{"bash", "-c", "{code}"}, File: []string{"bash", "{file}"}, Suffix: ".sh"},
 		"python": {Inline: []string{"python3", "-c", "{code}"}, File: []string{"python3", "{file}"}, Suffix: ".py"},
 		"node":   {Inline: []string{"node", "-e", "{code}"}, File: []string{"node", "{file}"}, Suffix: ".js"},
-		"perl":   {Inline: []string{"perl", "-e", "{code}"}, File: []string{"perl", "{file}"}, Suffix: ".pl"},
-		"ruby":   {Inline: []string{"ruby", "-e", "{code}"}, File: []string{"ruby", "{file}"}, Suffix: ".rb"},
+		"typescript": {
+			Inline: []string{"/bin/sh", "-c", typescript("-e ", "eval --ext=ts", "--input-type=commonjs-typescript -e "), "typescript", "{code}"},
+			File:   []string{"/bin/sh", "-c", typescript("", "run -A", ""), "typescript", "{file}"}, Suffix: ".ts",
+		},
+		"perl": {Inline: []string{"perl", "-e", "{code}"}, File: []string{"perl", "{file}"}, Suffix: ".pl"},
+		"ruby": {Inline: []string{"ruby", "-e", "{code}"}, File: []string{"ruby", "{file}"}, Suffix: ".rb"},
 	}
 }

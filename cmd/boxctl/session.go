@@ -33,6 +33,7 @@ type sessionFlags struct {
 	mounts, env, variables  []string
 	skills, inputs, rules   []string
 	drives, secrets         []string
+	rlimits                 []string
 	dry, writable, strict   bool
 }
 
@@ -46,6 +47,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.BoolVar(&f.strict, "network-strict", false, "look for which name connections to ports 80 and 443 are, and let those go on whose name a rule allows")
 	f.limitFlags.add(cmd)
 	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
+	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` of a resource limit of every process, or one for both, such as stack=64MiB; may be repeated")
 	f.set.StringVar(&f.wait, "wait", "", "wait for room for this `TIME` at most, such as 5s")
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
 	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT`: SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
@@ -92,6 +94,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error
 	if req.Env, err = parseEnv(f.env); err != nil {
+		errs = append(errs, err)
+	}
+	if req.Rlimits, err = parsePairs("ulimit", f.rlimits); err != nil {
 		errs = append(errs, err)
 	}
 	if req.Variables, err = parsePairs("var", f.variables); err != nil {

@@ -35,6 +35,7 @@ type SessionRequest struct {
 	Swap            *quantity.Size     `json:"swap,omitempty"`
 	OOM             *string            `json:"oom,omitempty"` // "process", "program" or "session"
 	Pids            *int               `json:"pids,omitempty"`
+	Rlimits         map[string]string  `json:"rlimits,omitempty" max:"16"` // "SOFT:HARD" or one for both, by name: {"stack": "64MiB"}
 	CPUWeight       *int               `json:"cpu_weight,omitempty"`
 	IOWeight        *int               `json:"io_weight,omitempty"`
 	IORead          *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
@@ -101,6 +102,7 @@ type Session struct {
 	Swap            quantity.Size     `json:"swap"`
 	OOM             string            `json:"oom"`
 	Pids            int               `json:"pids"`
+	Rlimits         map[string]string `json:"rlimits,omitempty"` // other than those that are built in
 	CPUWeight       int               `json:"cpu_weight"`
 	IOWeight        int               `json:"io_weight"`
 	IORead          quantity.Size     `json:"io_read"`

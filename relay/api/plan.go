@@ -34,6 +34,7 @@ type PlannedSession struct {
 	Swap            quantity.Size     `json:"swap"`
 	OOM             string            `json:"oom"`
 	Pids            int               `json:"pids"`
+	Rlimits         map[string]string `json:"rlimits,omitempty"`
 	CPUWeight       int               `json:"cpu_weight"`
 	IOWeight        int               `json:"io_weight"`
 	IORead          quantity.Size     `json:"io_read"`

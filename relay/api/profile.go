@@ -19,6 +19,7 @@ type Profile struct {
 	Swap            quantity.Size     `json:"swap"`
 	OOM             string            `json:"oom"`
 	Pids            int               `json:"pids"`
+	Rlimits         map[string]string `json:"rlimits"` // other than those that are built in
 	CPUWeight       int               `json:"cpu_weight"`
 	IOWeight        int               `json:"io_weight"`
 	IORead          quantity.Size     `json:"io_read"`

@@ -23,7 +23,7 @@ const (
 func SessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
-		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
+		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, Rlimits: r.Rlimits, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
 		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
 		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}

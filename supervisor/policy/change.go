@@ -125,7 +125,7 @@ func isWeight(n int) bool { return n >= cgroup.MinWeight && n <= cgroup.MaxWeigh
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, CPUs: &s.CPUs, Memory: &s.Memory,
-		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
+		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, Rlimits: s.Rlimits, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
 		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
 		Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}

@@ -116,6 +116,7 @@ type Profile struct {
 	Swap            quantity.Size     `toml:"swap"`
 	OOM             string            `toml:"oom"`
 	Pids            int               `toml:"pids"`
+	Rlimits         map[string]string `toml:"rlimits"` // SOFT:HARD by name, other than those that are built in
 	CPUWeight       int               `toml:"cpu_weight"`
 	IOWeight        int               `toml:"io_weight"`
 	IORead          quantity.Size     `toml:"io_read"`
@@ -155,7 +156,7 @@ const (
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
 	return []string{
-		"image", "network", "network_rules", "network_strict", "network_connections", "network_bandwidth", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "cpu_weight",
+		"image", "network", "network_rules", "network_strict", "network_connections", "network_bandwidth", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "rlimits", "cpu_weight",
 		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
 	}
 }
@@ -169,7 +170,7 @@ func LimitNames() []string {
 func DefaultProfile() Profile {
 	return Profile{
 		Image: ImageHost, Network: NetworkOff, NetworkRules: egress.Public(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
-		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
+		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
 		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
 		Leftovers: LeftoversKill, Locked: []string{},
@@ -329,6 +330,9 @@ func (p *Profile) validate() (errs []error) {
 		errs = append(errs, err)
 	}
 	if err := (egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := rlimitsOf("rlimits", p.Rlimits); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := skillnames.Read(p.Skills, MaxSkills); err != nil {

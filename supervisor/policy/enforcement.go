@@ -7,8 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/cgroup/usage"
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -161,41 +159,4 @@ func Groups(s *Settings) cgroup.Limits {
 
 func oomOf(word string) cgroup.OOM {
 	return map[string]cgroup.OOM{OOMProcess: cgroup.OOMProcess, OOMProgram: cgroup.OOMProgram, OOMSession: cgroup.OOMSession}[word]
-}
-
-// Resource limits every box has (setrlimit(2)). Address space is never limited: it says nothing
-// about memory, and Go and Node reserve far more of it than they use.
-const (
-	coreLimit    = 0
-	nofileSoft   = 4096
-	nofileHard   = 65536
-	memlockLimit = 64 << 10
-	// The kernel counts these for each user of a box, and so for the box: signals that wait, timers among them, and bytes
-	// of POSIX message queues (timer_create(2), mq_overview(7)).
-	sigpendingLimit = 8192
-	msgqueueLimit   = 819200
-	stackLimit      = 8 << 20
-)
-
-// Rlimits are the resource limits of every process of a session: those every box has, and those that
-// stand in for control groups.
-func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
-	same := func(resource int, n uint64) isolation.Rlimit {
-		return isolation.Rlimit{Resource: uint32(resource), Soft: n, Hard: n}
-	}
-	list := []isolation.Rlimit{
-		same(unix.RLIMIT_CORE, coreLimit),
-		{Resource: unix.RLIMIT_NOFILE, Soft: nofileSoft, Hard: nofileHard},
-		same(unix.RLIMIT_MEMLOCK, memlockLimit),
-		same(unix.RLIMIT_MSGQUEUE, msgqueueLimit),
-		same(unix.RLIMIT_SIGPENDING, sigpendingLimit),
-		same(unix.RLIMIT_STACK, stackLimit),
-	}
-	if by[LimitMemory] == MechanismRlimit {
-		list = append(list, same(unix.RLIMIT_DATA, uint64(s.Memory)))
-	}
-	if by[LimitPids] == MechanismRlimit {
-		list = append(list, same(unix.RLIMIT_NPROC, uint64(s.Pids)))
-	}
-	return list
 }

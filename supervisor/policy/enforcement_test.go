@@ -78,7 +78,7 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 	}
 	for resource, want := range map[uint32][2]uint64{
 		unix.RLIMIT_CORE: {0, 0}, unix.RLIMIT_NOFILE: {4096, 65536}, unix.RLIMIT_MEMLOCK: {64 << 10, 64 << 10},
-		unix.RLIMIT_STACK: {8 << 20, 8 << 20}, unix.RLIMIT_DATA: {64 << 20, 64 << 20}, unix.RLIMIT_NPROC: {17, 17},
+		unix.RLIMIT_STACK: {8 << 20, 64 << 20}, unix.RLIMIT_DATA: {64 << 20, 64 << 20}, unix.RLIMIT_NPROC: {17, 17},
 		unix.RLIMIT_SIGPENDING: {8192, 8192}, unix.RLIMIT_MSGQUEUE: {819200, 819200},
 	} {
 		if r := got[resource]; r.Soft != want[0] || r.Hard != want[1] {
@@ -88,6 +88,9 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
 		if r.Resource == unix.RLIMIT_DATA || r.Resource == unix.RLIMIT_NPROC {
 			t.Errorf("resource %d is limited besides by a control group: %+v", r.Resource, r)
+		}
+		if r.Resource == unix.RLIMIT_STACK && r.Hard != unix.RLIM_INFINITY {
+			t.Errorf("the stack is limited besides by a control group: %+v", r)
 		}
 	}
 	if _, ok := got[unix.RLIMIT_AS]; ok {

@@ -42,6 +42,7 @@ type Request struct {
 	Swap            *quantity.Size
 	OOM             *string
 	Pids            *int
+	Rlimits         map[string]string // name of a resource, and SOFT:HARD
 	CPUWeight       *int
 	IOWeight        *int
 	IORead          *quantity.Size
@@ -81,6 +82,7 @@ type Settings struct {
 	Swap            quantity.Size     `json:"swap"`
 	OOM             string            `json:"oom"`
 	Pids            int               `json:"pids"`
+	Rlimits         map[string]string `json:"rlimits,omitempty"` // other than those that are built in
 	CPUWeight       int               `json:"cpu_weight"`
 	IOWeight        int               `json:"io_weight"`
 	IORead          quantity.Size     `json:"io_read"`
@@ -177,7 +179,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -337,6 +339,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("io_read", req.IORead != nil, s.IORead == asked.IORead)
 	check("io_write", req.IOWrite != nil, s.IOWrite == asked.IOWrite)
 	check("pids", req.Pids != nil, s.Pids == asked.Pids)
+	check("rlimits", req.Rlimits != nil, maps.Equal(s.Rlimits, asked.Rlimits))
 	check("tmp", req.Tmp != nil, s.Tmp == asked.Tmp)
 	check("workspace_quota", req.WorkspaceQuota != nil, s.WorkspaceQuota == asked.WorkspaceQuota)
 	check("workspace_inodes", req.WorkspaceInodes != nil, s.WorkspaceInodes == asked.WorkspaceInodes)

@@ -45,7 +45,7 @@ func policies() *Config {
 // everyField asks for a value of its own in every field.
 func everyField() *Request {
 	return &Request{
-		CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17),
+		CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17), Rlimits: map[string]string{"stack": "64MiB"},
 		CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB), WorkspaceInodes: new(99),
 		TTL: new(seconds(7)), MaxLifetime: new(seconds(70)), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
 		Mounts: []Mount{{Source: "/a", Target: "/data"}, {Source: "/b", Target: "/mnt", Mode: MountNone}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
@@ -61,7 +61,7 @@ func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
 	}
 	want := Settings{
 		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB,
-		Swap: quantity.MiB, OOM: OOMSession, Pids: 17, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
+		Swap: quantity.MiB, OOM: OOMSession, Pids: 17, Rlimits: map[string]string{"stack": "64MiB"}, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
 		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, WorkspaceInodes: 99, TTL: seconds(7), MaxLifetime: seconds(70),
 		Mounts: []Mount{{Source: "/a", Target: "/data", Mode: MountReadWrite}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Labels: map[string]string{"team": "x"}, EnvNames: []string{"A", "B"},

@@ -76,12 +76,12 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 	}
 	files := fmt.Sprintf("%d %d", min(4096, host.Max), min(65536, host.Max))
 	text := b.run("cat", "/proc/self/limits")
-	data, processes, group, none := "104857600 104857600", "77 77", "rlimit", "none"
+	data, processes, stack, group, none := "104857600 104857600", "77 77", "8388608 104857600", "rlimit", "none"
 	if boxtest.Grouped() { // then these two are what the host has them at
-		data, processes, group, none = "unlimited unlimited", `\d+ \d+`, "cgroup2", "cgroup2"
+		data, processes, stack, group, none = "unlimited unlimited", `\d+ \d+`, "8388608 unlimited", "cgroup2", "cgroup2"
 	}
 	for name, want := range map[string]string{
-		"Max core file size": "0 0", "Max open files": files, "Max locked memory": "65536 65536", "Max stack size": "8388608 8388608",
+		"Max core file size": "0 0", "Max open files": files, "Max locked memory": "65536 65536", "Max stack size": stack,
 		"Max data size": data, "Max processes": processes, "Max address space": "unlimited unlimited",
 	} {
 		m := regexp.MustCompile(`(?m)^` + name + `\s+(\S+)\s+(\S+)`).FindStringSubmatch(text)
@@ -95,6 +95,31 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 	}
 	if s := b.Enforcement; s["tmp"] != "tmpfs" || s["pids"] != group || s["memory"] != group || s["cpu"] != none {
 		t.Errorf("said to be enforced by %v", s)
+	}
+}
+
+// Deep recursion works where the stack may be as large, whoever asks for that: the program itself, or its session.
+func TestTheStackCanBeRaised(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	d := start(t)
+	deep := `import sys, resource
+sys.setrecursionlimit(10**7)
+import threading
+def f(n): return 0 if n == 0 else 1 + max([f(n - 1)])
+print(f(60000))`
+	b := newBox(t, d)
+	if got := b.run("sh", "-c", `ulimit -s 100000 && python3 -c "$0"`, deep); got != "60000\n" {
+		t.Errorf("%q", got)
+	}
+	raised := newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"stack": "100MiB", "nofile": "2000:3000", "core": "0"} })
+	if got := raised.run("python3", "-c", deep); got != "60000\n" {
+		t.Errorf("%q", got)
+	}
+	if got := raised.run("sh", "-c", "ulimit -s; ulimit -Sn; ulimit -Hn"); got != "102400\n2000\n3000\n" {
+		t.Errorf("%q", got)
+	}
+	if s := raised.Rlimits; s["stack"] != "100MiB" || s["nofile"] != "2000:3000" {
+		t.Errorf("said to be %v", s)
 	}
 }
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// rlimit is a resource limit that every process of a box has (getrlimit(2)).
+type rlimit struct {
+	resource   int
+	isSize     bool
+	least      uint64 // or PID 1 of the box, which has the limit too, could not do its work
+	soft, hard uint64 // as built in
+}
+
+// Address space is never limited: it says nothing about memory, and Go and Node reserve far more of it than they use.
+// The stack is memory, which has a limit of its own.
+//
+// The kernel counts sigpending and msgqueue for each user of a box, and so for the box: signals that wait, timers among
+// them, and bytes of POSIX message queues (timer_create(2), mq_overview(7)).
+func rlimits() map[string]rlimit {
+	return map[string]rlimit{
+		"core":       {unix.RLIMIT_CORE, true, 0, 0, 0},
+		"data":       {unix.RLIMIT_DATA, true, uint64(minMemory), unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10},
+		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200},
+		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536},
+		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192},
+		"stack":      {unix.RLIMIT_STACK, true, 128 << 10, 8 << 20, unix.RLIM_INFINITY},
+	}
+}
+
+// Those of getrlimit(2) that are not among them, and why.
+func noRlimits() map[string]string {
+	const ofPID1 = "set by the program itself (ulimit in a shell): PID 1 of the box would have it too, and could not do its work"
+	const priority = "left out: nothing in a box has a higher priority than usual"
+	const nothing = "left out: the kernel keeps no such limit any more"
+	return map[string]string{
+		"as": ofPID1, "cpu": ofPID1, "fsize": ofPID1, "locks": nothing, "rss": nothing, "nice": priority, "rtprio": priority, "rttime": priority,
+	}
+}
+
+const unlimited = "unlimited"
+
+// readRlimit reads "SOFT:HARD", or one of them for both. The soft one is no more than the hard one.
+func readRlimit(field, text string, of rlimit) (soft, hard uint64, err error) {
+	first, second, both := strings.Cut(text, ":")
+	if !both {
+		second = first
+	}
+	soft, err = of.read(first)
+	hard, err2 := of.read(second)
+	if err = errors.Join(err, err2); err != nil || soft > hard {
+		kind := "a number"
+		if of.isSize {
+			kind = "a size"
+		}
+		return 0, 0, fault.Field(field, text, fmt.Sprintf("%s, or two as SOFT:HARD, each %s or more or %s", kind, of.show(of.least), unlimited))
+	}
+	return soft, hard, nil
+}
+
+func (r rlimit) read(text string) (n uint64, err error) {
+	var size quantity.Size
+	switch {
+	case text == unlimited:
+		return unix.RLIM_INFINITY, nil
+	case r.isSize:
+		size, err = quantity.ParseSize(text)
+		n = uint64(size)
+	default:
+		n, err = strconv.ParseUint(text, 10, 63)
+	}
+	if err == nil && n < r.least {
+		err = errors.New("too little")
+	}
+	return n, err
+}
+
+func (r rlimit) show(n uint64) string {
+	switch {
+	case n == unix.RLIM_INFINITY:
+		return unlimited
+	case r.isSize:
+		return quantity.Size(n).String()
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// rlimitsOf reads a table of them, on top of those that are built in.
+func rlimitsOf(field string, table map[string]string) (map[string]rlimit, error) {
+	all := rlimits()
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		of, ok := all[name]
+		if !ok {
+			if why, known := noRlimits()[name]; known {
+				return nil, fault.Field(field+"."+name, table[name], why)
+			}
+			return nil, fault.Field(field, name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		}
+		var err error
+		if of.soft, of.hard, err = readRlimit(field+"."+name, table[name], of); err != nil {
+			return nil, err
+		}
+		all[name] = of
+	}
+	return all, nil
+}
+
+// mergeRlimits puts what is asked for in the place of what the profile has, whose hard limits are the most that may be asked for.
+func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string) error {
+	most, err := rlimitsOf("rlimits", p.Rlimits)
+	if err != nil {
+		return err
+	}
+	if _, err := rlimitsOf("rlimits", asked); err != nil {
+		return err
+	}
+	merged := maps.Clone(p.Rlimits)
+	for _, resource := range slices.Sorted(maps.Keys(asked)) {
+		of, text := most[resource], asked[resource]
+		_, hard, err := readRlimit("rlimits."+resource, text, of)
+		switch {
+		case err != nil:
+			return err
+		case text == p.Rlimits[resource]:
+			continue
+		case slices.Contains(p.Locked, "rlimits"):
+			return locked("rlimits."+resource, text, "left out", name)
+		case hard > of.hard:
+			return fault.Field("rlimits."+resource, text, "at most "+of.show(of.hard)).Of(fault.Denied).
+				WithHint("profile %q lets nobody have more", name).
+				By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + name + ".rlimits." + resource, Used: of.show(hard), Allowed: of.show(of.hard), Setting: "profiles." + name + ".rlimits." + resource})
+		}
+		if merged == nil {
+			merged = map[string]string{}
+		}
+		merged[resource] = text
+	}
+	if len(merged) > 0 {
+		s.Rlimits = merged
+	}
+	return nil
+}
+
+// Rlimits are the resource limits of every process of a session: its own, and those that stand in for control groups.
+func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
+	all, err := rlimitsOf("rlimits", s.Rlimits)
+	if err != nil { // which Merge has refused
+		all = rlimits()
+	}
+	bound := func(name string, limit uint64) {
+		r := all[name]
+		r.soft, r.hard = min(r.soft, limit), min(r.hard, limit)
+		all[name] = r
+	}
+	if by[LimitMemory] == MechanismRlimit {
+		bound("data", uint64(s.Memory))
+		bound("stack", max(uint64(s.Memory), 8<<20)) // which is no data
+	}
+	if by[LimitPids] == MechanismRlimit {
+		bound("nproc", uint64(s.Pids))
+	}
+	list := make([]isolation.Rlimit, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if r := all[name]; r.hard < math.MaxUint64 || r.soft < math.MaxUint64 {
+			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
+		}
+	}
+	return list
+}

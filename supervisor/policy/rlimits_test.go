@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	p := DefaultProfile()
+	p.Rlimits = map[string]string{"nofile": "2048:10000", "core": "1MiB"}
+	c.Profiles["own"] = p
+	p.Locked = []string{"rlimits"}
+	c.Profiles["closed"] = p
+	for _, tc := range []struct {
+		profile string
+		asked   map[string]string
+		want    map[string]string
+		refused string
+	}{
+		{"default", nil, nil, ""},
+		{"default", map[string]string{"stack": "64MiB"}, map[string]string{"stack": "64MiB"}, ""},
+		{"default", map[string]string{"stack": "16MiB:unlimited", "nofile": "65536"}, map[string]string{"stack": "16MiB:unlimited", "nofile": "65536"}, ""},
+		{"default", map[string]string{"nofile": "65537"}, nil, "rlimits.nofile"},
+		{"default", map[string]string{"core": "1B"}, nil, "rlimits.core"},
+		{"default", map[string]string{"memlock": "unlimited"}, nil, "rlimits.memlock"},
+		{"default", map[string]string{"stack": "2GiB:1GiB"}, nil, "rlimits.stack"},
+		{"default", map[string]string{"stack": "8"}, nil, "rlimits.stack"},
+		{"default", map[string]string{"stack": "64KiB"}, nil, "rlimits.stack"},
+		{"default", map[string]string{"nofile": "-1"}, nil, "rlimits.nofile"},
+		{"default", map[string]string{"nofile": "1MiB"}, nil, "rlimits.nofile"},
+		{"default", map[string]string{"nofile": ""}, nil, "rlimits.nofile"},
+		{"default", map[string]string{"nofile": "1024:"}, nil, "rlimits.nofile"},
+		{"default", map[string]string{"cpu": "5"}, nil, "rlimits.cpu"},
+		{"default", map[string]string{"nice": "5"}, nil, "rlimits.nice"},
+		{"default", map[string]string{"files": "5"}, nil, "rlimits"},
+		{"own", nil, map[string]string{"nofile": "2048:10000", "core": "1MiB"}, ""},
+		{"own", map[string]string{"nofile": "10000"}, map[string]string{"nofile": "10000", "core": "1MiB"}, ""},
+		{"own", map[string]string{"nofile": "10001"}, nil, "rlimits.nofile"},
+		{"closed", map[string]string{"core": "1MiB"}, map[string]string{"nofile": "2048:10000", "core": "1MiB"}, ""},
+		{"closed", map[string]string{"core": "0"}, nil, "rlimits.core"},
+	} {
+		s, _, err := c.Merge(&Request{Profile: tc.profile, Rlimits: tc.asked})
+		if tc.refused != "" {
+			if r := refusalOf(t, err); r.field != tc.refused || r.kind != fault.Invalid && r.kind != fault.Denied {
+				t.Errorf("%s %v: %+v: %v", tc.profile, tc.asked, r, err)
+			}
+			continue
+		}
+		if err != nil || !maps.Equal(s.Rlimits, tc.want) {
+			t.Errorf("%s %v: %v, %v", tc.profile, tc.asked, s.Rlimits, err)
+		}
+	}
+	if got := c.Profiles["own"].Rlimits["nofile"]; got != "2048:10000" {
+		t.Errorf("a request has changed the profile: %s", got)
+	}
+	list := Rlimits(&Settings{Rlimits: map[string]string{"nofile": "2048:10000", "data": "1GiB"}, Memory: minMemory}, nil)
+	for _, want := range []isolation.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 2048, Hard: 10000}, {Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}} {
+		if !slices.Contains(list, want) {
+			t.Errorf("%+v is not among %+v", want, list)
+		}
+	}
+}

@@ -304,6 +304,10 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 			hint = "end another session, or use less there: a policy bounds them together"
 		}
 		fmt.Fprintf(a.Stderr, "boxctl: killed: %s\nhint: %s\n", outOfMemory(r.OOM), hint)
+	case "exited", "signaled":
+		if o := r.OOM; o != nil && o.Sign != "" {
+			fmt.Fprintf(a.Stderr, "boxctl: out of memory, as it seems (%s): each process may have %v\nhint: --memory gives a box more\n", o.Sign, o.Limit)
+		}
 	case "lost":
 		fmt.Fprintf(a.Stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":

@@ -252,7 +252,8 @@ type ExecResult struct {
 	Timeout         quantity.Duration `json:"timeout"`
 	Clamped         []Clamp           `json:"clamped,omitempty"`
 	Failure         *StartFailure     `json:"failure,omitempty"` // with status start_failed
-	// OOM is there if the kernel has killed any of its processes for want of memory, whatever the status.
+	// OOM is there if the kernel has killed any of its processes for want of memory, whatever the status, or if it looks as if
+	// it had ended for that.
 	OOM *OOM `json:"oom,omitempty"`
 	// Quota lists the places of the box that it has left full, whatever the status.
 	Quota []Quota `json:"quota,omitempty"`
@@ -264,9 +265,10 @@ type ExecResult struct {
 type OOM struct {
 	Kills int           `json:"kills"`
 	Limit quantity.Size `json:"limit"`             // that was reached
-	Of    string        `json:"of"`                // whose limit that is: "execution", "session", or "owner" for all its sessions together
+	Of    string        `json:"of"`                // whose limit that is: "execution", "session", "owner" for all its sessions together, or "process" where there are no control groups
 	Peak  quantity.Size `json:"peak,omitempty"`    // most memory the execution has had, if the kernel tells
 	Names []string      `json:"victims,omitempty"` // of the processes the kernel chose, if its log tells
+	Sign  string        `json:"sign,omitempty"`    // of "process": nobody was killed, but its calls for memory failed, as this tells: "MemoryError"
 }
 
 // Total says how much a program wrote to one stream.

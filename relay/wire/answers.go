@@ -98,6 +98,8 @@ func ExecResult(session string, r *supervisor.Result, encoding string) api.ExecR
 	if o := r.OOM; o != nil {
 		res.OOM = &api.OOM{Kills: o.Kills, Limit: o.Limit, Of: "session", Peak: r.MemoryPeak, Names: o.Victims}
 		switch {
+		case o.Sign != "":
+			res.OOM.Of, res.OOM.Sign = "process", o.Sign
 		case o.Own:
 			res.OOM.Of = "execution"
 		case o.Shared:

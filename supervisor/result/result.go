@@ -4,9 +4,11 @@
 package result
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -52,7 +54,7 @@ type Result struct {
 	Read       quantity.Size // from devices
 	Written    quantity.Size // to devices
 	Full       []Full
-	OOM        *OOM // nil: none of its processes was killed for want of memory
+	OOM        *OOM // nil: none of its processes was killed for want of memory, as far as that can be told
 	// Leftovers is how many processes the command had left running; they have been killed.
 	Leftovers int
 	Timeout   time.Duration
@@ -67,6 +69,7 @@ type OOM struct {
 	Own     bool          // the limit was the execution's own, not the session's
 	Shared  bool          // it was that of all sessions of their owner together
 	Victims []string      // names of the processes the kernel chose, as far as its log still knows
+	Sign    string        // where a limit of each process stands in for that of all, nobody is killed: what looks like it
 }
 
 // Outcome is what a Result is made of.
@@ -128,7 +131,34 @@ func (o *Outcome) Result() (*Result, error) {
 		}
 		r.Streams[i] = newStream(head, tail, end)
 	}
+	if o.Enforced[policy.LimitMemory] == policy.MechanismRlimit {
+		if sign := r.memorySign(o.Settings.Memory); sign != "" {
+			r.OOM = &OOM{Limit: o.Settings.Memory, Sign: sign}
+		}
+	}
 	return r, nil
+}
+
+// lastWords is how much of the end of standard error is looked at.
+const lastWords = 4 << 10
+
+// memorySign is what looks like want of memory in a program that had a limit of data (RLIMIT_DATA), which makes its calls
+// fail: what C, C++, Go, Python, Java and Node say then, or a signal after it has used most of what it may.
+func (r *Result) memorySign(limit quantity.Size) string {
+	switch {
+	case r.Status == StatusExited && r.ExitCode == 0 || r.Status != StatusExited && r.Status != StatusSignaled:
+		return ""
+	case r.MaxRSS > limit/4*3 && slices.Contains([]string{"SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGTRAP", "SIGILL"}, r.Signal):
+		return r.Signal
+	}
+	said := r.Streams[1].Data
+	said = said[max(0, len(said)-lastWords):]
+	for _, sign := range []string{"MemoryError", "OutOfMemoryError", "std::bad_alloc", "Cannot allocate memory", "heap out of memory", "runtime: out of memory", "virtual memory exhausted", "memory allocation of"} {
+		if bytes.Contains(said, []byte(sign)) {
+			return sign
+		}
+	}
+	return ""
 }
 
 // addUse adds what the control group of an execution has told.

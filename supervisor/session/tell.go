@@ -42,12 +42,18 @@ func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err
 	if r.OOM != nil {
 		of := "session"
 		switch {
+		case r.OOM.Sign != "":
+			of = "process"
 		case r.OOM.Own:
 			of = "execution"
 		case r.OOM.Shared:
 			of = "owner"
 		}
-		s.Tell(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; killed: %s", r.OOM.Limit, strings.Join(r.OOM.Victims, ", "))})
+		detail := "killed: " + strings.Join(r.OOM.Victims, ", ")
+		if r.OOM.Sign != "" {
+			detail = "as it seems: " + r.OOM.Sign
+		}
+		s.Tell(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
 	}
 	for _, full := range r.Full {
 		s.Tell(ctx, events.Event{Type: events.Quota, Exec: e.Exec, Process: e.Process, Reason: full.Kind, Detail: fmt.Sprintf("%v of %v, %d of %d files", full.Used, full.Limit, full.Files, full.FilesLimit)})

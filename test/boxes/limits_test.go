@@ -98,6 +98,21 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 	}
 }
 
+// Without control groups nobody is killed: calls fail, and the answer says what that looks like.
+func TestWantOfMemoryIsTold(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	memory := 64 * quantity.MiB
+	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })
+	r := b.exec(&api.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(500 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1"}})
+	want := api.OOM{Limit: memory, Of: "process", Sign: "MemoryError"}
+	if boxtest.Grouped() {
+		want = api.OOM{Limit: memory, Of: "session", Kills: 1}
+	}
+	if o := r.OOM; o == nil || o.Limit != want.Limit || o.Of != want.Of || o.Sign != want.Sign || o.Kills != want.Kills {
+		t.Errorf("%+v of %+v", o, r)
+	}
+}
+
 // Deep recursion works where the stack may be as large, whoever asks for that: the program itself, or its session.
 func TestTheStackCanBeRaised(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
@@ -111,7 +126,9 @@ print(f(60000))`
 	if got := b.run("sh", "-c", `ulimit -s 100000 && python3 -c "$0"`, deep); got != "60000\n" {
 		t.Errorf("%q", got)
 	}
-	raised := newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"stack": "100MiB", "nofile": "2000:3000", "core": "0"} })
+	raised := newBox(t, d, func(r *api.SessionRequest) {
+		r.Rlimits = map[string]string{"stack": "100MiB", "nofile": "2000:3000", "core": "0"}
+	})
 	if got := raised.run("python3", "-c", deep); got != "60000\n" {
 		t.Errorf("%q", got)
 	}

@@ -137,7 +137,7 @@ func sessionRoutes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
 		line("POST /v1/sessions/{id}/commit", access.Operator, "owner", images.Commit),
-		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64", files.Download),
+		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64 leave_out", files.Download),
 		line("POST /v1/sessions/{id}/archive", access.User, "owner", files.Collect),
 		line("PUT /v1/sessions/{id}/archive", access.User, "owner path path_base64 overwrite case_twins outward_links", files.Upload),
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", processes.List),

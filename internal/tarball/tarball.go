@@ -26,8 +26,21 @@ type Bounds struct {
 type Stats struct {
 	Entries int
 	Bytes   int64
-	Skipped int // neither file, directory nor link
+	Skipped int      // neither file, directory nor link
+	LeftOut []string // what was, where that is allowed: names with the reason, at most maxLeftOut
 }
+
+// maxLeftOut bounds what is remembered of what was left out.
+const maxLeftOut = 1000
+
+func (s *Stats) leaveOut(text string) {
+	if len(s.LeftOut) < maxLeftOut {
+		s.LeftOut = append(s.LeftOut, text)
+	}
+}
+
+// leftOut begins the comment in an archive that says what has been left out of it. Others pass over comments (pax(1)).
+const leftOut = "left out: "
 
 // Refusal says what in an archive or directory is not acceptable.
 type Refusal struct {
@@ -54,13 +67,23 @@ const maxDepth = 4096
 type packer struct {
 	out    *tar.Writer
 	bounds Bounds
+	leave  bool // what cannot be read is left out, and the archive says so
 	stats  Stats
+}
+
+// leaveOut notes that something is not in the archive.
+func (p *packer) leaveOut(name, why string) error {
+	text := fmt.Sprintf("%q: %s", name, why)
+	p.stats.leaveOut(text)
+	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "left_out", PAXRecords: map[string]string{"comment": leftOut + text}})
 }
 
 // PackDir writes what is in a directory, with names from there, or below a directory of the name as if that is given. Links are packed, not followed; what is neither
 // file, directory nor link is left out and counted. A file that changes meanwhile has the length it had first.
-func PackDir(w io.Writer, dir *os.Root, as string, b Bounds) (Stats, error) {
-	p := &packer{out: tar.NewWriter(w), bounds: b}
+//
+// With leave, what may not be read is left out too, and told, in the archive as well.
+func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b, leave: leave}
 	if as != "" {
 		as += "/"
 		info, err := dir.Stat(".")
@@ -161,13 +184,13 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 			return err
 		}
 		sub, err := dir.OpenRoot(name)
-		if err != nil {
-			return err
+		if err == nil {
+			defer sub.Close()
+			err = p.directory(sub, full+"/", depth+1)
 		}
-		defer sub.Close()
-		return p.directory(sub, full+"/", depth+1)
+		return p.unreadable(full, err)
 	case info.Mode().IsRegular():
-		return p.file(dir, name, full)
+		return p.unreadable(full, p.file(dir, name, full))
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := dir.Readlink(name)
 		if err != nil {
@@ -176,7 +199,18 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: full, Linkname: target}, info)
 	}
 	p.stats.Skipped++
+	if p.leave {
+		return p.leaveOut(full, "neither file, directory nor link")
+	}
 	return nil
+}
+
+// unreadable notes that something may not be read, where that is no error.
+func (p *packer) unreadable(name string, err error) error {
+	if p.leave && errors.Is(err, fs.ErrPermission) {
+		return p.leaveOut(name, "may not be read")
+	}
+	return err
 }
 
 func (p *packer) head(h *tar.Header, info fs.FileInfo) error {

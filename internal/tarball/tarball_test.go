@@ -238,7 +238,7 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 	}
 	defer root.Close()
 	var b bytes.Buffer
-	stats, err := tarball.PackDir(&b, root, "", limits())
+	stats, err := tarball.PackDir(&b, root, "", limits(), false)
 	if err != nil || stats.Skipped != 1 || stats.Entries != 7 || stats.Bytes != 6 {
 		t.Fatalf("packed %+v, %v", stats, err)
 	}
@@ -257,7 +257,7 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 		t.Errorf("one file: %+v, %v", stats, err)
 	}
 	for _, bounds := range []tarball.Bounds{{Bytes: 5, Entries: 20, File: 20}, {Bytes: 100, Entries: 6, File: 20}, {Bytes: 100, Entries: 20, File: 2}} {
-		if _, err := tarball.PackDir(io.Discard, root, "", bounds); !tooMuch(err) {
+		if _, err := tarball.PackDir(io.Discard, root, "", bounds, false); !tooMuch(err) {
 			t.Errorf("%+v: %v", bounds, err)
 		}
 	}

@@ -22,6 +22,7 @@ type Rules struct {
 	CaseTwins    bool // refuse names that differ in case alone
 	OutwardLinks bool // take symbolic links that lead out of the directory
 	NoLinks      bool // refuse links of both kinds
+	LeaveOut     bool // leave out what is refused of links and kinds, and tell it
 	// Umask are bits that no file and no directory gets, whatever the archive says (umask(2)).
 	Umask fs.FileMode
 	// Take is asked about the name of each entry, and may refuse it; an entry that it does not take is left out, and
@@ -83,7 +84,10 @@ func Unpack(r io.Reader, dir *os.Root, rules Rules) (Stats, error) {
 
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil // git archive's
+		if text, ok := strings.CutPrefix(h.PAXRecords["comment"], leftOut); ok && u.rules.LeaveOut {
+			u.stats.leaveOut(text)
+		}
+		return nil // or git archive's
 	}
 	name, err := u.name(h)
 	if err != nil || name == "." {
@@ -97,6 +101,13 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if u.rules.NoLinks && (h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink) {
 		return &Refusal{Name: name, Reason: "a link"}
 	}
+	if why := u.unwanted(h, name); why != "" {
+		if !u.rules.LeaveOut {
+			return &Refusal{Name: name, Reason: why}
+		}
+		u.stats.leaveOut(fmt.Sprintf("%q: %s", name, why))
+		return nil
+	}
 	if err := u.parents(name); err != nil {
 		return err
 	}
@@ -109,9 +120,6 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeReg, tar.TypeGNUSparse:
 		return u.file(h, name, content)
 	case tar.TypeSymlink:
-		if !u.rules.OutwardLinks && outward(name, h.Linkname) {
-			return &Refusal{Name: name, Reason: fmt.Sprintf("a link that leads out of the directory, to %.100q", h.Linkname)}
-		}
 		in, base, err := u.in(name)
 		if err != nil {
 			return err
@@ -125,7 +133,21 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		u.kinds[name] = tar.TypeReg
 		return u.dir.Link(target, name)
 	}
-	return &Refusal{Name: name, Reason: "neither file, directory nor link"}
+	return nil // which unwanted has refused
+}
+
+// unwanted says why an entry is not taken, whatever its place; "": it is.
+func (u *unpacker) unwanted(h *tar.Header, name string) string {
+	switch h.Typeflag {
+	case tar.TypeDir, tar.TypeReg, tar.TypeGNUSparse, tar.TypeLink:
+	case tar.TypeSymlink:
+		if !u.rules.OutwardLinks && outward(name, h.Linkname) {
+			return fmt.Sprintf("a link that leads out of the directory, to %.100q", h.Linkname)
+		}
+	default:
+		return "neither file, directory nor link"
+	}
+	return ""
 }
 
 func (u *unpacker) name(h *tar.Header) (string, error) {

@@ -269,6 +269,8 @@ type Pack struct {
 	Path   []byte
 	Some   [][]byte // paths from Path, which is a directory: these, and what is in those that are directories
 	Bounds Bounds
+	// LeaveOut leaves out what may not be read of a directory, and says so in the archive.
+	LeaveOut bool `json:",omitempty"`
 }
 
 // Unpack makes a directory's content of the tar archive that follows, which may be compressed by gzip: all of

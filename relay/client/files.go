@@ -117,9 +117,9 @@ func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archiv
 }
 
 // DownloadArchive returns a tar archive of a directory's content or of a file, which the caller must close. It is
-// whole if it is read to io.EOF.
-func (c *Client) DownloadArchive(ctx context.Context, id, path string) (io.ReadCloser, error) {
-	return c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}}, nil)
+// whole if it is read to io.EOF. With leave, what may not be read is left out, and the archive says so.
+func (c *Client) DownloadArchive(ctx context.Context, id, path string, leave bool) (io.ReadCloser, error) {
+	return c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}, "leave_out": {strconv.FormatBool(leave)}}, nil)
 }
 
 // DownloadFiles does the same for some of what is in a directory.

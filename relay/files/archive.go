@@ -59,7 +59,11 @@ func Download(c *route.Call) (any, error) {
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}
-	return send(c, s, &files.Pack{Path: p})
+	leave, err := flag(query, "leave_out")
+	if err != nil {
+		return nil, err
+	}
+	return send(c, s, &files.Pack{Path: p, LeaveOut: leave})
 }
 
 // Collect sends an archive of some files and directories, in the way of Download.

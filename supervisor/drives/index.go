@@ -95,7 +95,7 @@ func (s *Store) Archive(who, name string, number int, w io.Writer) (Version, err
 		return v, err
 	}
 	defer dir.Close()
-	_, err = tarball.PackDir(w, dir, "", tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64})
+	_, err = tarball.PackDir(w, dir, "", tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}, false)
 	return v, err
 }
 

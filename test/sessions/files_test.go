@@ -98,7 +98,7 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 // unpacked downloads an archive: names with what is in them, of directories with a slash and nothing.
 func unpacked(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 	t.Helper()
-	body, err := d.DownloadArchive(t.Context(), "s", path)
+	body, err := d.DownloadArchive(t.Context(), "s", path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func verbs(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 	got["grep"] = fileKind(t, err)
 	_, err = c.GlobFiles(ctx, "s", &api.FileGlob{Pattern: "*", Path: path})
 	got["glob"] = fileKind(t, err)
-	body, err := c.DownloadArchive(ctx, "s", path)
+	body, err := c.DownloadArchive(ctx, "s", path, false)
 	if err == nil {
 		body.Close()
 	}

@@ -55,7 +55,7 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	if err != nil || one.Stdout != "two\nmore\n" {
 		t.Errorf("%s, %v", boxtest.Show(one), err)
 	}
-	archive, err := d.DownloadArchive(t.Context(), "s", "/workspace/output")
+	archive, err := d.DownloadArchive(t.Context(), "s", "/workspace/output", false)
 	if err != nil {
 		t.Fatal(err)
 	}

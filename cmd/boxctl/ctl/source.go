@@ -52,7 +52,7 @@ func (a *App) Source(source string, named bool) (r io.Reader, done func(), err e
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		_, err := tarball.PackDir(w, dir, as, tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64})
+		_, err := tarball.PackDir(w, dir, as, tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}, false)
 		w.CloseWithError(err)
 	}()
 	p := a.Progress("sent", a.SizeOf(path))

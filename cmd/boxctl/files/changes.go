@@ -161,8 +161,10 @@ All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 			}
 			defer archive.Close()
 			p := f.Progress("received", 0)
-			defer p.End()
-			return unpack(root, base, true, io.TeeReader(archive, p))
+			left, err := unpack(root, base, true, false, io.TeeReader(archive, p))
+			p.End()
+			f.tellLeftOut(left, err)
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "from", "", "the `DIRECTORY` in the box that paths are from")

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/tarball"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
 // cat prints files whole, whatever they are.
@@ -92,9 +93,10 @@ func (f *commands) copy() *cobra.Command {
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files between this host and a box",
 		Long: `cp copies a file or a directory from this host into a box, or back: the one in the box is SESSION:PATH, where a path
-that does not begin with / begins at /workspace. If the target is a directory, the copy goes into it under its own name. All of
-it arrives, or nothing. What is neither file, directory nor symbolic link is left out, and what comes
-out of a box heeds the umask; a path here that has a colon begins with ./ .`,
+that does not begin with / begins at /workspace. If the target is a directory, the copy goes into it under its own name. What is
+left out is told at the end: what is neither file, directory nor symbolic link, or may not be read, and out of a box links
+that lead out of the directory. All else arrives, or nothing. What comes out of a box heeds the umask; a path here that has a
+colon begins with ./ .`,
 		Example: `  boxctl cp project work:           into /workspace/project
   boxctl cp work:project/report.pdf .`,
 		Args: ctl.Usage(cobra.ExactArgs(2)),
@@ -106,13 +108,13 @@ out of a box heeds the umask; a path here that has a colon begins with ./ .`,
 			case (from.session == "") == (to.session == ""):
 				return &ctl.UsageError{Err: errors.New("one of the two is in a session, as SESSION:PATH, and the other is here")}
 			case to.session != "":
-				return f.upload(cmd.Context(), c, from.path, to, overwrite, links)
+				return f.upload(cmd.Context(), c, from.path, to, overwrite, links || !cmd.Flags().Changed("outward-links"))
 			}
-			return f.download(cmd.Context(), c, from, to.path, overwrite)
+			return f.download(cmd.Context(), c, from, to.path, overwrite, links)
 		},
 	}
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace files that are there")
-	cmd.Flags().BoolVar(&links, "outward-links", false, "take symbolic links that lead out of the directory, into a box")
+	cmd.Flags().BoolVar(&links, "outward-links", false, "take symbolic links that lead out of the directory, out of a box too, where others may follow them")
 	return cmd
 }
 
@@ -142,16 +144,35 @@ func (f *commands) upload(ctx context.Context, c *client.Client, from string, to
 	}
 	r, w := io.Pipe()
 	stop := make(chan struct{})
+	var stats tarball.Stats
 	go func() { // ends with the upload, which closes r
 		defer close(stop)
-		w.CloseWithError(pack(w, source, base, info))
+		var err error
+		stats, err = pack(w, source, base, info)
+		w.CloseWithError(err)
 	}()
 	p := f.Progress("sent", f.SizeOf(source))
 	_, err = c.UploadArchive(ctx, to.session, client.Upload{Path: dir, Overwrite: overwrite, OutwardLinks: links}, io.TeeReader(r, p))
 	_ = r.Close() // cannot fail
 	<-stop
 	p.End()
+	f.tellLeftOut(stats.LeftOut, err)
 	return err
+}
+
+// tellLeftOut says what has not been copied.
+func (f *commands) tellLeftOut(list []string, err error) {
+	if err != nil {
+		return
+	}
+	outward := false
+	for _, text := range list {
+		fmt.Fprintln(f.Stderr, "boxctl: left out:", show.Printable(text))
+		outward = outward || strings.Contains(text, "leads out of the directory")
+	}
+	if outward {
+		fmt.Fprintln(f.Stderr, "hint: --outward-links takes such links")
+	}
 }
 
 func missing(err error) bool {
@@ -159,27 +180,25 @@ func missing(err error) bool {
 	return ok && e.File != nil && e.File.Kind == "not_found"
 }
 
-func pack(w io.Writer, source, base string, info fs.FileInfo) error {
+func pack(w io.Writer, source, base string, info fs.FileInfo) (stats tarball.Stats, err error) {
 	at := source
 	if !info.IsDir() {
 		at = filepath.Dir(source)
 	}
 	root, err := os.OpenRoot(at)
 	if err != nil {
-		return err
+		return stats, err
 	}
 	defer root.Close()
 	if info.IsDir() {
-		_, err = tarball.PackDir(w, root, base, noBounds())
-	} else {
-		_, err = tarball.PackFile(w, root, filepath.Base(source), base, noBounds())
+		return tarball.PackDir(w, root, base, noBounds(), true)
 	}
-	return err
+	return tarball.PackFile(w, root, filepath.Base(source), base, noBounds())
 }
 
 // download copies out of a session. What a box sends is taken as from a stranger: it is unpacked beside the target, with the
 // rules of every archive, and then moved.
-func (f *commands) download(ctx context.Context, c *client.Client, from place, to string, overwrite bool) error {
+func (f *commands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
 	there, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
 	if err != nil {
 		return err
@@ -203,7 +222,7 @@ func (f *commands) download(ctx context.Context, c *client.Client, from place, t
 	if info, err := root.Lstat(name); err == nil && (!overwrite || info.IsDir()) {
 		return fmt.Errorf("%s exists: --overwrite replaces files, and no directories", filepath.Join(parent, name))
 	}
-	archive, err := c.DownloadArchive(ctx, from.session, from.path)
+	archive, err := c.DownloadArchive(ctx, from.session, from.path, true)
 	if err != nil {
 		return err
 	}
@@ -213,46 +232,51 @@ func (f *commands) download(ctx context.Context, c *client.Client, from place, t
 		total = there.Size
 	}
 	p := f.Progress("received", total)
-	defer p.End()
-	return unpack(root, name, there.Type == "directory", io.TeeReader(archive, p))
+	left, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
+	p.End()
+	f.tellLeftOut(left, err)
+	return err
 }
 
 // unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
 // have; whom the user keeps out of new files that lets nobody in.
-func unpack(root *os.Root, name string, directory bool, archive io.Reader) error {
+func unpack(root *os.Root, name string, directory, links bool, archive io.Reader) (left []string, err error) {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = root.RemoveAll(stage) }() // what has been moved is not in it any more
 	in, err := root.OpenRoot(stage)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer in.Close()
 	mask := unix.Umask(0o077) // it can only be read by setting it
 	unix.Umask(mask)
 	umask := fs.FileMode(mask)
-	if _, err := tarball.Unpack(archive, in, tarball.Rules{Umask: umask, Bounds: tarball.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64}}); err != nil {
-		return err
+	stats, err := tarball.Unpack(archive, in, tarball.Rules{
+		Umask: umask, OutwardLinks: links, LeaveOut: true, Bounds: tarball.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64},
+	})
+	if err != nil {
+		return nil, err
 	}
 	if directory {
 		if err := root.Chmod(stage, 0o755&^umask|0o700); err != nil {
-			return err
+			return nil, err
 		}
-		return root.Rename(stage, name)
+		return stats.LeftOut, root.Rename(stage, name)
 	}
 	d, err := in.Open(".")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(2)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(names) != 1 {
-		return errors.New("boxd sent more than the one file")
+		return nil, errors.New("boxd sent more than the one file")
 	}
-	return root.Rename(stage+"/"+names[0], name)
+	return stats.LeftOut, root.Rename(stage+"/"+names[0], name)
 }

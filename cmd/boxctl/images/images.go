@@ -145,7 +145,7 @@ func (s commands) source(path string) (r io.Reader, done func(), err error) {
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		_, err := tarball.PackDir(to, dir, "", tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64})
+		_, err := tarball.PackDir(to, dir, "", tarball.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}, false)
 		to.CloseWithError(err)
 	}()
 	return from, func() {

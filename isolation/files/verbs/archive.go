@@ -42,7 +42,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 		}
 		defer root.Close()
 		if req.Some == nil {
-			stats, err = tarball.PackDir(w, root, "", tarball.Bounds(req.Bounds))
+			stats, err = tarball.PackDir(w, root, "", tarball.Bounds(req.Bounds), req.LeaveOut)
 			break
 		}
 		var names []string
@@ -69,7 +69,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 	if err != nil {
 		return nil, asFailure(err)
 	}
-	a := files.Archived(stats)
+	a := files.Archived{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped}
 	return &a, nil
 }
 
@@ -165,7 +165,7 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	default:
 		err = merge(stage.content, content, within, req.Overwrite)
 	}
-	a := files.Archived(stats)
+	a := files.Archived{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped}
 	return &a, err
 }
 

@@ -136,6 +136,7 @@ func sessionRoutes() []route.Route {
 		line("POST /v1/sessions/{id}/fs/discard", access.User, "owner", files.Discard),
 		line("POST /v1/sessions/{id}/fs/move", access.User, "owner", files.Move),
 		line("POST /v1/sessions/{id}/fs/remove", access.User, "owner", files.Remove),
+		line("POST /v1/sessions/{id}/fs/chmod", access.User, "owner", files.Chmod),
 		line("POST /v1/sessions/{id}/commit", access.Operator, "owner", images.Commit),
 		line("GET /v1/sessions/{id}/archive", access.User, "owner path path_base64 leave_out", files.Download),
 		line("POST /v1/sessions/{id}/archive", access.User, "owner", files.Collect),

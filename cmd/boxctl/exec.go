@@ -298,6 +298,9 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 		}
 	case "start_failed":
 		fmt.Fprintf(a.Stderr, "boxctl: %s\n", r.Failure.Text)
+		if r.Failure.Hint != "" {
+			fmt.Fprintf(a.Stderr, "hint: %s\n", r.Failure.Hint)
+		}
 	case "oom_killed":
 		hint := "--memory gives a box more"
 		if r.OOM != nil && r.OOM.Of == "owner" {

@@ -36,6 +36,7 @@ type Request struct {
 	Stat   *Stat   `json:",omitempty"`
 	Move   *Move   `json:",omitempty"`
 	Remove *Remove `json:",omitempty"`
+	Chmod  *Chmod  `json:",omitempty"`
 	Pack   *Pack   `json:",omitempty"`
 	Unpack *Unpack `json:",omitempty"` // the archive follows
 
@@ -56,7 +57,7 @@ type Answer struct {
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
 	Archive *Archived    `json:",omitempty"` // of Pack and Commit, whose archive came before as data, and Unpack
-	Done    bool         `json:",omitempty"` // of Move, Remove and Sweep
+	Done    bool         `json:",omitempty"` // of Move, Remove, Chmod and Sweep
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
 	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
@@ -255,6 +256,12 @@ type Remove struct {
 	Path      []byte
 	Recursive bool // a directory with what is in it
 	Missing   bool // nothing there is no failure
+}
+
+// Chmod changes the mode of what is at a path, of a symbolic link that of its target.
+type Chmod struct {
+	Path []byte
+	Mode uint32 // permission bits alone
 }
 
 // Bounds are those of an archive.

@@ -304,6 +304,7 @@ type StartFailure struct {
 	Item  string `json:"item,omitempty"`
 	Errno string `json:"errno"` // "ENOENT"
 	Text  string `json:"text"`
+	Hint  string `json:"hint,omitempty"`
 }
 
 // Problem is the body of every error (RFC 9457, application/problem+json). Type is stable; the texts

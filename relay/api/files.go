@@ -184,6 +184,13 @@ type FileRemove struct {
 	MissingOK  bool   `json:"missing_ok,omitempty"` // nothing there is no mistake
 }
 
+// FileChmod changes the mode of a file or directory. Mode is octal: "755".
+type FileChmod struct {
+	Path       string `json:"path,omitempty"`
+	PathBase64 string `json:"path_base64,omitempty"`
+	Mode       string `json:"mode"`
+}
+
 // FileDone says that a request has been carried out which has nothing to tell.
 type FileDone struct {
 	OK bool `json:"ok"`

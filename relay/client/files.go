@@ -95,6 +95,12 @@ func (c *Client) RemoveFile(ctx context.Context, id string, req *api.FileRemove)
 	return err
 }
 
+// ChmodFile changes the mode of a file or directory.
+func (c *Client) ChmodFile(ctx context.Context, id string, req *api.FileChmod) error {
+	_, err := onFiles[api.FileDone](ctx, c, id, "chmod", req)
+	return err
+}
+
 // Upload says how an archive comes into a session.
 type Upload struct {
 	Path         string // directory; made if missing

@@ -3,6 +3,7 @@
 package files
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -146,6 +147,22 @@ func Remove(c *route.Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileRemove, _ *supervisor.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		return &files.Request{Remove: &files.Remove{Path: p, Recursive: in.Recursive, Missing: in.MissingOK}}, nil, err
+	})
+	return done(a, err)
+}
+
+// Chmod changes the mode of a file or directory.
+func Chmod(c *route.Call) (any, error) {
+	a, _, err := ask(c, func(in *api.FileChmod, _ *supervisor.Session) (*files.Request, []byte, error) {
+		p, err := path("path", in.Path, in.PathBase64, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		mode, err := strconv.ParseUint(in.Mode, 8, 32)
+		if err != nil || mode > 0o777 {
+			return nil, nil, fault.Field("mode", in.Mode, "an octal number up to 777")
+		}
+		return &files.Request{Chmod: &files.Chmod{Path: p, Mode: uint32(mode)}}, nil, nil
 	})
 	return done(a, err)
 }

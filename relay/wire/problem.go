@@ -120,5 +120,8 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	if s.Refused == nil {
 		f.Errno = unix.ErrnoName(s.Errno)
 	}
+	if s.Step == isolation.StepDirectory && s.Errno == unix.EACCES {
+		f.Hint = "the box user may not enter it, by its own modes: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
+	}
 	return f
 }

@@ -203,8 +203,8 @@ func (req *Exec) Validate(cfg *policy.Config) error {
 	if req.Code == nil && req.Language != "" {
 		return fault.Field("language", req.Language, "nothing without code")
 	}
-	if req.Dir != "" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, trees.Drives)) {
-		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, trees.Drives), ", ")+"; output beside output_version")
+	if req.Dir != "" && req.Dir != "/" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, trees.Drives)) {
+		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, trees.Drives), ", ")+"; /; output beside output_version")
 	}
 	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
 		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))

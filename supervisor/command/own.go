@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"runtime"
 	"strconv"
 	"time"
@@ -26,7 +27,7 @@ func (c *Context) own(req *Exec) (*Order, error) {
 		return nil, err
 	}
 	o := &Order{stdin: req.Stdin, Command: isolation.Command{
-		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: isolation.Workspace, ScriptArg: -1, Timeout: req.Own.Timeout,
+		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Own.Timeout,
 		Output: isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}}
 	switch {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"time"
 	"unicode"
@@ -35,8 +36,12 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	if err != nil {
 		return nil, nil, err
 	}
+	dir := "" // what paths are from
+	if req.Chmod != nil && path.IsAbs(string(req.Chmod.Path)) {
+		dir = "/" // which nobody in the box can close
+	}
 	r, err := s.Exec(ctx, &session.ExecRequest{
-		Argv: []string{isolation.FilesProgram}, Stdin: in,
+		Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir,
 		Own: &command.Own{Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer},
 	})
 	if err != nil {
@@ -257,6 +262,10 @@ func ended(s *session.Session, r *result.Result, timeout, key string, err error)
 	case result.StatusStartFailed:
 		if errors.Is(r.Failed, unix.ENOENT) {
 			return fault.Errorf(fault.Unsupported, "this box has no program for files: %w", r.Failed).WithHint("an earlier boxd has made it; remove it and make a new one")
+		}
+		if r.Failed.Step == isolation.StepDirectory && errors.Is(r.Failed, unix.EACCES) {
+			return fault.Errorf(fault.Conflict, "a program of the box has closed its own %s: %w", r.Failed.Item, unix.EACCES).
+				WithHint("boxctl fs chmod %s 755 %s opens it", s.ID, r.Failed.Item)
 		}
 		return fault.Errorf(fault.Unavailable, "the program for files could not be started: %w", r.Failed).WithHint("try again; boxctl doctor examines the host")
 	case result.StatusExited, result.StatusSignaled:

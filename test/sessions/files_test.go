@@ -323,3 +323,38 @@ func TestFilesObeyTheSession(t *testing.T) {
 		}
 	}
 }
+
+// A program that closes the workspace to itself is told so, and there is a way back.
+func TestAClosedWorkspaceCanBeOpened(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "echo x > f; chmod 000 /workspace")
+	r := d.Result(t, "s", boxtest.Shell("true"))
+	if f := r.Failure; f == nil || f.Step != "directory" || f.Errno != "EACCES" || !strings.Contains(f.Hint, "boxctl fs chmod") {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	_, err := d.StatFile(t.Context(), "s", &api.FileStat{Path: "/workspace/f"})
+	if e := boxtest.Refused(t, err, 409, ""); !strings.Contains(e.Hint, "boxctl fs chmod s 755 /workspace") {
+		t.Errorf("%+v", e)
+	}
+	if r := d.Result(t, "s", api.ExecRequest{Argv: []string{"pwd"}, Cwd: "/"}); r.Stdout != "/\n" {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	for _, mode := range []string{"", "x", "1777", "8", "-1"} {
+		boxtest.Refused(t, d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/workspace", Mode: mode}), 400, "mode")
+	}
+	if err := d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/workspace", Mode: "755"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "f", Mode: "640"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Sh(t, "s", "stat -c %a . f"); got != "755\n640\n" {
+		t.Errorf("%s", got)
+	}
+	err = d.ChmodFile(t.Context(), "s", &api.FileChmod{Path: "/etc/passwd", Mode: "666"})
+	if got := boxtest.StatusOf(err); got < 400 || got > 499 {
+		t.Errorf("%v", err)
+	}
+}

@@ -37,7 +37,7 @@ with / begin at /workspace.`,
 		}),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.fetch())
+	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.chmod(), f.fetch())
 	return []*cobra.Command{f.copy(), f.cat(), fs}
 }
 
@@ -347,6 +347,19 @@ func (f *commands) move() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace what is there")
 	return cmd
+}
+
+func (f *commands) chmod() *cobra.Command {
+	return &cobra.Command{
+		Use:   "chmod SESSION MODE PATH",
+		Short: "Change the mode of a file or directory",
+		Long: `chmod changes the permission bits of what is at a path; MODE is octal, such as 755. It works also where a program has
+closed the workspace to itself.`,
+		Args: ctl.Usage(cobra.ExactArgs(3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.Client().ChmodFile(cmd.Context(), args[0], &api.FileChmod{Mode: args[1], Path: args[2]})
+		},
+	}
 }
 
 func (f *commands) remove() *cobra.Command {

@@ -59,6 +59,9 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	case req.Remove != nil:
 		err = verbs.Remove(req.Remove)
 		a.Done = err == nil
+	case req.Chmod != nil:
+		err = verbs.Chmod(req.Chmod)
+		a.Done = err == nil
 	case req.Pack != nil:
 		a.Archive, err = verbs.Pack(req.Pack, w)
 	case req.Unpack != nil:
@@ -103,6 +106,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Move.From)
 	case req.Remove != nil:
 		return string(req.Remove.Path)
+	case req.Chmod != nil:
+		return string(req.Chmod.Path)
 	case req.Pack != nil:
 		return string(req.Pack.Path)
 	case req.Unpack != nil:

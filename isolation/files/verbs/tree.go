@@ -85,6 +85,15 @@ func Move(req *files.Move) error {
 	return nil
 }
 
+// Chmod changes the permission bits of what is at a path.
+func Chmod(req *files.Chmod) error {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return err
+	}
+	return unix.Fchmodat(unix.AT_FDCWD, path, req.Mode&0o777, 0)
+}
+
 // Remove removes a file, an empty directory, or with what is in it if that is said.
 func Remove(req *files.Remove) error {
 	path, err := checkPath(req.Path)

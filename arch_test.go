@@ -240,7 +240,7 @@ func mayImport() map[string]string {
 		"cmd/boxctl/images":  "cmd/boxctl/ctl cmd/boxctl/images/pull internal/quantity internal/tarball internal/tty relay/api relay/client/images",
 		// what a registry says is parsed here, and not where images are kept
 		"cmd/boxctl/images/pull": "",
-		"cmd/boxctl/files":       "relay/client/images cmd/boxctl/ctl internal/quantity internal/tarball internal/tty relay/api relay/client",
+		"cmd/boxctl/files":       "relay/client/images cmd/boxctl/ctl internal/quantity internal/tarball internal/tty relay/api relay/client relay/client/show",
 		"cmd/boxctl/drives":      "cmd/boxctl/bucket cmd/boxctl/ctl internal/quantity relay/api relay/client/drives relay/client/show",
 		// the MCP server
 		"cmd/boxctl/mcp/wire":    "",

@@ -43,7 +43,7 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.code, "code", "", "run this `CODE` instead of a program, in --language")
 	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` of --code, such as python")
 	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working `DIRECTORY`; made if missing")
-	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this `TIME`, such as 90s")
+	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this `TIME`, such as 90s; without it the profile says when, and for one in a terminal exec.max_interactive, if anything")
 }
 
 // addChanges is for commands that wait for the program.

@@ -57,6 +57,35 @@ func TestAManagedProcessHasNoTimeoutItDoesNotAskFor(t *testing.T) {
 	}
 }
 
+func TestAProgramInATerminalEndsWhenTheOperatorSays(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		most, asked, want time.Duration
+		terminal          bool
+		clamped           int
+	}{
+		{0, 0, 0, true, 0},
+		{time.Minute, 0, time.Minute, true, 0},
+		{time.Minute, time.Second, time.Second, true, 0},
+		{time.Minute, time.Hour, time.Minute, true, 1},
+		{time.Minute, 0, 0, false, 0},
+	} {
+		c := session(t)
+		c.Config.Exec.MaxInteractive = quantity.Duration(tc.most)
+		spec, err := c.Process(request(func(r *Process) {
+			if tc.asked > 0 {
+				r.Exec.Timeout = new(quantity.Duration(tc.asked))
+			}
+			if tc.terminal {
+				r.Terminal = &process.Size{Rows: 24, Cols: 80}
+			}
+		}))
+		if err != nil || spec.Command.Timeout != tc.want || len(spec.Clamped) != tc.clamped {
+			t.Errorf("%+v: %+v, %v", tc, spec, err)
+		}
+	}
+}
+
 func TestAProcessIsWhatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	spec, err := session(t).Process(request(func(r *Process) { r.Terminal = &process.Size{Rows: 2, Cols: 3} }))

@@ -77,6 +77,12 @@ func (c *Context) Process(req *Process) (*process.Spec, error) {
 		cmd.Output = isolation.Output{Tail: uint64(keep)}
 	}
 	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
+	if most := time.Duration(c.Config.Exec.MaxInteractive); cmd.Terminal != nil && most > 0 && (cmd.Timeout == 0 || cmd.Timeout > most) {
+		if exec.Timeout != nil {
+			o.Clamped = append(o.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(most).String(), By: "exec.max_interactive"})
+		}
+		cmd.Timeout = most
+	}
 	spec := &process.Spec{
 		ID: req.ID, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
 		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Request: requestFields(req, &exec),

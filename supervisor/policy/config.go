@@ -88,6 +88,8 @@ type ExecLimits struct {
 	OutputLimit   quantity.Size `toml:"output_limit"`
 	MaxCommand    quantity.Size `toml:"max_command"`
 	MaxStdin      quantity.Size `toml:"max_stdin"`
+	// MaxInteractive ends a program in a terminal that has run for so long; 0: none.
+	MaxInteractive quantity.Duration `toml:"max_interactive"`
 }
 
 // ProcessLimits bounds processes.
@@ -244,6 +246,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
 		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
+	}
+	if c.Exec.MaxInteractive > longestTimeout {
+		bad("exec.max_interactive", c.Exec.MaxInteractive, "0s, which is none, to "+longestTimeout.String())
 	}
 	if c.Processes.Max < 1 || c.Processes.Max > 1000 {
 		bad("processes.max", c.Processes.Max, "1 to 1000")

@@ -110,6 +110,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"exec.max_per_session":      func(c *Config) { c.Exec.MaxPerSession = 0 },
 		"exec.output_limit":         func(c *Config) { c.Exec.OutputLimit = 1 },
 		"exec.max_command":          func(c *Config) { c.Exec.MaxCommand = 5 * quantity.MiB },
+		"exec.max_interactive":      func(c *Config) { c.Exec.MaxInteractive = longestTimeout + 1 },
 		"exec.max_stdin":            func(c *Config) { c.Exec.MaxStdin = quantity.GiB },
 		"env.A":                     func(c *Config) { c.Env["A"] = "\x00" },
 		"languages.sh":              func(c *Config) { c.Languages["sh"] = language.Language{} },

@@ -309,9 +309,9 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 		}
 	}
 	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; tail -n1 /workspace/.skills/Größe_1/SKILL.md; ls .skills", "first\nother\nGröße_1\ns")
-	c.says(host+lent("s", "Größe_1"), "touch .skills/s/x 2>&1 | grep -o Read-only; rm -rf .skills/s/SKILL.md 2>/dev/null; ls /skills/s", "Read-only\nSKILL.md")
+	c.says(host+lent("s", "Größe_1"), "touch /skills/s/x 2>&1 | grep -o Read-only; ls /skills/s", "Read-only\nSKILL.md")
 	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace/.skills/s"`, "cat SKILL.md | tail -n1", "first")
-	// Links that a program of the box has removed are there again, and where LangBot wants them now.
+	// What a program of the box has removed is there again, and where LangBot wants it now.
 	c.says(host+lent("s", "Größe_1")+`,"workdir":"/workspace"`, "rm -rf .skills", "")
 	c.says(host+lent("s", "Größe_1"), "tail -n1 .skills/s/SKILL.md; ls .skills", "first\nGröße_1\ns")
 	c.says(host+strings.ReplaceAll(lent("s", "Größe_1"), "/workspace/.skills/s", "/workspace/there/s"), "tail -n1 there/s/SKILL.md", "first")
@@ -323,9 +323,33 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	c.gets("box_stop_managed_process", `{"session_id":"s"}`, nil)
 	c.says(host+lent("s"), "ls /skills; cat /tmp/kept", "s\nkept")
 	c.says(host+lent(), "ls /skills; cat /tmp/kept", "kept")
+	c.says(host+lent(), "ls .skills", "") // nothing was written to them
 	// One whose files cannot be where LangBot wants them has them at their own place.
 	ro := strings.ReplaceAll(lent("s"), "/workspace/.skills/s", "/opt/s")
 	c.says(host+ro, "tail -n1 /skills/s/SKILL.md", "second")
+}
+
+// LangBot lends skills to be written to, and tells models to work there: what they have written stays for the session,
+// also when the skill changes in the store.
+func TestProgramsWriteToSkills(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first"}}`, nil)
+	for name, text := range map[string]string{"scripts/make.py": "open('made.txt', 'w').write('made')", "data/a.txt": "old", "data/gone.txt": "x"} {
+		c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":%q,"content":%q}`, name, text), nil)
+	}
+	at := lent("s") + `,"workdir":"/workspace/.skills/s"`
+	c.says(at, "python3 scripts/make.py; cat made.txt; mkdir build && touch build/x && ls", "madeSKILL.md\nbuild\ndata\nmade.txt\nscripts")
+	c.says(at, "echo mine > scripts/own.py; echo mine >> data/a.txt; pwd; mkdir -p ../../v; echo x > ../../v/x.txt; cat /workspace/v/x.txt", "/workspace/.skills/s\nx")
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second"}}`, nil)
+	c.gets("box_write_skill_file", `{"name":"s","path":"data/b.txt","content":"new"}`, nil)
+	c.gets("box_write_skill_file", `{"name":"s","path":"scripts/own.py","content":"theirs"}`, nil)
+	c.says(at, "tail -n1 SKILL.md; cat made.txt scripts/own.py data/a.txt data/b.txt; ls data", "second\nmademine\noldmine\nnewa.txt\nb.txt\ngone.txt")
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"third"}}`, nil)
+	c.says(at, "tail -n1 SKILL.md; cat scripts/own.py; ls -A ../", "third\nmine\n.boxd\ns")
+	c.says(lent(), "cat .skills/s/made.txt", "made")
 }
 
 func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {

@@ -73,6 +73,9 @@ type Spec struct {
 type Lent struct {
 	Name string
 	At   string // where LangBot wants it in the box
+
+	ReadOnly  bool // nothing is written to it
+	Elsewhere bool // it could not be put there, and is at its own place
 }
 
 // reader reads the fields of a model, and remembers what is wrong with them.

@@ -46,7 +46,7 @@ func Lend(spec *model.Spec, principal, namespace string) error {
 		if !ok || format.LooseName(name) != nil {
 			return refuse("host_path %s is no skill of this Workspace", m.HostPath)
 		}
-		spec.Skills = append(spec.Skills, model.Lent{Name: name, At: path.Clean(m.MountPath)})
+		spec.Skills = append(spec.Skills, model.Lent{Name: name, At: path.Clean(m.MountPath), ReadOnly: m.Mode == model.ReadOnly})
 	}
 	spec.ExtraMounts = rest
 	return nil
@@ -63,7 +63,7 @@ func LendNamed(spec *model.Spec, from *store.Store, principal, namespace string)
 	if k, err := from.Get(r.owner(), spec.SkillName); err != nil || k.BuiltIn {
 		return false
 	}
-	spec.Skills = []model.Lent{{Name: spec.SkillName, At: model.Workspace + "/.skills/" + spec.SkillName}}
+	spec.Skills = []model.Lent{{Name: spec.SkillName, At: model.Workspace + "/.skills/" + spec.SkillName, ReadOnly: true}}
 	return true
 }
 

@@ -94,7 +94,7 @@ func TestSkillsOutliveTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	k, err := again.Get(ann, "make-report")
-	if err != nil || k.Description != "Makes reports." || k.Instructions != "new\n" || !k.Created.Equal(made.Created) || k.Digest == made.Digest {
+	if err != nil || k.Description != "Makes reports." || k.Instructions != "new" || !k.Created.Equal(made.Created) || k.Digest == made.Digest {
 		t.Errorf("%+v, %v", k, err)
 	}
 	if got := names(again.List(ann)); fmt.Sprint(got) != "[make-report]" {

@@ -63,10 +63,10 @@ func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
 		t.Errorf("%q before there are any", names)
 	}
 	var made struct{ Skill map[string]any }
-	c.gets("box_create_skill", `{"skill":{"name":" Größe_1 ","display_name":"Größe","description":"Was.","instructions":"Do it.\n","package_root":""}}`, &made)
+	c.gets("box_create_skill", `{"skill":{"name":" Größe_1 ","display_name":"Größe","description":"Was.","instructions":"Do it.","package_root":""}}`, &made)
 	k := maps.Clone(made.Skill)
 	want := []string{"created_at", "description", "display_name", "entry_file", "instructions", "name", "package_root", "python_project", "updated_at"}
-	if !slices.Equal(slices.Sorted(maps.Keys(k)), want) || k["name"] != "Größe_1" || k["display_name"] != "Größe" || k["description"] != "Was." || k["instructions"] != "Do it.\n" ||
+	if !slices.Equal(slices.Sorted(maps.Keys(k)), want) || k["name"] != "Größe_1" || k["display_name"] != "Größe" || k["description"] != "Was." || k["instructions"] != "Do it." ||
 		k["package_root"] != skillRoot(workspace)+"/Größe_1" || k["entry_file"] != "SKILL.md" || k["python_project"] != false || !strings.HasSuffix(fmt.Sprint(k["created_at"]), "+00:00") {
 		t.Errorf("%v", k)
 	}
@@ -78,7 +78,7 @@ func TestSkillsOfAWorkspaceAreItsOwn(t *testing.T) {
 		t.Errorf("%q", names)
 	}
 	c.gets("box_update_skill", fmt.Sprintf(`{"name":"Größe_1","skill":{"name":"Größe_1","description":"Anderes.","package_root":%q}}`, k["package_root"]), &made)
-	if made.Skill["description"] != "Anderes." || made.Skill["display_name"] != "Größe" || made.Skill["instructions"] != "Do it.\n" || made.Skill["package_root"] != k["package_root"] {
+	if made.Skill["description"] != "Anderes." || made.Skill["display_name"] != "Größe" || made.Skill["instructions"] != "Do it." || made.Skill["package_root"] != k["package_root"] {
 		t.Errorf("%v", made.Skill)
 	}
 	// Another Workspace has none of them; a later generation of the same one all of them, and another boxd too.
@@ -119,10 +119,10 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 	}
 	c.gets("box_write_skill_file", `{"name":"s","path":".hidden"}`, nil)
 	for data, want := range map[string]string{
-		`{"name":"s"}`:                       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:19] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
-		`{"name":"s","max_entries":1}`:       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:19]] skill:map[name:s] truncated:true]",
+		`{"name":"s"}`:                       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:18] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
+		`{"name":"s","max_entries":1}`:       "map[base_path:. entries:[map[is_dir:false name:SKILL.md path:SKILL.md size:18]] skill:map[name:s] truncated:true]",
 		`{"name":"s","path":"a"}`:            "map[base_path:a entries:[map[is_dir:false name:b.txt path:a/b.txt size:4]] skill:map[name:s] truncated:false]",
-		`{"name":"s","include_hidden":true}`: "map[base_path:. entries:[map[is_dir:false name:.hidden path:.hidden size:0] map[is_dir:false name:SKILL.md path:SKILL.md size:19] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
+		`{"name":"s","include_hidden":true}`: "map[base_path:. entries:[map[is_dir:false name:.hidden path:.hidden size:0] map[is_dir:false name:SKILL.md path:SKILL.md size:18] map[is_dir:true name:a path:a size:<nil>]] skill:map[name:s] truncated:false]",
 	} {
 		var list map[string]any
 		c.gets("box_list_skill_files", data, &list)
@@ -132,14 +132,14 @@ func TestFilesOfASkillAreReadWrittenAndListed(t *testing.T) {
 	}
 	var read map[string]any
 	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
-	if fmt.Sprint(read) != "map[content:---\nname: s\n---\n\nx\n path:SKILL.md skill:map[name:s]]" {
+	if fmt.Sprint(read) != "map[content:---\nname: s\n---\n\nx path:SKILL.md skill:map[name:s]]" {
 		t.Errorf("%v", read)
 	}
 	// What a client does not know of the front matter stays.
 	c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":"SKILL.md","content":%q}`, document("s")), nil)
 	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"y"}}`, nil)
 	c.gets("box_read_skill_file", `{"name":"s","path":"SKILL.md"}`, &read)
-	if read["content"] != "---\nname: s\ndescription: What s does.\nlicense: MIT\n---\n\ny\n" {
+	if read["content"] != "---\nname: s\ndescription: What s does.\nlicense: MIT\n---\n\ny" {
 		t.Errorf("%q", read["content"])
 	}
 	large := strings.Repeat("x", 1<<20+1)
@@ -298,8 +298,8 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	c := b.dial(t)
-	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first"}}`, nil)
-	c.gets("box_create_skill", `{"skill":{"name":"Größe_1","instructions":"other"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first\n"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"Größe_1","instructions":"other\n"}}`, nil)
 	// What LangBot's own runtime has left where skills are to be.
 	at := filepath.Join(b.shared, "w")
 	host := fmt.Sprintf(`"host_path":%q,`, at)
@@ -318,7 +318,7 @@ func TestASessionHasTheSkillsThatLangBotLends(t *testing.T) {
 	// The session lives on when skills come, change and go, and so does a process in it.
 	c.says(host+lent("s", "Größe_1"), "echo kept >/tmp/kept", "")
 	c.gets("box_start_managed_process", `{"session_id":"s","spec":{"command":"cat","cwd":"/workspace/.skills/Größe_1"}}`, nil)
-	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second"}}`, nil)
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second\n"}}`, nil)
 	c.says(host+lent("s"), "tail -n1 .skills/s/SKILL.md; cat /tmp/kept", "second\nkept")
 	c.gets("box_stop_managed_process", `{"session_id":"s"}`, nil)
 	c.says(host+lent("s"), "ls /skills; cat /tmp/kept", "s\nkept")
@@ -336,18 +336,18 @@ func TestProgramsWriteToSkills(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	b := start(t)
 	c := b.dial(t)
-	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"first\n"}}`, nil)
 	for name, text := range map[string]string{"scripts/make.py": "open('made.txt', 'w').write('made')", "data/a.txt": "old", "data/gone.txt": "x"} {
 		c.gets("box_write_skill_file", fmt.Sprintf(`{"name":"s","path":%q,"content":%q}`, name, text), nil)
 	}
 	at := lent("s") + `,"workdir":"/workspace/.skills/s"`
 	c.says(at, "python3 scripts/make.py; cat made.txt; mkdir build && touch build/x && ls", "madeSKILL.md\nbuild\ndata\nmade.txt\nscripts")
 	c.says(at, "echo mine > scripts/own.py; echo mine >> data/a.txt; pwd; mkdir -p ../../v; echo x > ../../v/x.txt; cat /workspace/v/x.txt", "/workspace/.skills/s\nx")
-	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second"}}`, nil)
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"second\n"}}`, nil)
 	c.gets("box_write_skill_file", `{"name":"s","path":"data/b.txt","content":"new"}`, nil)
 	c.gets("box_write_skill_file", `{"name":"s","path":"scripts/own.py","content":"theirs"}`, nil)
 	c.says(at, "tail -n1 SKILL.md; cat made.txt scripts/own.py data/a.txt data/b.txt; ls data", "second\nmademine\noldmine\nnewa.txt\nb.txt\ngone.txt")
-	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"third"}}`, nil)
+	c.gets("box_update_skill", `{"name":"s","skill":{"instructions":"third\n"}}`, nil)
 	c.says(at, "tail -n1 SKILL.md; cat scripts/own.py; ls -A ../", "third\nmine\n.boxd\ns")
 	c.says(lent(), "cat .skills/s/made.txt", "made")
 }
@@ -356,7 +356,7 @@ func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	c := b.dial(t)
-	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"it"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"it\n"}}`, nil)
 	c.says(lent("s", "never"), "tail -n1 .skills/s/SKILL.md; test -e .skills/never || echo none", "it\nnone")
 	missing := func(want string) {
 		t.Helper()
@@ -376,7 +376,7 @@ func TestASkillThatHasVanishedFailsNoSession(t *testing.T) {
 	c.gets("box_delete_skill", `{"name":"s"}`, nil)
 	c.says(lent("s"), "echo fine; ls /skills", "fine")
 	missing("s true")
-	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"again"}}`, nil)
+	c.gets("box_create_skill", `{"skill":{"name":"s","instructions":"again\n"}}`, nil)
 	c.says(lent("s"), "tail -n1 .skills/s/SKILL.md", "again")
 	missing("s false")
 	many := []string{"s"}

@@ -268,9 +268,6 @@ func (d *Document) Bytes() ([]byte, error) {
 		b.WriteString("---\n\n")
 	}
 	b.WriteString(strings.TrimLeft(d.Body, "\r\n"))
-	if b.Len() > 0 && b.Bytes()[b.Len()-1] != '\n' {
-		b.WriteByte('\n')
-	}
 	if b.Len() > MaxFile || !utf8.Valid(b.Bytes()) {
 		return nil, ErrNotText
 	}

@@ -131,7 +131,7 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "---\n# whose it is\nmodel: {name: m, size: 3} # small\nname: a\nmetadata:\n  b: \"2\"\n  a: \"yes\"\n" +
-		"description: 'new: with # signs, \"quotes\" and Ümläute'\nx-list:\n  - 1\n  - two\nlicense: MIT\n---\n\nnew body\n"
+		"description: 'new: with # signs, \"quotes\" and Ümläute'\nx-list:\n  - 1\n  - two\nlicense: MIT\n---\n\nnew body"
 	if string(got) != want {
 		t.Errorf("wrote\n%s\nwant\n%s", got, want)
 	}

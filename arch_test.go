@@ -77,7 +77,7 @@ func mayImport() map[string]string {
 		"isolation/live":              "isolation/trees isolation isolation/sources internal/mountfd",
 		"isolation/inherited":         "",
 		"isolation/zygote":            "isolation isolation/inherited isolation/ids isolation/rootfs internal/fdpass",
-		"isolation/keeper":            "isolation/bounds isolation/shared isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/lending isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
+		"isolation/keeper":            "isolation/rootfs isolation/bounds isolation/shared isolation/overlay isolation/trees isolation/zygote isolation isolation/names isolation/network isolation/network/rule isolation/reap isolation/dress isolation/live isolation/ids isolation/lending isolation/sources isolation/examine isolation/records isolation/seccomp isolation/disk isolation/workspaces cgroup cgroup/tree internal/fdpass internal/mountfd",
 		"isolation/errands":           "internal/fdpass",
 		"isolation/lending":           "isolation isolation/errands isolation/live isolation/sources internal/fdpass",
 		// the program that serves files inside a box, and what it is asked

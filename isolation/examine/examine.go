@@ -43,6 +43,24 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	return c, false
 }
 
+// Links tells of links of the host's /usr that lead to a part of /etc that boxes do not have.
+func Links(missing []string, err error) isolation.Check {
+	const name, most = "links into /etc", 8
+	switch {
+	case err != nil:
+		return warn(name, "", "%v", err)
+	case len(missing) == 0:
+		return ok(name, "boxes have all that links of /usr lead to")
+	}
+	shown := strings.Join(missing[:min(most, len(missing))], ", ")
+	if len(missing) > most {
+		shown += ", …"
+	}
+	c := ok(name, "%d of /usr lead to what boxes do not have: %s", len(missing), shown)
+	c.Hint = "name what programs need of it in image.etc of box.toml"
+	return c
+}
+
 func ok(name, format string, args ...any) isolation.Check {
 	return isolation.Check{Name: name, Level: isolation.CheckOK, Detail: fmt.Sprintf(format, args...)}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/dress"
 	"github.com/boxd-dev/boxd/isolation/examine"
 	"github.com/boxd-dev/boxd/isolation/network"
+	"github.com/boxd-dev/boxd/isolation/rootfs"
 	"github.com/boxd-dev/boxd/isolation/shared"
 )
 
@@ -32,7 +33,8 @@ func (k *Keeper) checks() []isolation.Check {
 	if profiles := k.net.Shared(); len(profiles) > 0 {
 		all = append(all, shared.Check(profiles))
 	}
-	return all
+	missing, err := rootfs.Missing(k.cfg.Etc)
+	return append(all, examine.Links(missing, err))
 }
 
 // attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.

@@ -24,7 +24,8 @@ import (
 // Host describes the image "host": the host's own programs and as little else as they run with.
 type Host struct {
 	// Etc lists what of the host's /etc is shown, read-only: paths below it, * matches within a
-	// name. Directories are bound, files copied, links kept. Missing entries are no error.
+	// name. Directories are bound, files copied, links kept. Missing entries are no error. Packages stands for what packages have
+	// brought, and !PATH takes away.
 	Etc []string
 	// Files is a descriptor of the program that serves files in boxes, which becomes isolation.FilesProgram there.
 	Files int
@@ -305,22 +306,50 @@ const gitConfig = "gitconfig"
 
 // listed are the paths below / that patterns name, each once; one that is in a directory of them is shown with that.
 func (b *builder) listed(show []string) ([]string, error) {
-	var all []string
+	var all, without []string
 	for _, pattern := range show {
+		if pattern == Packages {
+			found, err := b.unchanged()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+			continue
+		}
+		pattern, not := strings.CutPrefix(pattern, "!")
 		found, err := b.match(pattern)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
+		case not:
+			without = append(without, found...)
+		default:
+			all = append(all, found...)
 		}
-		all = append(all, found...)
 	}
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return slices.ContainsFunc(without, func(w string) bool { return name == w || strings.HasPrefix(name, w+"/") })
+	})
 	slices.Sort(all)
-	var list []string
-	for _, name := range slices.Compact(all) {
-		if !slices.ContainsFunc(list, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
-			list = append(list, name)
-		}
+	all = slices.Compact(all)
+	named := map[string]bool{}
+	for _, name := range all {
+		named[name] = true
 	}
-	return list, nil
+	return slices.DeleteFunc(all, func(name string) bool {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if named[dir] && b.isDir(dir) {
+				return true
+			}
+		}
+		return false
+	}), nil
+}
+
+// isDir reports whether something of the host is a directory, and no link to one.
+func (b *builder) isDir(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
 // names makes the links that every box has, whatever its image.

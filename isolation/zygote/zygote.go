@@ -234,7 +234,7 @@ func (z *Zygote) stampNow() string {
 // installation of libraries: then boxes need a new tree.
 func HostStamp() string {
 	var stamp []byte
-	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc"} {
+	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local"} {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil {
 			stamp = fmt.Appendf(stamp, "%d.%d.%d ", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -127,6 +128,34 @@ func ownEtc() []string {
 	return []string{"gitconfig", "group", "hostname", "hosts", "mtab", "nsswitch.conf", "os-release", "passwd", "resolv.conf", "shells"}
 }
 
+// broughtByAPackage reports whether everybody may read a path of /etc, which is no service's and no login's.
+func broughtByAPackage(path string) bool {
+	info, err := os.Lstat(path)
+	private := regexp.MustCompile("^/etc/(boxd|ssh|sudoers|pam|security|systemd|shadow|machine-id|cron|profile|apt|network)")
+	return err == nil && (info.Mode()&0o004 != 0) && !private.MatchString(path)
+}
+
+// The configuration that packages have brought is there without being named, unless it is taken away.
+func TestConfigurationOfPackagesIsShown(t *testing.T) {
+	boxtest.RequireProgram(t, "dpkg-query")
+	out, err := exec.CommandContext(t.Context(), "dpkg-query", "-W", "-f", "${Conffiles}\n", "base-files").Output()
+	if err != nil || !strings.Contains(string(out), "/etc/debian_version") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	d := start(t)
+	if got := newBox(t, d).run("sh", "-c", "cat /etc/debian_version; ls /etc/sudoers /etc/ssh /etc/cron.daily 2>/dev/null || true"); strings.Count(got, "\n") != 1 {
+		t.Errorf("%q", got)
+	}
+	c, err := d.Doctor(t.Context())
+	if err != nil || !slices.ContainsFunc(c.Checks, func(c api.Check) bool { return c.Name == "links into /etc" && c.Level == "ok" }) {
+		t.Errorf("%v, %+v", err, c)
+	}
+	d = start(t, "[image]\netc = [\"@packages\", \"!debian_version\"]\n")
+	if got := newBox(t, d).run("sh", "-c", "ls /etc/debian_version 2>&1 || true"); !strings.Contains(got, "No such file") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 	shipped := struct{ Image struct{ Etc []string } }{}
 	if _, err := toml.DecodeFile("../../box.toml", &shipped); err != nil {
@@ -142,6 +171,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 			for _, e := range ownEtc() {
 				want["/etc/"+e] = true
 			}
+			packages := slices.Contains(list, "@packages")
 			for _, pattern := range list {
 				found, err := filepath.Glob("/etc/" + pattern)
 				if err != nil {
@@ -161,7 +191,7 @@ func TestEtcHoldsBoxdsFilesAndWhatIsListed(t *testing.T) {
 			// What comes in whole comes with all that is in it; of that the tree itself tells nothing.
 			got := lines(b.run("find", "/etc", "-xdev", "-mindepth", "1"))
 			for _, path := range got {
-				if !want[path] {
+				if !want[path] && !(packages && broughtByAPackage(path)) {
 					t.Errorf("%s is there", path)
 				}
 				delete(want, path)

@@ -193,6 +193,7 @@ func Default() Config {
 		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
 		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
+			"@packages",
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
 		}},

@@ -46,7 +46,7 @@ func mayImport() map[string]string {
 		"isolation/network/reach": "isolation/network/apart",
 		// what a box is, and its two halves
 		"isolation/trees":             "",
-		"isolation":                   "isolation/trees cgroup",
+		"isolation":                   "isolation/names isolation/trees cgroup",
 		"isolation/seccomp":           "",
 		"isolation/seccomp/gen":       "",
 		"isolation/lookup":            "",

@@ -5,6 +5,8 @@ package isolation
 import (
 	"math"
 	"time"
+
+	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // Encode returns the message's bytes.
@@ -203,6 +205,9 @@ func (e *encoder) setup(s *Setup) {
 	e.bool(s.Adoptable)
 	e.str(string(s.Filter))
 	e.str(s.Resolv)
+	e.u64(s.View.Memory, s.View.Swap, s.View.CPU, s.View.Pids)
+	e.u32(s.View.Processors)
+	e.str(s.View.Possible)
 }
 
 func (d *decoder) setup() *Setup {
@@ -211,6 +216,7 @@ func (d *decoder) setup() *Setup {
 		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
 	}
 	s.Grouped, s.Adoptable, s.Filter, s.Resolv = d.bool(), d.bool(), []byte(d.str()), d.str()
+	s.View = names.View{Memory: d.u64(), Swap: d.u64(), CPU: d.u64(), Pids: d.u64(), Processors: d.u32(), Possible: d.str()}
 	return s
 }
 

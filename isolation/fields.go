@@ -49,6 +49,7 @@ func (e *encoder) spec(s *Spec) {
 	e.bool(s.Grouped)
 	e.str(s.Scope)
 	e.limits(&s.Limits)
+	e.limits(&s.View)
 	e.str(s.Owner.Name)
 	e.u64(s.Owner.Memory, s.Owner.CPU, s.Work.Bytes, s.Work.Inodes)
 	e.bool(s.ManagedWork)
@@ -67,7 +68,7 @@ func (d *decoder) spec() *Spec {
 	s := &Spec{Key: d.str(), Hostname: d.str(), Caller: d.caller()}
 	s.Scratch = Scratch{Bytes: d.u64(), Inodes: d.u64()}
 	s.Rlimits = d.rlimits()
-	s.Grouped, s.Scope, s.Limits = d.bool(), d.str(), d.limits()
+	s.Grouped, s.Scope, s.Limits, s.View = d.bool(), d.str(), d.limits(), d.limits()
 	s.Owner = cgroup.Owner{Name: d.str(), Memory: d.u64(), CPU: d.u64()}
 	s.Work, s.ManagedWork, s.Space, s.Lent = Quota{d.u64(), d.u64()}, d.bool(), d.str(), d.strs()
 	for range d.count(15) {

@@ -63,6 +63,7 @@ type Spec struct {
 	Grouped     bool          // the box has control groups, which keep Limits
 	Scope       string        // path of a group the service manager has made for the box, see ScopeOf; "": the keeper makes one
 	Limits      cgroup.Limits // of all programs together
+	View        cgroup.Limits // that programs see of its limits, whatever keeps them
 	Owner       cgroup.Owner  // whose boxes its groups are with, beside Caller.UID, where the keeper makes them
 	Work        Quota         // of /workspace, if that is managed; zero: none
 	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper

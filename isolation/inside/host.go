@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/mountfd"
 	"github.com/boxd-dev/boxd/isolation/names"
 	"github.com/boxd-dev/boxd/isolation/shared"
 )
@@ -44,7 +45,37 @@ func (b *box) writeFiles() (string, error) {
 	if err := unix.Mkdir(names.Dir, 0o755); err != nil {
 		return names.Dir, err
 	}
-	for _, f := range append(names.Files(b.setup.Hostname), names.File{Name: "resolv.conf", Text: b.setup.Resolv}) {
+	return writeAll(append(names.Files(b.setup.Hostname), names.File{Name: "resolv.conf", Text: b.setup.Resolv}))
+}
+
+// showLimits shows programs the limits of the box where they look for the host's. The files are in the same directory, so
+// that the keeper can write them again when limits change.
+func (b *box) showLimits() (string, error) {
+	for _, dir := range names.ViewDirs() {
+		if err := unix.Mkdir(names.Dir+"/"+dir, 0o755); err != nil {
+			return dir, err
+		}
+	}
+	if item, err := writeAll(names.ViewFiles(&b.setup.View)); err != nil {
+		return item, err
+	}
+	if err := b.cover("meminfo", unix.AT_FDCWD, names.Dir+"/"+names.MemInfo, unix.MOUNT_ATTR_RDONLY); err != nil {
+		return names.MemInfo, err
+	}
+	tree, err := mountfd.Clone(unix.AT_FDCWD, names.Dir+"/"+names.Sys, false)
+	if err != nil {
+		return names.Sys, err
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	if err := mountfd.Restrict(tree, &attr); err != nil {
+		return names.Sys, err
+	}
+	return names.Sys, mountfd.Attach(tree, unix.AT_FDCWD, "/sys")
+}
+
+func writeAll(files []names.File) (string, error) {
+	for _, f := range files {
 		fd, err := unix.Open(names.Dir+"/"+f.Name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return f.Name, err

@@ -59,6 +59,7 @@ func (b *box) own() []step {
 		{isolation.StepScratch, b.mountScratch},
 		{isolation.StepHostname, b.setHostname},
 		{isolation.StepFiles, b.writeFiles},
+		{isolation.StepFiles, b.showLimits},
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},
 		{isolation.StepPrivileges, b.keepApart},

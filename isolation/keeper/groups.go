@@ -216,6 +216,9 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 		if werr := k.records.Write(b.record); werr != nil {
 			k.cfg.Log.Print(werr) // the next keeper would go back to older ones if a change failed, no more
 		}
+		if verr := b.show(&req.Limits); verr != nil {
+			k.cfg.Log.Printf("box %s sees its limits of before: %v", req.Key, verr)
+		}
 		return nil
 	}
 	err = errors.Join(err, undo())

@@ -350,7 +350,11 @@ func (l *launching) sendSetup() (string, error) {
 		files = append(files, l.box.groups.Work().FD)
 	}
 	files = append(files, l.socket)
+	if err := pin(l.embryo.ids.Base, &l.spec.View, l.embryo.pid); err != nil {
+		l.k.cfg.Log.Printf("box %s counts all processors: %v", l.spec.Key, err)
+	}
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
+		View:      view(&l.spec.View),
 		Hostname:  l.spec.Hostname,
 		Scratch:   l.spec.Scratch,
 		Rlimits:   l.spec.Rlimits,

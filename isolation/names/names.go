@@ -24,7 +24,7 @@ func Files(hostname string) []File {
 }
 
 // Directories are those that every box has at the top of its tree, apart from those that mounts of a session go to.
-func Directories() []string { return []string{"proc", "dev", "etc", "var", "run", "home"} }
+func Directories() []string { return []string{"proc", "sys", "dev", "etc", "var", "run", "home"} }
 
 // HostTrees are those of the host that the image "host" shows whole, as far as they are directories: on most hosts all but
 // the first are links into that.

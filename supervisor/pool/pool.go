@@ -105,7 +105,7 @@ func (p *Pool) Set(kinds []Kind) {
 // Same reports whether two boxes differ in nothing but what a box has of its session, or whose it is: key,
 // hostname and caller.
 func Same(a, b *isolation.Spec) bool {
-	return a.Limits == b.Limits && a.Work == b.Work && alike(a, b)
+	return a.Limits == b.Limits && a.View == b.View && a.Work == b.Work && alike(a, b)
 }
 
 // alike reports whether one box can be made the other: in limits of control groups and of the workspace
@@ -114,11 +114,11 @@ func alike(a, b *isolation.Spec) bool {
 	x, y := *a, *b
 	for _, s := range []*isolation.Spec{&x, &y} {
 		s.Key, s.Hostname, s.Scope, s.Caller, s.Owner = "", "", "", isolation.Caller{}, isolation.Spec{}.Owner
-		s.Limits, s.Work = isolation.Spec{}.Limits, isolation.Quota{}
+		s.Limits, s.View, s.Work = isolation.Spec{}.Limits, isolation.Spec{}.View, isolation.Quota{}
 		s.Rlimits = slices.Clone(s.Rlimits)
 		slices.SortFunc(s.Rlimits, func(m, n isolation.Rlimit) int { return cmp.Compare(m.Resource, n.Resource) })
 	}
-	return reflect.DeepEqual(x, y) && (a.Work.Bytes == 0) == (b.Work.Bytes == 0) && (a.Grouped || a.Limits == b.Limits)
+	return reflect.DeepEqual(x, y) && (a.Work.Bytes == 0) == (b.Work.Bytes == 0) && (a.Grouped || a.Limits == b.Limits && a.View == b.View)
 }
 
 // sameOwner reports whether the groups of two boxes are together.

@@ -19,6 +19,7 @@ func (s *Session) Spec() *isolation.Spec {
 		Scratch:     isolation.Scratch{Bytes: uint64(s.Settings.Tmp), Inodes: max(uint64(s.Settings.Tmp)/scratchBytesPerInode, 1024)},
 		Rlimits:     policy.Rlimits(&s.Settings, s.enforced),
 		ManagedWork: true,
+		View:        policy.Groups(&s.Settings),
 	}
 	spec.Network = s.Settings.KeeperNetwork()
 	if s.Grouped() {

@@ -22,7 +22,7 @@ import (
 func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	b := newBox(t, start(t))
 	want := []string{
-		"app", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "srv", "tmp", "usr", "var", "workspace",
+		"app", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "srv", "sys", "tmp", "usr", "var", "workspace",
 	}
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		if _, err := os.Lstat("/" + name); err == nil {
@@ -232,7 +232,7 @@ func TestEtcTellsNothingOfTheHost(t *testing.T) {
 			t.Errorf("%s is %q", path, got)
 		}
 	}
-	b.try(all("ENOENT", "read=/etc/shadow", "read=/etc/machine-id", "list=/etc/ssh", "read=/etc/sudoers", "list=/root", "list=/boot", "list=/sys")...)
+	b.try(all("ENOENT", "read=/etc/shadow", "read=/etc/machine-id", "list=/etc/ssh", "read=/etc/sudoers", "list=/root", "list=/boot", "list=/sys/kernel")...)
 	if uname := strings.TrimSpace(b.run("uname", "-n")); uname != "known" || b.Hostname != "known" {
 		t.Errorf("the host name is %q, said to be %q", uname, b.Hostname)
 	}
@@ -261,7 +261,7 @@ func TestProcShowsTheBoxAlone(t *testing.T) {
 	if len(own) != 2 || own[0] != own[1] {
 		t.Errorf("process %s sees %v", own[0], own[1:])
 	}
-	b.try(all("ENOENT", "list=/proc/1", "read=/proc/1/status", "list=/proc/1/root/", "list=/proc/1/cwd/", "list=/sys")...)
+	b.try(all("ENOENT", "list=/proc/1", "read=/proc/1/status", "list=/proc/1/root/", "list=/proc/1/cwd/", "list=/sys/kernel")...)
 	for _, name := range []string{"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats", "interrupts", "locks", "acpi", "asound", "scsi"} {
 		host, err := os.Lstat("/proc/" + name)
 		if err != nil {

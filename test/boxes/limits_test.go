@@ -5,6 +5,7 @@ package boxes_test
 import (
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -110,6 +111,40 @@ func TestWantOfMemoryIsTold(t *testing.T) {
 	}
 	if o := r.OOM; o == nil || o.Limit != want.Limit || o.Of != want.Of || o.Sign != want.Sign || o.Kills != want.Kills {
 		t.Errorf("%+v of %+v", o, r)
+	}
+}
+
+// Programs find the limits of their box where they look for those of the host, and count as many processors as it may use.
+func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	memory, cpus, pids := 96*quantity.MiB, 1.0, 77
+	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory, r.CPUs, r.Pids = &memory, &cpus, &pids })
+	look := func() string {
+		return b.run("sh", "-c", `nproc; grep -E '^(MemTotal|MemAvailable|SwapTotal)' /proc/meminfo | tr -s ' '; cd /sys/fs/cgroup && head -n1 memory.max cpu.max pids.max; `+
+			`cat /sys/devices/system/cpu/online; python3 -c 'import os; print(os.cpu_count(), len(os.sched_getaffinity(0)))'`)
+	}
+	want := "1\nMemTotal: 98304 kB\nMemAvailable: 98304 kB\nSwapTotal: 0 kB\n==> memory.max <==\n100663296\n\n==> cpu.max <==\n100000 100000\n\n==> pids.max <==\n77\n0\n1 1\n"
+	if got := look(); got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if got := b.run("sh", "-c", "for f in /proc/meminfo /sys/fs/cgroup/memory.max /sys/x; do (echo x > $f) 2>/dev/null && echo $f; done; ls /sys /sys/fs /sys/fs/cgroup | grep -c .; ls /sys/kernel 2>/dev/null || true"); got != "11\n" {
+		t.Errorf("%q", got)
+	}
+	if n := runtime.NumCPU(); n > 1 { // half of one more
+		cpus = 1.5
+		wide := newBox(t, b.d, func(r *api.SessionRequest) { r.CPUs = &cpus })
+		if got := wide.run("sh", "-c", "nproc; cat /sys/devices/system/cpu/online /sys/fs/cgroup/cpu.max"); got != "2\n0-1\n150000 100000\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	if boxtest.Grouped() {
+		memory = 128 * quantity.MiB
+		if _, err := b.d.Change(t.Context(), b.ID, &api.SessionChange{Memory: &memory}); err != nil {
+			t.Fatal(err)
+		}
+		if got := look(); !strings.Contains(got, "MemTotal: 131072 kB") || !strings.Contains(got, "134217728") {
+			t.Errorf("%q", got)
+		}
 	}
 }
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/dress"
+	"github.com/boxd-dev/boxd/isolation/names"
+)
+
+// processors are those that boxes run on: the keeper's own.
+func processors() (list []int, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, err
+	}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	return list, nil
+}
+
+// share is how many of n processors a box may count that may use so much time of them; at least one.
+func share(l *cgroup.Limits, n int) int {
+	if l.CPU == 0 {
+		return n
+	}
+	return max(1, min(n, int((l.CPU+cgroup.CPUPeriod-1)/cgroup.CPUPeriod)))
+}
+
+// view is what programs of a box are shown of its limits.
+func view(l *cgroup.Limits) names.View {
+	v := names.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		total := uint64(info.Totalram) * uint64(info.Unit)
+		if v.Memory == 0 || v.Memory > total {
+			v.Memory = total
+		}
+	}
+	if all, err := processors(); err == nil {
+		v.Processors = uint32(share(l, len(all)))
+	}
+	if text, err := os.ReadFile("/sys/devices/system/cpu/possible"); err == nil {
+		v.Possible = string(text)
+	}
+	return v
+}
+
+// pin keeps processes on as many processors as their box may use the time of: by those programs count how many threads are
+// of use (sched_setaffinity(2), nproc(1)). Limits do not hang on it: a program may change it. Which ones those are goes round with
+// the ids of boxes, so that they are used alike.
+func pin(base uint32, l *cgroup.Limits, pids ...int) error {
+	all, err := processors()
+	if err != nil {
+		return err
+	}
+	n := share(l, len(all))
+	var set unix.CPUSet
+	for i := range n {
+		set.Set(all[(int(base/isolation.IDRange)*n+i)%len(all)])
+	}
+	var errs error
+	for _, pid := range pids {
+		errs = errors.Join(errs, pinAll(pid, &set))
+	}
+	return errs
+}
+
+// pinAll pins all threads of a process: those that others make have what those have, so it looks again until there is no other.
+func pinAll(pid int, set *unix.CPUSet) error {
+	done := map[int]bool{}
+	for {
+		entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+		if err != nil {
+			return nil // it has ended
+		}
+		more := false
+		for _, e := range entries {
+			tid, err := strconv.Atoi(e.Name())
+			if err != nil || done[tid] {
+				continue
+			}
+			more, done[tid] = true, true
+			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// show has a living box see other limits.
+func (b *box) show(l *cgroup.Limits) error {
+	pids := []int{b.pid}
+	if b.groups != nil {
+		work := b.groups.Work()
+		if dir, err := os.ReadDir("/proc/self/fd/" + strconv.Itoa(work.FD)); err == nil {
+			for _, e := range dir {
+				if !e.IsDir() {
+					continue
+				}
+				if g, err := work.Open(e.Name()); err == nil {
+					list, _ := g.Processes() // one that has ended meanwhile has none
+					pids = append(pids, list...)
+					g.Close()
+				}
+			}
+		}
+	}
+	v := view(l)
+	return errors.Join(dress.View(b.pid, b.lives, &v), pin(b.ids.Base, l, pids...))
+}

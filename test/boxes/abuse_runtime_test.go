@@ -203,7 +203,7 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 	attack(t, func(h *host) {
 		b := h.box(h.mounts())
 		for _, cwd := range []string{
-			"/", "/etc", "/proc/self/fd/3", "/proc/self/cwd", "/proc/1/root", "/workspace/..", "/workspace/../etc", "/workspace/./x", "//workspace",
+			"/etc", "/proc/self/fd/3", "/proc/self/cwd", "/proc/1/root", "/workspace/..", "/workspace/../etc", "/workspace/./x", "//workspace",
 			"/workspace/", "workspace", ".", "/workspace/a\x00b", "/run", "/usr/lib", "/workspaces",
 		} {
 			_, err := h.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd})

@@ -109,7 +109,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewParts(maxLongest), uploads: uploads.NewRoom(), book: grants.New(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.told.Store(cfg.Mark.Told())
-	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
+	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Soft: cfg.AllowSoftStorage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	s.look, s.end, s.available = s.boxes.Prove, s.boxes.EndAll, s.boxes.Available
 	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
 	s.fence = fence.New(fence.Workspaces{

@@ -5,6 +5,7 @@ package langbot_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -378,4 +379,24 @@ func TestThereAreOnlyAsManySessionsAsLangBotWants(t *testing.T) {
 	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1000"]}}`, nil)
 	c.refused("box_start_managed_process", `{"session_id":"a","spec":{"process_id":"b","command":"sleep"}}`, "BoxCapacityExceededError: Box managed process capacity reached (1)")
 	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1001"]}}`, nil) // in its own place
+}
+
+// A quota of a directory of the host that no kernel keeps here is refused, unless the operator leaves it to LangBot, which
+// looks before and after each command.
+func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {
+	t.Parallel()
+	ask := func(b *bot) reply {
+		dir := filepath.Join(b.shared, "w")
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, owner, owner)); err != nil {
+			t.Fatal(err)
+		}
+		return b.dial(t).ask("box_exec", fmt.Sprintf(`{"session_id":"s","host_path":%q,"workspace_quota_mb":64,"cmd":"echo fine"}`, dir))
+	}
+	if r := ask(start(t)); *r.Code == 0 || !strings.Contains(r.Message, "mounts.quota_roots") {
+		t.Errorf("%+v", r)
+	}
+	b := start(t, "allow_soft_storage_limits = true")
+	if r := ask(b); *r.Code != 0 || !strings.Contains(string(r.Data), "fine") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits lets that be") {
+		t.Errorf("%+v: %s", r, b.Log())
+	}
 }

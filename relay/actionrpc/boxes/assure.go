@@ -151,7 +151,16 @@ func noQuota(req *policy.Request, locked bool) {
 // soften takes a quota away that cannot be kept, also that of the profile, where the operator has said that none needs
 // to be.
 func (b *Boxes) soften(t *Tenant, req *policy.Request) {
-	if err := t.Admitted.soften(req, b.locked, b.Sup.CanBound); err != nil {
+	err := t.Admitted.soften(req, b.locked, b.Sup.CanBound)
+	if t.Admitted == nil && b.Soft && req.WorkspaceQuota != nil {
+		i := slices.IndexFunc(req.Mounts, func(m policy.Mount) bool { return m.Target == isolation.Workspace && m.Mode == policy.MountReadWrite })
+		if i >= 0 {
+			if err = b.Sup.CanBound(req.Mounts[i].Source); err != nil {
+				noQuota(req, b.locked())
+			}
+		}
+	}
+	if err != nil {
 		b.Log.Warn("a Workspace of LangBot has no quota: its directory cannot be bounded here, and langbot.allow_soft_storage_limits lets that be",
 			"session", req.ID, "because", err)
 	}

@@ -30,6 +30,8 @@ type Config struct {
 	Profile string // of all sessions
 	// NeedImage refuses a session whose image is not there, rather than to give it that of the profile.
 	NeedImage bool
+	// Soft lets a quota of a directory of the host be that cannot be kept here.
+	Soft bool
 	// Who is the principal whose all sessions are, as it is now.
 	Who func() (supervisor.Principal, error)
 	// Told is what LangBot has said with its last INIT.

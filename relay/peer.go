@@ -51,6 +51,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 			conn.Close()
 			continue
 		}
+		from.head = &head{}
 		leave, refused := l.enter(&from, conn)
 		if refused != nil {
 			l.callers.TurnAway(conn, refused)
@@ -89,6 +90,9 @@ var errHungUp = errors.New("the caller has hung up")
 // middle of a message for the end of that message: half a line, or nothing, which is the end of the input.
 func (c peerConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if c.peer.head != nil {
+		c.peer.head.note(p[:n])
+	}
 	if errors.Is(err, io.EOF) {
 		if len(p) == 1 { // how net/http looks out for the end of a connection while a request is answered
 			err = c.gone()
@@ -147,6 +151,7 @@ type peerAddr struct {
 	peer gate.Peer
 	load *load.Load        // nil: each request has that of its principal
 	seat *load.Seat        // of who has come over TCP
+	head *head             // of the request that is under way; nil: boxd calls itself
 	self *access.Principal // where boxd has called itself
 	// within says that boxd calls itself in the name of the peer.
 	within bool

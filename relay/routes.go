@@ -246,12 +246,18 @@ func match(pattern string, asked []string) (p route.Path, ok bool) {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = trail.Name(w, r)
+	from, known := caller(r.Context())
+	if len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
+		w.Header().Set("Connection", "close") // what follows is not to be believed
+		c := &route.Call{Common: s.common, W: w, R: r}
+		c.Fail(r.Context(), fault.Field("Content-Length", fault.Word("given"), "left out beside Transfer-Encoding"))
+		return
+	}
 	if keys.IsHost(r.Host) { // which is never for the API
 		previews.Show(s.common, w, r)
 		return
 	}
 	rt, ids := s.find(r)
-	from, known := caller(r.Context())
 	c := &route.Call{Common: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, r, &rt)
 	c.Who, c.Token = pass.Principal, pass.Token

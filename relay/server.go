@@ -87,6 +87,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	srv := &http.Server{
 		Handler:           s,
 		ConnContext:       withPeer,
+		ConnState:         watchHeads,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn),
 		ReadHeaderTimeout: headerPatience,

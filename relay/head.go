@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// head is what has come of the header of a request, as it was sent: net/http keeps nothing of a Content-Length beside a
+// Transfer-Encoding. A request that has both is an attempt at smuggling another one past somebody who believes the other of
+// the two (RFC 9112, section 6.1): it is refused.
+type head struct {
+	mu   sync.Mutex // guards the fields below
+	sent []byte
+	over bool // the rest is no header of it
+}
+
+var headerEnd = []byte("\r\n\r\n")
+
+// note takes what has been read.
+func (h *head) note(data []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over || len(data) == 0 {
+		return
+	}
+	from := max(0, len(h.sent)-len(headerEnd))
+	h.sent = append(h.sent, data...)
+	if i := bytes.Index(h.sent[from:], headerEnd); i >= 0 {
+		h.sent, h.over = h.sent[:from+i], true
+	}
+	h.over = h.over || len(h.sent) > maxHeader
+}
+
+// next is told that another request may come.
+func (h *head) next() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sent, h.over = h.sent[:0], false
+}
+
+// twoLengths reports whether a request whose body is chunked may have had a Content-Length too. Of one that came together with the
+// one before it nothing is known.
+func (h *head) twoLengths() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	const name = "content-length"
+	lines := bytes.Split(h.sent, []byte("\n"))
+	for _, line := range lines[1:] {
+		field, _, _ := bytes.Cut(line, []byte(":"))
+		if bytes.EqualFold(bytes.TrimSpace(field), []byte(name)) {
+			return true
+		}
+	}
+	return len(lines) < 2
+}
+
+// watchHeads has connections forget a request that has its answer.
+func watchHeads(conn net.Conn, state http.ConnState) {
+	if c, ok := conn.(peerConn); ok && c.peer.head != nil && state == http.StateIdle {
+		c.peer.head.next()
+	}
+}

@@ -52,7 +52,8 @@ type SessionRequest struct {
 	Drives          []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
 	Env             map[string]string  `json:"env,omitempty" max:"256"`
 	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
-	Wait            *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
+	Wait            *quantity.Duration `json:"wait,omitempty"`   // for room, at most; less than the configured time
+	Base64          *InBase64          `json:"base64,omitempty"` // of env, what is no UTF-8
 
 	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time; at most the profile's
 	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction; at most the profile's
@@ -207,6 +208,7 @@ type ExecRequest struct {
 	Cwd           string             `json:"cwd,omitempty"` // made if missing; default /workspace; "output": that of OutputVersion
 	Timeout       *quantity.Duration `json:"timeout,omitempty"`
 	OutputVersion string             `json:"output_version,omitempty"` // has /workspace/output/VERSION made, for $OUTPUT_DIR
+	Base64        *InBase64          `json:"base64,omitempty"`         // what is no UTF-8
 	// CPUs, Memory and Pids are limits of this execution alone, within those of its session.
 	CPUs   *float64       `json:"cpus,omitempty"`
 	Memory *quantity.Size `json:"memory,omitempty"`
@@ -226,6 +228,16 @@ type ExecRequest struct {
 	// Not with Detach; whoever joins an execution of an ID that another request has begun is told that nobody knows.
 	Changes     bool         `json:"changes,omitempty"`
 	ChangesWith *ChangesWith `json:"changes_with,omitempty"` // what of them
+}
+
+// InBase64 has what of a program is no UTF-8, which JSON cannot carry: each in the place of the field of its name. Env has
+// variables beside those of the other field.
+type InBase64 struct {
+	Argv    []string `json:"argv,omitempty" max:"16384"`
+	Command *string  `json:"command,omitempty"`
+	Code    *string  `json:"code,omitempty"`
+	Cwd     string   `json:"cwd,omitempty"`
+	Env     []string `json:"env,omitempty" max:"256"` // each NAME=value
 }
 
 // OneShotRequest is the body of POST /v1/exec: a session made for one execution.

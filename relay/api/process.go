@@ -18,6 +18,7 @@ type ProcessRequest struct {
 	Env      map[string]string  `json:"env,omitempty" max:"256"`
 	Cwd      string             `json:"cwd,omitempty"`     // made if missing; default /workspace
 	Timeout  *quantity.Duration `json:"timeout,omitempty"` // of each start; left out: none
+	Base64   *InBase64          `json:"base64,omitempty"`  // what is no UTF-8
 	CPUs     *float64           `json:"cpus,omitempty"`
 	Memory   *quantity.Size     `json:"memory,omitempty"`
 	Pids     *int               `json:"pids,omitempty"`

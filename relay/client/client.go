@@ -321,8 +321,19 @@ func segment(id string) string {
 var ErrNotText = errors.New("the request has text that is not UTF-8")
 
 // encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
-// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is.
+// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is. What may be bytes goes
+// in base64 then.
 func encode(v any) ([]byte, error) {
+	data, err := encodeText(v)
+	if errors.Is(err, ErrNotText) {
+		if other := inBytes(v); other != nil {
+			return encodeText(other)
+		}
+	}
+	return data, err
+}
+
+func encodeText(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)

@@ -54,6 +54,9 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	if err := wire.Decode(data.Bytes(), v); err != nil {
 		return err
 	}
+	if err := wire.Settle(v); err != nil {
+		return err
+	}
 	c.ask(v)
 	return nil
 }

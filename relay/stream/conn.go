@@ -142,6 +142,11 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 	if err := wire.Decode(data[1:], &msg); err != nil {
 		return nil, err
 	}
+	if msg.Start != nil {
+		if err := wire.Settle(msg.Start); err != nil {
+			return nil, err
+		}
+	}
 	return &msg, nil
 }
 

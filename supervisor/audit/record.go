@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/chain"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -147,7 +148,7 @@ func (c *Config) shape(asked *What) *What {
 		switch {
 		case c.Argv == ArgvNone:
 			w.Argv = nil
-		case c.Argv == ArgvDigest || total > mostArgv || w.Argc > mostArgv/64:
+		case c.Argv == ArgvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // a record is text
 			w.SHA256, w.Argv = Digest(w.Argv), nil
 		}
 	}

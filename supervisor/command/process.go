@@ -3,6 +3,7 @@
 package command
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -114,6 +115,9 @@ func requestFields(req *Process, exec *Exec) map[string]string {
 			continue
 		}
 		text, err := json.Marshal(value)
+		if bytes.Contains(text, []byte(`\ufffd`)) { // or what is no UTF-8 would all be the same
+			text = fmt.Appendf(nil, "%q", reflect.Indirect(reflect.ValueOf(value)).Interface())
+		}
 		if err != nil { // of such values there is none
 			text = []byte(fmt.Sprint(value))
 		}

@@ -4,11 +4,14 @@ package process
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -225,4 +228,51 @@ func closeFile(f *os.File) {
 	if f != nil {
 		f.Close()
 	}
+}
+
+// inBytes has what of a Spec may be no UTF-8, which JSON cannot carry.
+type inBytes struct {
+	Argv, Env [][]byte
+	Dir       []byte
+}
+
+// MarshalJSON writes what is no UTF-8 as bytes beside what it would be as text.
+func (s Spec) MarshalJSON() ([]byte, error) { //nolint:revive // of a Spec and of a pointer to one
+	type plain Spec
+	invalid := func(text string) bool { return !utf8.ValidString(text) }
+	if !slices.ContainsFunc(s.Command.Argv, invalid) && !slices.ContainsFunc(s.Command.Env, invalid) && !invalid(s.Command.Dir) {
+		return json.Marshal(plain(s))
+	}
+	b := inBytes{Dir: []byte(s.Command.Dir)}
+	for _, arg := range s.Command.Argv {
+		b.Argv = append(b.Argv, []byte(arg))
+	}
+	for _, variable := range s.Command.Env {
+		b.Env = append(b.Env, []byte(variable))
+	}
+	return json.Marshal(struct {
+		plain
+		InBytes inBytes
+	}{plain(s), b})
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (s *Spec) UnmarshalJSON(data []byte) error {
+	type plain Spec
+	both := struct {
+		*plain
+		InBytes *inBytes
+	}{plain: (*plain)(s)}
+	if err := json.Unmarshal(data, &both); err != nil || both.InBytes == nil {
+		return err
+	}
+	b := both.InBytes
+	s.Command.Argv, s.Command.Env, s.Command.Dir = nil, nil, string(b.Dir)
+	for _, arg := range b.Argv {
+		s.Command.Argv = append(s.Command.Argv, string(arg))
+	}
+	for _, variable := range b.Env {
+		s.Command.Env = append(s.Command.Env, string(variable))
+	}
+	return nil
 }

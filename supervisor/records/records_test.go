@@ -158,3 +158,17 @@ func TestTheRoleOfAnOwnerOutlivesBoxd(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEnvironmentIsBytes(t *testing.T) {
+	t.Parallel()
+	for _, env := range [][]string{{"A=1", "B=\xff\xfe"}, {"A=\ufffd"}, {}} {
+		f, err := records.EnvironmentFile(env, []json.RawMessage{json.RawMessage(`{"x":1}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, waiting, err := records.ReadEnvironment(f)
+		if err != nil || !slices.Equal(got, env) || len(waiting) != 1 {
+			t.Errorf("%q: %q, %q, %v", env, got, waiting, err)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"encoding/base64"
+	"reflect"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// inBytes is a request with what of it is no UTF-8 in base64; nil: that is not to be had for it.
+func inBytes(v any) any {
+	switch r := v.(type) {
+	case *api.ExecRequest:
+		return execInBytes(r)
+	case *api.OneShotRequest:
+		return &api.OneShotRequest{Session: *sessionInBytes(&r.Session), Exec: *execInBytes(&r.Exec)}
+	case *api.SessionRequest:
+		return sessionInBytes(r)
+	case *api.ProcessRequest:
+		c := *r
+		c.Base64 = convert(&c.Argv, &c.Command, &c.Code, &c.Cwd, &c.Env)
+		return &c
+	case *api.ClientControl:
+		if r.Start == nil {
+			return nil
+		}
+		c, start := *r, *r.Start
+		start.Exec = *execInBytes(&start.Exec)
+		if start.Session != nil {
+			start.Session = sessionInBytes(start.Session)
+		}
+		c.Start = &start
+		return &c
+	}
+	return pathsInBytes(v)
+}
+
+func execInBytes(r *api.ExecRequest) *api.ExecRequest {
+	c := *r
+	c.Base64 = convert(&c.Argv, &c.Command, &c.Code, &c.Cwd, &c.Env)
+	return &c
+}
+
+func sessionInBytes(r *api.SessionRequest) *api.SessionRequest {
+	c := *r
+	c.Base64 = convert(nil, nil, nil, nil, &c.Env)
+	return &c
+}
+
+// convert takes what is no UTF-8 out of fields.
+func convert(argv *[]string, command, code **string, cwd *string, env *map[string]string) *api.InBase64 {
+	var b api.InBase64
+	if argv != nil && slices.ContainsFunc(*argv, func(arg string) bool { return !utf8.ValidString(arg) }) {
+		for _, arg := range *argv {
+			b.Argv = append(b.Argv, encoded(arg))
+		}
+		*argv = nil
+	}
+	for _, f := range []struct{ from, to **string }{{command, &b.Command}, {code, &b.Code}} {
+		if f.from != nil && *f.from != nil && !utf8.ValidString(**f.from) {
+			*f.to, *f.from = new(encoded(**f.from)), nil
+		}
+	}
+	if cwd != nil && !utf8.ValidString(*cwd) {
+		b.Cwd, *cwd = encoded(*cwd), ""
+	}
+	rest := map[string]string{}
+	for name, value := range *env {
+		if utf8.ValidString(name) && utf8.ValidString(value) {
+			rest[name] = value
+		} else {
+			b.Env = append(b.Env, encoded(name+"="+value))
+		}
+	}
+	if len(rest) == 0 {
+		rest = nil
+	}
+	*env = rest
+	slices.Sort(b.Env)
+	if reflect.ValueOf(b).IsZero() {
+		return nil
+	}
+	return &b
+}
+
+func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+
+// pathsInBytes has the paths of a request about files in the fields that are for such, which have the same names and Base64
+// behind.
+func pathsInBytes(v any) any {
+	from := reflect.Indirect(reflect.ValueOf(v))
+	if from.Kind() != reflect.Struct {
+		return nil
+	}
+	to := reflect.New(from.Type())
+	to.Elem().Set(from)
+	found := false
+	for i := range from.NumField() {
+		field := from.Type().Field(i)
+		twin := to.Elem().FieldByName(field.Name + "Base64")
+		if !twin.IsValid() || twin.Type() != field.Type {
+			continue
+		}
+		switch text := from.Field(i); text.Kind() {
+		case reflect.String:
+			if !utf8.ValidString(text.String()) {
+				twin.SetString(encoded(text.String()))
+				to.Elem().Field(i).SetString("")
+				found = true
+			}
+		case reflect.Slice:
+			list, ok := text.Interface().([]string)
+			if !ok {
+				continue
+			}
+			var kept, moved []string
+			for _, s := range list {
+				if utf8.ValidString(s) {
+					kept = append(kept, s)
+				} else {
+					moved = append(moved, encoded(s))
+				}
+			}
+			if moved != nil {
+				to.Elem().Field(i).Set(reflect.ValueOf(kept))
+				twin.Set(reflect.ValueOf(moved))
+				found = true
+			}
+		default:
+		}
+	}
+	if !found {
+		return nil
+	}
+	return to.Interface()
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Settle puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
+// takes them.
+func Settle(v any) error {
+	switch r := v.(type) {
+	case *api.ExecRequest:
+		return settleExec("", r)
+	case *api.OneShotRequest:
+		if err := settleSession("session.", &r.Session); err != nil {
+			return err
+		}
+		return settleExec("exec.", &r.Exec)
+	case *api.SessionRequest:
+		return settleSession("", r)
+	case *api.ProcessRequest:
+		err := settle("", r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
+		r.Base64 = nil
+		return err
+	case *api.StreamStart:
+		if r.Session != nil {
+			if err := settleSession("start.session.", r.Session); err != nil {
+				return err
+			}
+		}
+		return settleExec("start.exec.", &r.Exec)
+	}
+	return nil
+}
+
+func settleExec(prefix string, r *api.ExecRequest) error {
+	err := settle(prefix, r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
+	r.Base64 = nil
+	return err
+}
+
+func settleSession(prefix string, r *api.SessionRequest) error {
+	b := r.Base64
+	if b != nil && (b.Argv != nil || b.Command != nil || b.Code != nil || b.Cwd != "") {
+		return fault.Field(prefix+"base64", fault.Word("given"), "env alone, of a session")
+	}
+	err := settle(prefix, b, nil, nil, nil, nil, &r.Env)
+	r.Base64 = nil
+	return err
+}
+
+func settle(prefix string, b *api.InBase64, argv *[]string, command, code **string, cwd *string, env *map[string]string) error {
+	if b == nil {
+		return nil
+	}
+	field := prefix + "base64."
+	if b.Argv != nil {
+		if *argv != nil {
+			return twice(field + "argv")
+		}
+		for i, text := range b.Argv {
+			arg, err := decoded(fmt.Sprintf("%sargv[%d]", field, i), text)
+			if err != nil {
+				return err
+			}
+			*argv = append(*argv, arg)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		from *string
+		to   **string
+	}{{"command", b.Command, command}, {"code", b.Code, code}} {
+		if f.from == nil {
+			continue
+		}
+		if *f.to != nil {
+			return twice(field + f.name)
+		}
+		text, err := decoded(field+f.name, *f.from)
+		if err != nil {
+			return err
+		}
+		*f.to = &text
+	}
+	if b.Cwd != "" {
+		if *cwd != "" {
+			return twice(field + "cwd")
+		}
+		var err error
+		if *cwd, err = decoded(field+"cwd", b.Cwd); err != nil {
+			return err
+		}
+	}
+	for i, text := range b.Env {
+		variable, err := decoded(fmt.Sprintf("%senv[%d]", field, i), text)
+		if err != nil {
+			return err
+		}
+		name, value, ok := strings.Cut(variable, "=")
+		if _, given := (*env)[name]; !ok || given {
+			return fault.Field(fmt.Sprintf("%senv[%d]", field, i), text, "NAME=value in base64, each name once")
+		}
+		if *env == nil {
+			*env = map[string]string{}
+		}
+		(*env)[name] = value
+	}
+	return nil
+}
+
+func decoded(field, text string) (string, error) {
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", fault.Field(field, text, "bytes in base64")
+	}
+	return string(data), nil
+}
+
+func twice(field string) error {
+	return fault.Field(field, fault.Word("given"), "left out beside the field that it stands for")
+}

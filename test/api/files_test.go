@@ -24,6 +24,7 @@ func (c *contract) files() {
 	c.gets(200, ask{route: fs + "move", s: "s", body: `{"from":"f","to":"h"}`})
 	c.gets(200, ask{route: fs + "move", s: "s", body: `{"from":"h","to":"f"}`})
 	c.gets(200, ask{route: fs + "remove", s: "s", body: `{"path":"h","missing_ok":true}`})
+	c.gets(200, ask{route: fs + "chmod", s: "s", body: `{"path":"f","mode":"640"}`})
 	for verb, bodies := range map[string]struct{ wrong, field, missing, conflict string }{
 		"read":   {`{"path":"f","max_bytes":-1}`, "max_bytes", `{"path":"none"}`, `{"path":"dir"}`},
 		"write":  {`{"path":"f","content":"","mode":"twice"}`, "mode", `{"path":"none/x","content":"","no_parents":true}`, `{"path":"dir","content":""}`},
@@ -34,6 +35,7 @@ func (c *contract) files() {
 		"stat":   {`{"path":"f","path_base64":"Zg=="}`, "path_base64", `{"path":"none"}`, `{"path":"f/x"}`},
 		"move":   {`{"from":"f"}`, "to", `{"from":"none","to":"x"}`, `{"from":"f","to":"dir/g"}`},
 		"remove": {`{}`, "path", `{"path":"none"}`, `{"path":"dir"}`},
+		"chmod":  {`{"path":"f","mode":"rwx"}`, "mode", `{"path":"none","mode":"755"}`, `{"path":"f/x","mode":"755"}`},
 	} {
 		c.refused(400, bodies.field, ask{route: fs + verb, s: "s", body: bodies.wrong})
 		c.refused(400, "colour", ask{route: fs + verb, s: "s", body: `{"colour":"red"}`, odd: true})
@@ -61,6 +63,8 @@ func (c *contract) archives() {
 	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
 	c.refused(404, "", ask{route: get, s: "none"})
 	c.refused(409, "", ask{route: get, s: "s", query: "path=f/x"})
+	c.refused(400, "leave_out", ask{route: get, s: "s", query: "path=f&leave_out=some", odd: true})
+	c.gets(200, ask{route: get, s: "s", query: "path=dir&leave_out=true"})
 	const some = "POST /v1/sessions/{id}/archive"
 	got = c.gets(200, ask{route: some, s: "s", body: `{"paths":["dir/g"],"paths_base64":["Zg=="]}`})
 	if h, err := tar.NewReader(bytes.NewReader(got.Body)).Next(); err != nil || h.Name != "dir/g" || got.Header.Get("Content-Type") != "application/x-tar" {

@@ -37,6 +37,7 @@ type Request struct {
 	Move   *Move   `json:",omitempty"`
 	Remove *Remove `json:",omitempty"`
 	Chmod  *Chmod  `json:",omitempty"`
+	Prune  *Prune  `json:",omitempty"`
 	Pack   *Pack   `json:",omitempty"`
 	Unpack *Unpack `json:",omitempty"` // the archive follows
 
@@ -57,7 +58,7 @@ type Answer struct {
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
 	Archive *Archived    `json:",omitempty"` // of Pack and Commit, whose archive came before as data, and Unpack
-	Done    bool         `json:",omitempty"` // of Move, Remove, Chmod and Sweep
+	Done    bool         `json:",omitempty"` // of Move, Remove, Chmod, Prune and Sweep
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
 	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
@@ -262,6 +263,15 @@ type Remove struct {
 type Chmod struct {
 	Path []byte
 	Mode uint32 // permission bits alone
+}
+
+// Prune removes directories in one: all but the newest Keep, and those that were changed longer than Age ago. Zero is no
+// bound. Except stays.
+type Prune struct {
+	Path   []byte
+	Except []byte // a name
+	Keep   int
+	Age    time.Duration
 }
 
 // Bounds are those of an archive.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"maps"
 	"path"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
@@ -50,7 +51,8 @@ func WorkingDirectory(cwd, version string) string {
 	return cwd
 }
 
-// Prepare makes the directory of a version in a session, if it is not there. What is in one that is there stays.
+// Prepare makes the directory of a version in a session, if it is not there. What is in one that is there stays. Versions that
+// are too many or too old then are removed, unless a program of the session uses them.
 func Prepare(ctx context.Context, s *session.Session, version string) error {
 	if version == "" {
 		return nil
@@ -59,6 +61,18 @@ func Prepare(ctx context.Context, s *session.Session, version string) error {
 	if err := tar.NewWriter(&empty).Close(); err != nil {
 		return err
 	}
-	_, err := does.Unpack(ctx, s, &files.Unpack{Path: []byte(Dir(version))}, &empty)
-	return err
+	if _, err := does.Unpack(ctx, s, &files.Unpack{Path: []byte(Dir(version))}, &empty); err != nil {
+		return err
+	}
+	limits := s.Config().Files
+	if limits.OutputVersions == 0 && limits.OutputAge == 0 {
+		return nil
+	}
+	_, _, err := does.Do(ctx, s, &files.Request{Prune: &files.Prune{
+		Path: []byte(path.Dir(Dir(version))), Except: []byte(version), Keep: limits.OutputVersions, Age: time.Duration(limits.OutputAge),
+	}}, nil)
+	if ctx.Err() != nil {
+		return err
+	}
+	return nil // what cannot be removed, as a program has closed it, is in nobody's way
 }

@@ -99,3 +99,27 @@ func TestOutputsAreTheBoxsOwn(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// Old versions go when another is made: all but the newest, and none that a program uses, and nothing behind a link.
+func TestOldVersionsOfOutputsAreRemoved(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[files]\noutput_versions = 2\n")
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	busy := `{"id":"busy","detach":true,"output_version":"v0","command":"mkfifo $OUTPUT_DIR/go && cat $OUTPUT_DIR/go"}`
+	if r := d.Raw(t, "POST", "/v1/sessions/s/exec", busy); r.Code != 202 {
+		t.Fatalf("%d %s", r.Code, r.Body)
+	}
+	boxtest.Eventually(t, "it runs", func() bool {
+		return d.Result(t, "s", boxtest.Shell("test -p output/v0/go")).ExitCode != nil && *d.Result(t, "s", boxtest.Shell("test -p output/v0/go")).ExitCode == 0
+	})
+	for _, v := range []string{"v1", "v2", "v3"} {
+		d.Output(t, "s", versioned("echo x > $OUTPUT_DIR/f; sleep 0.05", v))
+	}
+	if got := d.Output(t, "s", versioned("ls output", "v4")); got != "v0\nv3\nv4\n" {
+		t.Errorf("%s", got)
+	}
+	d.Sh(t, "s", "echo > output/v0/go; mv output kept; mkdir /tmp/other && mkdir /tmp/other/a /tmp/other/b /tmp/other/c; ln -s /tmp/other output")
+	if got := d.Output(t, "s", versioned("ls output", "v5")); got != "a\nb\nc\nv5\n" {
+		t.Errorf("%s", got)
+	}
+}

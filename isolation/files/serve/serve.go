@@ -62,6 +62,9 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	case req.Chmod != nil:
 		err = verbs.Chmod(req.Chmod)
 		a.Done = err == nil
+	case req.Prune != nil:
+		err = verbs.Prune(req.Prune)
+		a.Done = err == nil
 	case req.Pack != nil:
 		a.Archive, err = verbs.Pack(req.Pack, w)
 	case req.Unpack != nil:
@@ -108,6 +111,8 @@ func pathOf(req *files.Request) string {
 		return string(req.Remove.Path)
 	case req.Chmod != nil:
 		return string(req.Chmod.Path)
+	case req.Prune != nil:
+		return string(req.Prune.Path)
 	case req.Pack != nil:
 		return string(req.Pack.Path)
 	case req.Unpack != nil:

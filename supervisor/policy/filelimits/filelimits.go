@@ -20,6 +20,8 @@ type Limits struct {
 	ArchiveBytes   quantity.Size     `toml:"archive_bytes"`   // of all contents of an archive
 	ArchiveFile    quantity.Size     `toml:"archive_file"`    // of one of them
 	ArchiveEntries int               `toml:"archive_entries"`
+	OutputVersions int               `toml:"output_versions"` // that are kept in a workspace, the newest; 0: all
+	OutputAge      quantity.Duration `toml:"output_age"`      // after which one is removed; 0: never
 }
 
 // Default are the built-in ones.
@@ -40,6 +42,12 @@ func (f *Limits) Validate(bad func(key string, value any, allowed string)) {
 		if d.value < seconds(1) || d.value > seconds(hour) {
 			bad(d.key, d.value, "1s to 1h")
 		}
+	}
+	if f.OutputVersions < 0 || f.OutputVersions > 100_000 {
+		bad("files.output_versions", f.OutputVersions, "0, which is all, to 100000")
+	}
+	if f.OutputAge > 0 && f.OutputAge < seconds(60) {
+		bad("files.output_age", f.OutputAge, "0s, which is never, or 1m and more")
 	}
 	for _, s := range []struct {
 		key      string

@@ -80,10 +80,7 @@ func pin(base uint32, l *cgroup.Limits, pids ...int) error {
 func pinAll(pid int, set *unix.CPUSet) error {
 	done := map[int]bool{}
 	for {
-		entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
-		if err != nil {
-			return nil // it has ended
-		}
+		entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task") // none of one that has ended
 		more := false
 		for _, e := range entries {
 			tid, err := strconv.Atoi(e.Name())

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/mountfd"
 )
 
-// Packages, in a list of what of /etc is shown, stands for the configuration that packages have brought and nobody has
+// Packages stands, in a list of what of /etc is shown, for the configuration that packages have brought and nobody has
 // changed since: programs of /usr do not work without it, and it is what everybody can read in the package. What somebody has
 // changed may be a secret or say which host this is, so it is shown only if it is listed itself.
 const Packages = "@packages"

@@ -113,7 +113,7 @@ func pathsInBytes(v any) any {
 				found = true
 			}
 		case reflect.Slice:
-			list, ok := text.Interface().([]string)
+			list, ok := reflect.TypeAssert[[]string](text)
 			if !ok {
 				continue
 			}

@@ -247,14 +247,8 @@ func (c *Config) Validate() error {
 	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
 		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
 	}
-	if c.Exec.MaxInteractive > longestTimeout {
-		bad("exec.max_interactive", c.Exec.MaxInteractive, "0s, which is none, to "+longestTimeout.String())
-	}
 	if c.Processes.Max < 1 || c.Processes.Max > 1000 {
 		bad("processes.max", c.Processes.Max, "1 to 1000")
-	}
-	if c.Processes.Keep < 0 || c.Processes.Keep > longestTimeout {
-		bad("processes.keep", c.Processes.Keep, "0s to "+longestTimeout.String())
 	}
 	if c.Usage.KeepDays < 1 || c.Usage.KeepDays > 10_000 {
 		bad("usage.keep_days", c.Usage.KeepDays, "1 to 10000")
@@ -337,7 +331,7 @@ func (p *Profile) validate() (errs []error) {
 	if err := (egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := rlimitsOf("rlimits", p.Rlimits); err != nil {
+	if _, err := rlimitsOf(p.Rlimits); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := skillnames.Read(p.Skills, MaxSkills); err != nil {

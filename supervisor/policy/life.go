@@ -20,6 +20,14 @@ const mostWarm = 64
 
 // validateLife checks what is about the beginning and the end of sessions.
 func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
+	for _, d := range []struct {
+		key   string
+		value quantity.Duration
+	}{{"exec.max_interactive", c.Exec.MaxInteractive}, {"processes.keep", c.Processes.Keep}} {
+		if d.value < 0 || d.value > longestTimeout {
+			bad(d.key, d.value, "0s to "+longestTimeout.String())
+		}
+	}
 	c.Queue.Validate(bad)
 	if n := c.Sessions.MaxWorkspaces; n < 0 || n > mostSpaces {
 		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", mostSpaces))

@@ -102,18 +102,18 @@ func (r rlimit) show(n uint64) string {
 }
 
 // rlimitsOf reads a table of them, on top of those that are built in.
-func rlimitsOf(field string, table map[string]string) (map[string]rlimit, error) {
+func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 	all := rlimits()
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		of, ok := all[name]
 		if !ok {
 			if why, known := noRlimits()[name]; known {
-				return nil, fault.Field(field+"."+name, table[name], why)
+				return nil, fault.Field("rlimits."+name, table[name], why)
 			}
-			return nil, fault.Field(field, name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return nil, fault.Field("rlimits", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 		}
 		var err error
-		if of.soft, of.hard, err = readRlimit(field+"."+name, table[name], of); err != nil {
+		if of.soft, of.hard, err = readRlimit("rlimits."+name, table[name], of); err != nil {
 			return nil, err
 		}
 		all[name] = of
@@ -123,11 +123,11 @@ func rlimitsOf(field string, table map[string]string) (map[string]rlimit, error)
 
 // mergeRlimits puts what is asked for in the place of what the profile has, whose hard limits are the most that may be asked for.
 func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string) error {
-	most, err := rlimitsOf("rlimits", p.Rlimits)
+	most, err := rlimitsOf(p.Rlimits)
 	if err != nil {
 		return err
 	}
-	if _, err := rlimitsOf("rlimits", asked); err != nil {
+	if _, err := rlimitsOf(asked); err != nil {
 		return err
 	}
 	merged := maps.Clone(p.Rlimits)
@@ -159,7 +159,7 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 
 // Rlimits are the resource limits of every process of a session: its own, and those that stand in for control groups.
 func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
-	all, err := rlimitsOf("rlimits", s.Rlimits)
+	all, err := rlimitsOf(s.Rlimits)
 	if err != nil { // which Merge has refused
 		all = rlimits()
 	}

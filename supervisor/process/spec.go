@@ -237,7 +237,7 @@ type inBytes struct {
 }
 
 // MarshalJSON writes what is no UTF-8 as bytes beside what it would be as text.
-func (s Spec) MarshalJSON() ([]byte, error) { //nolint:revive // of a Spec and of a pointer to one
+func (s Spec) MarshalJSON() ([]byte, error) {
 	type plain Spec
 	invalid := func(text string) bool { return !utf8.ValidString(text) }
 	if !slices.ContainsFunc(s.Command.Argv, invalid) && !slices.ContainsFunc(s.Command.Env, invalid) && !invalid(s.Command.Dir) {

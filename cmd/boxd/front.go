@@ -46,6 +46,7 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 	if err != nil {
 		return nil, err
 	}
+	tellIdle(cfg, log)
 	if f.gate, f.state, err = openGate(cfg, log); err == nil {
 		err = f.openLangBot(ctx, cfg, log)
 	}

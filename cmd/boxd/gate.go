@@ -74,6 +74,7 @@ func refuse(err error) error { return err }
 // applyTo puts a configuration in force: all of it or nothing.
 func applyTo(sup *supervisor.Supervisor, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
 	return func(next *config.Config) error {
+		tellIdle(next, log)
 		state, err := prepareGate(next, &started.Daemon, gate.Credentials(), log)
 		if err == nil {
 			err = settle(next, state, refuse)
@@ -86,6 +87,13 @@ func applyTo(sup *supervisor.Supervisor, door *gate.Gate, started *config.Config
 			sup.Revoke(door.IsOut)
 		}
 		return err
+	}
+}
+
+// tellIdle says what of a configuration has no effect.
+func tellIdle(cfg *config.Config, log *slog.Logger) {
+	for _, line := range cfg.Idle() {
+		log.Warn("without effect: " + line)
 	}
 }
 

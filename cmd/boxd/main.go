@@ -81,6 +81,9 @@ func run(ctx context.Context, args []string) error {
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
 			err = settle(&cfg, state, refuse)
 		}
+		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
+			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
+		}
 	}
 	if err != nil || *check {
 		return err

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // quiet is a log, and what is in it.
@@ -176,5 +177,26 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// What has no effect is told where a configuration is checked and at the start, and fails nothing.
+func TestWhatHasNoEffectIsTold(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
+	cfg.Mounts.Allow = append(cfg.Mounts.Allow, config.Rule{Path: "/no/such/directory"}, config.Rule{Path: "/usr"})
+	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
+	p := cfg.Profiles["default"]
+	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
+	cfg.Profiles = map[string]policy.Profile{"default": p}
+	got := strings.Join(cfg.Idle(), "\n")
+	want := "image.etc has \"no-such-*/x\", and nothing in /etc is called that\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
+		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory"
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	if all := cfg.Unresolved(t.Context()); len(all) != 1 || !strings.HasPrefix(all[0], `profiles.default.network_rules has "no-such-host.invalid": `) {
+		t.Errorf("%q", all)
 	}
 }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// resolvePatience bounds the wait for all names together.
+const resolvePatience = 3 * time.Second
+
+// Idle lists what of a configuration has no effect on this host, and so is likely a mistake: patterns that match nothing,
+// directories that are not there.
+func (c *Config) Idle() (list []string) {
+	usual := Default().Image.Etc
+	for _, pattern := range c.Image.Etc {
+		if slices.Contains(usual, pattern) {
+			continue // not every host has all of those
+		}
+		name := strings.TrimPrefix(pattern, "!")
+		if found, err := filepath.Glob("/etc/" + name); err == nil && len(found) == 0 {
+			list = append(list, fmt.Sprintf("image.etc has %q, and nothing in /etc is called that", pattern))
+		}
+	}
+	for _, r := range c.Mounts.Allow {
+		if _, err := os.Stat(r.Path); err != nil && !strings.Contains(r.Path, "{") {
+			list = append(list, fmt.Sprintf("mounts.allow has %q: %v", r.Path, err))
+		}
+	}
+	for _, root := range c.Mounts.QuotaRoots {
+		if _, err := os.Stat(root); err != nil {
+			list = append(list, fmt.Sprintf("mounts.quota_roots has %q: %v", root, err))
+		}
+	}
+	return list
+}
+
+// Unresolved lists the hosts that are named and have no address. It takes as long as name servers do, three seconds at most;
+// boxd itself, which has no network, cannot ask them.
+func (c *Config) Unresolved(ctx context.Context) []string {
+	where := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(c.Profiles)) {
+		for _, rule := range c.Profiles[name].NetworkRules {
+			host, _, _ := strings.Cut(rule, " ")
+			if strings.ContainsAny(host, "abcdefghijklmnopqrstuvwxyz") && !strings.ContainsAny(host, "*:/") {
+				where[host] = "profiles." + name + ".network_rules"
+			}
+		}
+	}
+	for name, s := range c.Secrets {
+		for _, host := range s.Hosts {
+			where[host] = "secrets." + name + ".hosts"
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
+	defer cancel()
+	var mu sync.Mutex
+	var list []string
+	var asking sync.WaitGroup
+	for host, key := range where {
+		asking.Go(func() { // bounded by ctx
+			if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				list = append(list, fmt.Sprintf("%s has %q: %v", key, host, err))
+			}
+		})
+	}
+	asking.Wait()
+	slices.Sort(list)
+	return list
+}

@@ -217,7 +217,8 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 		}
 		return nil, err
 	}
-	v.book.Restore(s.Owner.Name, key, quota.SizeOf(&r.Settings))
+	held := v.cfg.Load().BoundsOf(s.Owner).For(r.Settings.Labels)
+	v.book.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
 	v.Skills.Adopted(ctx, s)
 	s.Adopted(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))

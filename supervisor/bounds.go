@@ -41,6 +41,7 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if w.settings, w.profile, err = w.cfg.Merge(req); err != nil {
 		return w, err
 	}
+	w.held = w.held.For(w.settings.Labels)
 	if err = w.held.Hold(&w.settings, req); err != nil {
 		return w, err
 	}

@@ -27,7 +27,10 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	if err != nil {
 		return err
 	}
-	held := v.cfg.Load().BoundsOf(s.Owner)
+	held := v.cfg.Load().BoundsOf(s.Owner).For(now.Labels)
+	if err := held.SameTenant(now.Labels, next.Labels); err != nil {
+		return err
+	}
 	if err := held.Limits(&next, req); err != nil {
 		return err
 	}
@@ -63,6 +66,7 @@ func (v *Supervisor) changer(s *Session) *alter.Changer {
 
 // unsize gives a session the size back that it had, whoever has taken it meanwhile.
 func (v *Supervisor) unsize(s *Session, was *policy.Settings) {
-	held := policy.Held{Bounds: policy.NoBounds()}
+	held := v.cfg.Load().BoundsOf(s.Owner).For(was.Labels)
+	held.Bounds = policy.NoBounds()
 	_ = v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
 }

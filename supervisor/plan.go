@@ -76,7 +76,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who Principal, req *policy
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	given := command.Context{Config: cfg, Held: cfg.BoundsOf(who), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: command.Environment(cfg, p.Settings.Root, req.Env)}
+	given := command.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: command.Environment(cfg, p.Settings.Root, req.Env)}
 	if p.Order, p.Refused = given.Order(exec, false); p.Refused == nil {
 		p.Refused = v.book.TryExecution(who.Name, &given.Held)
 	}

@@ -46,11 +46,24 @@ type Bounds struct {
 	Memory     quantity.Size `toml:"total_memory"` // of all sessions together, reserved
 	CPUs       float64       `toml:"total_cpus"`   // the same
 
+	Tenant Tenant `toml:"tenant"` // of each of those that the principal serves
+
 	Excess   string   `toml:"excess"` // what becomes of a request for more than a ceiling
 	Ceilings Ceilings `toml:"ceilings"`
 
 	Template string `toml:"session_template"` // "": that of [sessions]
 	Force    bool   `toml:"force_template"`
+}
+
+// Tenant bounds what each of those may have whom a principal serves. Whose a session is, a label of it says; those without it are
+// together one tenant. Zero is no bound.
+type Tenant struct {
+	Label      string        `toml:"label"`        // its name; "": there are no tenants
+	Sessions   int           `toml:"sessions"`     // at a time
+	Processes  int           `toml:"processes"`    // living, of all its sessions together
+	Executions int           `toml:"executions"`   // under way, of all its sessions together
+	Memory     quantity.Size `toml:"total_memory"` // of all its sessions together, reserved
+	CPUs       float64       `toml:"total_cpus"`   // the same
 }
 
 // Ceilings are the most that a session may have of each limit of its profile; 0 is no ceiling.
@@ -118,6 +131,35 @@ type Held struct {
 	Bounds
 	Name string
 	Home string // of the principal, where Mounts has HomeRoot; "": it has none
+	// Of is the tenant whose session it is about; nil: it is about none.
+	Of *string
+}
+
+// For is what holds a session with these labels: its tenant too, if there are such.
+func (h Held) For(labels map[string]string) Held {
+	if h.Tenant.Label != "" {
+		h.Of = new(labels[h.Tenant.Label])
+	}
+	return h
+}
+
+// Tenants are the bounds of the tenant it is about, nil if it is about none.
+func (h *Held) Tenants() *Held {
+	if h.Of == nil {
+		return nil
+	}
+	t := &h.Tenant
+	return &Held{Name: h.Name + ".tenant", Bounds: Bounds{Sessions: t.Sessions, Processes: t.Processes, Executions: t.Executions, Memory: t.Memory, CPUs: t.CPUs}}
+}
+
+// SameTenant refuses labels by which a session would become another tenant's: what it has would not be that one's.
+func (h *Held) SameTenant(was, is map[string]string) error {
+	label := h.Tenant.Label
+	if label == "" || was[label] == is[label] {
+		return nil
+	}
+	return fault.Field("labels", is[label], fmt.Sprintf("%s = %q, as it was made with: it says whose session it is", label, was[label])).Of(fault.Denied).
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: h.Rule("tenant.label"), Setting: "another session"})
 }
 
 // Rule is the name of a key of the table.
@@ -278,12 +320,7 @@ func (b *Bounds) validate(c *Config) error {
 			bad(key, n, fmt.Sprintf("0 to %d", maxCount))
 		}
 	}
-	if !(b.CPUs >= 0 && b.CPUs <= maxCPUs*maxCount) {
-		bad("total_cpus", b.CPUs, "0 or more")
-	}
-	if b.Memory > maxSize {
-		bad("total_memory", b.Memory, fmt.Sprintf("at most %v", quantity.Size(maxSize)))
-	}
+	b.validateTotals(bad)
 	if err := naming.Valid(b.Template); err != nil {
 		bad("session_template", fmt.Sprintf("%q", b.Template), err.Error())
 	}
@@ -294,6 +331,34 @@ func (b *Bounds) validate(c *Config) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// validateTotals checks what is of all sessions together.
+func (b *Bounds) validateTotals(bad func(key string, value any, allowed string)) {
+	for _, t := range []struct {
+		prefix string
+		cpus   float64
+		memory quantity.Size
+	}{{"", b.CPUs, b.Memory}, {"tenant.", b.Tenant.CPUs, b.Tenant.Memory}} {
+		if !(t.cpus >= 0 && t.cpus <= maxCPUs*maxCount) {
+			bad(t.prefix+"total_cpus", t.cpus, "0 or more")
+		}
+		if t.memory > maxSize {
+			bad(t.prefix+"total_memory", t.memory, fmt.Sprintf("at most %v", quantity.Size(maxSize)))
+		}
+	}
+	t := &b.Tenant
+	for _, n := range []struct {
+		key   string
+		value int
+	}{{"sessions", t.Sessions}, {"processes", t.Processes}, {"executions", t.Executions}} {
+		if n.value < 0 || n.value > maxCount {
+			bad("tenant."+n.key, n.value, fmt.Sprintf("0 to %d", maxCount))
+		}
+	}
+	if bounded := (*t != Tenant{Label: t.Label}); bounded && t.Label == "" {
+		bad("tenant.label", `""`, "the name of the label that says whose a session is")
+	}
 }
 
 // maxCount is far more than anybody has of anything.

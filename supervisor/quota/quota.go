@@ -32,6 +32,30 @@ type Book struct {
 
 	mu       sync.Mutex // guards the fields below
 	accounts map[string]*account
+	tenants  map[string]string // accounts of tenants, by the keys of their sessions
+}
+
+// part is an account that something counts for, with its bounds: the principal's, and that of its tenant.
+type part struct {
+	name string
+	*account
+	held *policy.Held
+}
+
+// parts are those of a principal, and of the tenant that held is about.
+func (b *Book) parts(principal string, held *policy.Held) []part {
+	list := []part{{principal, b.of(principal), held}}
+	if tenant := held.Tenants(); tenant != nil {
+		name := principal + "\x00" + *held.Of // no principal has such a name
+		list = append(list, part{name, b.of(name), tenant})
+	}
+	return list
+}
+
+func (b *Book) forgetAll(list []part) {
+	for _, p := range list {
+		b.forget(p.name)
+	}
 }
 
 // account is what one principal has.
@@ -58,7 +82,7 @@ func SizeOf(s *policy.Settings) Size { return Size{s.Memory, s.CPUs} }
 
 // New returns an empty book. now is the clock that rates go by; it must not jump.
 func New(day Day, now func() time.Time) *Book {
-	return &Book{day: day, now: now, accounts: map[string]*account{}}
+	return &Book{day: day, now: now, accounts: map[string]*account{}, tenants: map[string]string{}}
 }
 
 // of is the account of a principal.
@@ -82,13 +106,25 @@ func (b *Book) forget(principal string) {
 func (b *Book) Session(principal string, held *policy.Held, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	if err := a.another(held, size); err != nil {
-		return err
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	for _, p := range list {
+		if err := p.another(p.held, size); err != nil {
+			return err
+		}
 	}
-	a.add(key, size)
+	b.addAll(list, key, size)
 	return nil
+}
+
+// addAll counts a session.
+func (b *Book) addAll(list []part, key string, size Size) {
+	for i, p := range list {
+		p.add(key, size)
+		if i > 0 {
+			b.tenants[key] = p.name
+		}
+	}
 }
 
 // another refuses a session that would be one too many.
@@ -103,20 +139,28 @@ func (a *account) another(held *policy.Held, size Size) error {
 func (b *Book) TrySession(principal string, held *policy.Held, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.forget(principal)
-	return b.of(principal).another(held, size)
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	for _, p := range list {
+		if err := p.another(p.held, size); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TryExecution says whether Execution would be refused now, and takes nothing.
 func (b *Book) TryExecution(principal string, held *policy.Held) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	if err := a.oneMore(held); err != nil {
-		return err
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	for _, p := range list {
+		if err := p.oneMore(p.held); err != nil {
+			return err
+		}
 	}
-	if err := a.inRate(held, b.now()); err != nil {
+	if err := list[0].inRate(held, b.now()); err != nil {
 		return err
 	}
 	used, rest := b.day.Used(principal)
@@ -163,26 +207,32 @@ func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
 func (b *Book) Resize(principal string, held *policy.Held, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	was, ok := a.sessions[key]
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	was, ok := list[0].sessions[key]
 	if !ok {
 		return nil // it has ended meanwhile
 	}
-	if err := a.fits(held, was, size); err != nil {
-		return err
+	for _, p := range list {
+		if err := p.fits(p.held, was, size); err != nil {
+			return err
+		}
 	}
-	a.memory -= was.Memory
-	a.add(key, size)
+	for _, p := range list {
+		if has, ok := p.sessions[key]; ok {
+			p.memory -= has.Memory
+			p.add(key, size)
+		}
+	}
 	return nil
 }
 
 // Restore counts a session that is there already, whatever anybody may have.
-func (b *Book) Restore(principal, key string, size Size) {
+func (b *Book) Restore(principal string, held *policy.Held, key string, size Size) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a := b.of(principal); a.sessions[key] == (Size{}) {
-		a.add(key, size)
+	if list := b.parts(principal, held); list[0].sessions[key] == (Size{}) {
+		b.addAll(list, key, size)
 	}
 }
 
@@ -190,13 +240,19 @@ func (b *Book) Restore(principal, key string, size Size) {
 func (b *Book) Release(principal, key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	if was, ok := a.sessions[key]; ok {
-		delete(a.sessions, key)
-		a.memory -= was.Memory
-		a.cpus = a.total()
+	for _, name := range []string{principal, b.tenants[key]} {
+		if name == "" {
+			continue
+		}
+		a := b.of(name)
+		if was, ok := a.sessions[key]; ok {
+			delete(a.sessions, key)
+			a.memory -= was.Memory
+			a.cpus = a.total()
+		}
+		b.forget(name)
 	}
+	delete(b.tenants, key)
 }
 
 // Execution reserves an execution that begins now, of the number under way, of the rate and of the day. What it
@@ -204,53 +260,61 @@ func (b *Book) Release(principal, key string) {
 func (b *Book) Execution(principal string, held *policy.Held) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	if err := a.oneMore(held); err != nil {
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	for _, p := range list {
+		if err := p.oneMore(p.held); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.begin(principal, list[0].account, held); err != nil {
 		return nil, err
 	}
-	if err := b.begin(principal, a, held); err != nil {
-		return nil, err
-	}
-	a.executions++
-	return b.once(principal, func(a *account) { a.executions-- }), nil
+	return b.count(list, func(a *account, n int) { a.executions += n }), nil
 }
 
 // Process does the same for a process that stays: its start is an execution of the rate and of the day.
 func (b *Book) Process(principal string, held *policy.Held) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	defer b.forget(principal)
-	if most := held.Processes; most > 0 && a.processes >= most {
-		return nil, full(held, "processes", "processes", strconv.Itoa(a.processes), strconv.Itoa(most), "stop one of them")
+	list := b.parts(principal, held)
+	defer b.forgetAll(list)
+	for _, p := range list {
+		if most := p.held.Processes; most > 0 && p.processes >= most {
+			return nil, full(p.held, "processes", "processes", strconv.Itoa(p.processes), strconv.Itoa(most), "stop one of them")
+		}
 	}
-	if err := b.begin(principal, a, held); err != nil {
+	if err := b.begin(principal, list[0].account, held); err != nil {
 		return nil, err
 	}
-	a.processes++
-	return b.once(principal, func(a *account) { a.processes-- }), nil
+	return b.count(list, func(a *account, n int) { a.processes += n }), nil
 }
 
 // Running counts what runs already, whatever anybody may have. What it returns gives it back, once.
-func (b *Book) Running(principal string, process bool) (release func()) {
+func (b *Book) Running(principal string, held *policy.Held, process bool) (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(principal)
-	if process {
-		a.processes++
-		return b.once(principal, func(a *account) { a.processes-- })
-	}
-	a.executions++
-	return b.once(principal, func(a *account) { a.executions-- })
+	return b.count(b.parts(principal, held), func(a *account, n int) {
+		if process {
+			a.processes += n
+		} else {
+			a.executions += n
+		}
+	})
 }
 
-func (b *Book) once(principal string, give func(*account)) func() {
+// count adds one to each account. What it returns takes it away, once.
+func (b *Book) count(list []part, add func(a *account, n int)) (release func()) {
+	for _, p := range list {
+		add(p.account, 1)
+	}
 	return sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		give(b.of(principal))
-		b.forget(principal)
+		for _, p := range list {
+			add(b.of(p.name), -1)
+			b.forget(p.name)
+		}
 	})
 }
 

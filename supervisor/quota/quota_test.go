@@ -265,10 +265,10 @@ func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
 	h := held(func(b *policy.Bounds) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
-	b.Restore("ann", "a", quota.Size{Memory: 1, CPUs: 1})
-	b.Restore("ann", "b", quota.Size{Memory: 1, CPUs: 1})
-	b.Restore("ann", "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
-	execution, process := b.Running("ann", false), b.Running("ann", true)
+	b.Restore("ann", &policy.Held{}, "a", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", &policy.Held{}, "b", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", &policy.Held{}, "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
+	execution, process := b.Running("ann", &policy.Held{}, false), b.Running("ann", &policy.Held{}, true)
 	denial(t, b.Session("ann", h, "c", quota.Size{}))
 	denial(t, second(b.Execution("ann", h)))
 	denial(t, second(b.Process("ann", h)))
@@ -347,5 +347,77 @@ func TestNothingIsCountedHalf(t *testing.T) {
 	}
 	if got := b.Standing("ann"); got != (quota.Standing{}) {
 		t.Errorf("left %+v", got)
+	}
+}
+
+// What a principal does for somebody counts for both, and one of them cannot take what is another's.
+func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	b, _ := book()
+	bounds := policy.Held{Name: "refly", Bounds: policy.Bounds{Sessions: 4, Tenant: policy.Tenant{Label: "tenant", Sessions: 2, Executions: 1, Processes: 1, Memory: 3 * quantity.GiB}}}
+	of := func(tenant string) *policy.Held {
+		h := bounds.For(map[string]string{"tenant": tenant})
+		return &h
+	}
+	size := quota.Size{Memory: quantity.GiB, CPUs: 1}
+	refused := func(err error, rule string) {
+		t.Helper()
+		if d := fault.DenialOf(err); d == nil || d.Rule != "policy.refly."+rule {
+			t.Errorf("%v, want %s", err, rule)
+		}
+	}
+	for _, s := range []struct{ tenant, key string }{{"a", "1"}, {"a", "2"}, {"b", "3"}} {
+		if err := b.Session("refly", of(s.tenant), s.key, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(b.Session("refly", of("a"), "x", size), "tenant.sessions")
+	refused(b.TrySession("refly", of("a"), size), "tenant.sessions")
+	refused(b.Session("refly", of("b"), "x", quota.Size{Memory: 3 * quantity.GiB}), "tenant.total_memory")
+	refused(b.Resize("refly", of("a"), "1", quota.Size{Memory: 3 * quantity.GiB}), "tenant.total_memory")
+	if err := b.Session("refly", of(""), "4", size); err != nil { // who has no label is a tenant too
+		t.Fatal(err)
+	}
+	refused(b.Session("refly", of("c"), "x", size), "sessions")
+	b.Release("refly", "1")
+	if err := b.Session("refly", of("a"), "5", size); err != nil {
+		t.Error(err)
+	}
+	end, err := b.Execution("refly", of("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Execution("refly", of("a"))
+	refused(err, "tenant.executions")
+	refused(b.TryExecution("refly", of("a")), "tenant.executions")
+	other, err := b.Execution("refly", of("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end()
+	end()
+	if again, err := b.Execution("refly", of("a")); err != nil {
+		t.Error(err)
+	} else {
+		again()
+	}
+	other()
+	stop, err := b.Process("refly", of("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Process("refly", of("a"))
+	refused(err, "tenant.processes")
+	stop()
+	for _, key := range []string{"2", "3", "4", "5"} {
+		b.Release("refly", key)
+	}
+	if now := b.Standing("refly"); now != (quota.Standing{}) {
+		t.Errorf("left: %+v", now)
+	}
+	for _, key := range []string{"6", "7"} {
+		if err := b.Session("refly", of("a"), key, size); err != nil {
+			t.Errorf("what was given back: %v", err)
+		}
 	}
 }

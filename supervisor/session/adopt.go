@@ -52,7 +52,7 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 
 // enter gives a process its place in the session, if no other has that.
 func (s *Session) enter(p *process.Process) bool {
-	spec := p.Spec()
+	spec, given := p.Spec(), s.context()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.processes[spec.ID] != nil {
@@ -63,7 +63,7 @@ func (s *Session) enter(p *process.Process) bool {
 	s.execs++
 	if entry.past = p.Past(); !entry.past {
 		s.running++
-		entry.release = s.host.Book.Running(s.Owner.Name, spec.Managed)
+		entry.release = s.host.Book.Running(s.Owner.Name, &given.Held, spec.Managed)
 		if entry.managed {
 			s.lives++
 		}

@@ -47,7 +47,7 @@ type Execution struct {
 // context is what a session gives to its programs.
 func (s *Session) context() *command.Context {
 	cfg := s.host.Config()
-	return &command.Context{Config: cfg, Held: cfg.BoundsOf(s.Owner), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: command.WithEnv(s.env, s.givenEnv())}
+	return &command.Context{Config: cfg, Held: cfg.BoundsOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: command.WithEnv(s.env, s.givenEnv())}
 }
 
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may

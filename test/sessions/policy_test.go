@@ -4,6 +4,7 @@ package sessions_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // denied holds an answer to the rule that has refused.
@@ -219,5 +221,61 @@ func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	}
 	if a := d.AsUser(t, 4343, mount("c", "/etc")); true {
 		denied(t, a[0], http.StatusForbidden, "mount", "mounts.allow")
+	}
+}
+
+// Whom a caller serves has bounds of its own, and does not escape them: by no label, by another one, or by a restart of boxd.
+func TestTenantsOfACaller(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[policy.default]\nsessions = 10\n[policy.root]\nprincipals = [\"uid:0\"]\n[policy.root.tenant]\nlabel = \"of\"\nsessions = 2\nprocesses = 1\n", boxtest.Kept)
+	of := func(id, tenant string) api.SessionRequest {
+		r := api.SessionRequest{ID: id}
+		if tenant != "" {
+			r.Labels = map[string]string{"of": tenant}
+		}
+		return r
+	}
+	create := func(id, tenant string) error {
+		_, _, err := d.Create(t.Context(), new(of(id, tenant)))
+		return err
+	}
+	for _, s := range [][2]string{{"a1", "a"}, {"a2", "a"}, {"b1", "b"}, {"n1", ""}, {"n2", ""}} {
+		d.NewSession(t, of(s[0], s[1]))
+	}
+	denied := func(err error) {
+		t.Helper()
+		e, ok := errors.AsType[*client.Error](err)
+		if !ok || e.Denial == nil || e.Denial.Rule != "policy.root.tenant.sessions" {
+			t.Errorf("%v", err)
+		}
+	}
+	denied(create("a3", "a"))
+	denied(create("n3", ""))
+	if _, err := d.Change(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "b"}}); err == nil || boxtest.StatusOf(err) != 403 {
+		t.Errorf("%v", err)
+	}
+	if _, err := d.Change(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "a", "more": "x"}}); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := d.StartProcess(t.Context(), "a1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.StartProcess(t.Context(), "a2", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); boxtest.StatusOf(err) != 429 {
+		t.Errorf("%v", err)
+	}
+	d.Kill()
+	d.Restart()
+	denied(create("a3", "a"))
+	if _, _, err := d.StartProcess(t.Context(), "a2", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); boxtest.StatusOf(err) != 429 {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := d.StartProcess(t.Context(), "b1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
+		t.Error(err)
+	}
+	if err := d.Delete(t.Context(), "a1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("a3", "a"); err != nil {
+		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -193,6 +194,9 @@ func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*p
 		// A root that can be written to is not to be had, in LangBot's own runtime neither.
 		ReadOnlyRoot: new(true), TTL: new(quantity.Duration(TTL)),
 	}
+	if spec.HostPath == nil || spec.HostPathMode == model.ReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
+		maps.Copy(req.Env, caches())
+	}
 	if spec.WorkspaceQuotaMB > 0 {
 		req.WorkspaceQuota = new(mib(spec.WorkspaceQuotaMB))
 	}
@@ -214,6 +218,13 @@ func (b *Boxes) request(physical string, spec *model.Spec, kept *model.Kept) (*p
 		req.Mounts = append(req.Mounts, mount)
 	}
 	return req, nil
+}
+
+// caches is where npx, uvx and pip keep what they fetch: in the workspace, on disk and within its quota. The home directory is
+// memory, and too small for them.
+func caches() map[string]string {
+	const dir = isolation.Workspace + "/.cache"
+	return map[string]string{"XDG_CACHE_HOME": dir, "npm_config_cache": dir + "/npm", "UV_CACHE_DIR": dir + "/uv", "PIP_CACHE_DIR": dir + "/pip"}
 }
 
 // mountOf is a mount in the words of the supervisor.

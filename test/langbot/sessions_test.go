@@ -148,6 +148,7 @@ func TestACommandSeesWhatLangBotSends(t *testing.T) {
 		want      any
 	}{
 		"python does not hold output":     {``, `echo $PYTHONUNBUFFERED`, "1"},
+		"caches are on disk":              {``, `echo $npm_config_cache $UV_CACHE_DIR $PIP_CACHE_DIR`, "/workspace/.cache/npm /workspace/.cache/uv /workspace/.cache/pip"},
 		"variables":                       {`,"env":{"A":"b c"}`, `echo "$A"`, "b c"},
 		"no input":                        {``, `cat; echo end`, "end"},
 		"a directory that is made":        {`,"workdir":"/workspace/a/b"`, `pwd`, "/workspace/a/b"},

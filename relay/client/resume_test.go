@@ -346,6 +346,13 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); !errors.Is(err, ErrStreamEnded) {
 		t.Errorf("%v", err)
 	}
+	// A refusal is an answer.
+	c = talk(t, func(ctx context.Context, ws *websocket.Conn, _ *api.ClientControl) {
+		send(ctx, ws, api.ChannelControl, `{"error":{"type":"urn:boxd:problem:exhausted","status":429,"detail":"full"}}`)
+	})
+	if _, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); errors.Is(err, ErrStreamEnded) || err == nil {
+		t.Errorf("%v", err)
+	}
 	// A process that is joined is joined as it was to be.
 	from := [2]int64{5, 6}
 	c = talk(t, func(context.Context, *websocket.Conn, *api.ClientControl) {}, func(ctx context.Context, ws *websocket.Conn, first *api.ClientControl) {

@@ -28,7 +28,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := api.Profile{
-		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128,
+		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, Rlimits: map[string]string{},
 		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: *boxtest.Duration("30s"), MaxTimeout: *boxtest.Duration("2m"), TTL: *boxtest.Duration("5m"), MaxLifetime: *boxtest.Duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
 	}

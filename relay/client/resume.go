@@ -89,6 +89,7 @@ type stream struct {
 	again  string             // path of those that follow; empty: there are none
 	attach api.StreamAttach   // how those begin
 
+	sent     bool     // boxd may have had the first message
 	begun    bool     // the program runs, or did
 	at       [2]int64 // bytes of stdout and stderr that have been delivered
 	skip     [2]int64 // bytes that come a second time
@@ -119,7 +120,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	r, err := s.connection(ctx, s.path, s.first)
 	var tries retries
 	// Where boxd has answered that it starts nothing there is nothing to go on with.
-	unanswered := errors.As(err, new(lostError))
+	unanswered := s.sent && errors.As(err, new(lostError))
 	for err != nil && (s.begun || unanswered) && s.again != "" && worthRetrying(err) && ctx.Err() == nil {
 		if s.begun && s.progress {
 			tries = retries{}
@@ -210,6 +211,7 @@ func (s *stream) connection(ctx context.Context, path string, first *api.ClientC
 	if err != nil {
 		return nil, err
 	}
+	s.sent = true
 	if err := ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)); err != nil {
 		return nil, lostError{fmt.Errorf("%w: %w", ErrStreamEnded, err)}
 	}

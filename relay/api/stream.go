@@ -86,8 +86,9 @@ type StreamAttach struct {
 	// Stdin is how many bytes of standard input the client has sent before, in earlier streams, so that
 	// boxd knows which of the bytes that follow it has already. Left out, they are all new.
 	Stdin *int64 `json:"stdin,omitempty"`
-	// Lossless makes the program wait for this client, as long as it is there and takes anything.
-	Lossless bool `json:"lossless,omitempty"`
+	// Lossless makes the program wait for this client, as long as it is there and takes anything. Left out, it waits for the one
+	// that writes.
+	Lossless *bool `json:"lossless,omitempty"`
 	// Lines makes every message of stdout one whole line without its end, and adds that to every message
 	// of stdin: the stdio transport of MCP.
 	Lines bool `json:"lines,omitempty"`

@@ -54,7 +54,7 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	}
 	s := newStream(c, stdio, signals)
 	s.first, s.path, s.again = &api.ClientControl{Start: start}, path, again
-	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: true}
+	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
 	r, err := s.run(ctx)
 	if req.ID == "" && s.begun { // nobody else knows it
 		c.forget(ctx, id, start.Exec.ID, err != nil)
@@ -132,7 +132,7 @@ func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdi
 	}
 	s := newStream(c, stdio, signals)
 	s.options, s.path, s.again = o, path, path
-	s.attach = api.StreamAttach{Write: o.Write, Lossless: o.Lossless, Lines: o.Lines}
+	s.attach = api.StreamAttach{Write: o.Write, Lossless: &o.Lossless, Lines: o.Lines}
 	first := s.attach
 	first.Replay, first.TakeOver = o.Replay, o.TakeOver
 	if o.From != nil {

@@ -231,7 +231,7 @@ func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Ses
 	// The client has nothing yet: neither of the output, nor has it sent any input. Of a process that it
 	// joins it gets what there was, and input that this has taken is not given to it again.
 	r, err := c.attend(ctx, hangUp, s, p, &api.StreamAttach{
-		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: true,
+		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true),
 	}, func(*api.StreamAttached) api.ServerControl {
 		return api.ServerControl{Started: &api.StreamStarted{Session: s.ID, Clamped: wire.Clamped(p.Info().Clamped)}}
 	})

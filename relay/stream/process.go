@@ -97,7 +97,10 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 
 // attachOptions is what a client asks of a process.
 func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOptions, error) {
-	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, Lossless: asked.Lossless}
+	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, Lossless: asked.Write}
+	if asked.Lossless != nil {
+		o.Lossless = *asked.Lossless
+	}
 	resumes := asked.Stdout != nil || asked.Stderr != nil
 	switch {
 	case asked.Replay && resumes:

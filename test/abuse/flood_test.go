@@ -49,7 +49,7 @@ func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	req.Command = new(fmt.Sprintf("%s until [ -e go ]; do sleep 0.02; done; head -c %d /dev/zero", *req.Command, size))
 	d.NewProcess(t, "s1", "p", req)
 	slow, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{})
-	lossless, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Lossless: true})
+	lossless, _ := d.AttachPeer(t, "s1", "p", api.StreamAttach{Lossless: new(true)})
 	before := boxtest.Memory(t, d.PID(), "VmRSS")
 	d.Sh(t, "s1", "touch go")
 	n, same := int64(0), 0

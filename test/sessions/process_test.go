@@ -143,7 +143,7 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 	}
 	var got [2][]byte
 	for round := 0; int64(len(got[0])) < int64(len(sent)) || len(got[1]) < len(sent); round++ {
-		asked := api.StreamAttach{Stdout: new(int64(len(got[0]))), Stderr: new(int64(len(got[1]))), Stdin: new(taken), Write: true, TakeOver: true, Lossless: true}
+		asked := api.StreamAttach{Stdout: new(int64(len(got[0]))), Stderr: new(int64(len(got[1]))), Stdin: new(taken), Write: true, TakeOver: true, Lossless: new(true)}
 		c, a := d.AttachPeer(t, "s1", "p", asked)
 		if a.Stdout != *asked.Stdout || a.Stderr != *asked.Stderr || a.Stdin < taken || !a.Writer {
 			t.Fatalf("round %d begins with %+v", round, a)

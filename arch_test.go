@@ -206,7 +206,7 @@ func mayImport() map[string]string {
 		"relay/actionrpc/uploads":  "relay/actionrpc/envelope relay/actionrpc/lax",
 		"relay/actionrpc/intake":   "relay/actionrpc/envelope",
 		"relay/actionrpc/attach":   "relay/actionrpc/boxes relay/actionrpc/intake relay/actionrpc/model supervisor/process",
-		"relay/actionrpc/skills":   "internal/fault relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/lax relay/actionrpc/model relay/actionrpc/uploads supervisor/skills supervisor/skills/format",
+		"relay/actionrpc/skills":   "internal/fault internal/durable relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/lax relay/actionrpc/model relay/actionrpc/uploads supervisor/skills supervisor/skills/format",
 		"relay/actionrpc":          "isolation relay/actionrpc/grants access access/gate relay/actionrpc/skills relay/actionrpc/attach relay/actionrpc/boxes relay/actionrpc/envelope relay/actionrpc/fence relay/actionrpc/intake relay/actionrpc/lax relay/actionrpc/model relay/actionrpc/setup relay/actionrpc/uploads relay/load relay/route supervisor supervisor/audit supervisor/policy supervisor/recent supervisor/skills internal/fault internal/trace",
 		"relay/spaces":             "relay/api relay/route supervisor supervisor/policy supervisor/spaces internal/quantity",
 		"relay/drives":             "relay/api relay/route relay/wire supervisor/activation supervisor/drives supervisor/files supervisor/outputs supervisor/policy isolation/files internal/fault",

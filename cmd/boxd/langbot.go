@@ -68,7 +68,7 @@ func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, su
 	if len(w.bots) == 0 {
 		return func() {}
 	}
-	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Mark: setup.Mark(filepath.Join(cfg.Daemon.StateDir, setup.MarkFile))})
+	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Mark: setup.Mark(filepath.Join(cfg.Daemon.StateDir, setup.MarkFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {

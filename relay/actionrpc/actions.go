@@ -59,6 +59,9 @@ func (s *Server) table() map[string]action {
 		}
 	}
 	k := &skills.Skills{Store: s.cfg.Skills, Boxes: s.boxes}
+	if s.cfg.Taken != "" {
+		k.Earlier = &skills.Earlier{Dir: s.cfg.Taken, Log: s.cfg.Log}
+	}
 	for name, a := range map[string]struct {
 		alters, ends bool
 		do           func(context.Context, *skills.Request) (any, error)
@@ -70,7 +73,7 @@ func (s *Server) table() map[string]action {
 	} {
 		t["box_"+name] = action{skill: true, alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
 			return a.do(ctx, &skills.Request{
-				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.told.Load().Work, Files: c.conn.files,
+				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.told.Load().Work, Old: s.told.Load().Skills, Files: c.conn.files,
 			})
 		}}
 	}

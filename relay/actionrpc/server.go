@@ -74,6 +74,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Mark is where it is noted that LangBot's own admission is required.
 	Mark setup.Mark
+	// Taken is the directory where it is noted whose earlier skills are in the store; "": they are left where they are.
+	Taken string
 	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
 	Patience time.Duration
 }

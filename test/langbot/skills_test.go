@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -402,4 +403,50 @@ func TestSkillsOfOtherWorkspacesAreNotLent(t *testing.T) {
 	}
 	c.says(lent("secret"), "ls /skills", "")
 	c.says(lent("create-skill"), "ls /skills", "") // that boxd brings is not LangBot's
+}
+
+// Skills that LangBot's own runtime has kept are there after the switch, once: what is deleted then stays so.
+func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
+	t.Parallel()
+	b := start(t, boxtest.Kept)
+	old := filepath.Join(b.shared, "skills", "tenants", model.Namespace(instance, workspace))
+	put := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(old, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("one/SKILL.md", document("one"))
+	put("one/scripts/run.sh", "echo one\n")
+	put("one/inner/SKILL.md", document("inner"))
+	put("group/two/skill.md", "Do two.")
+	put("bad/SKILL.md", document("bad"))
+	if err := os.Symlink("/etc/passwd", filepath.Join(old, "bad", "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(b.shared, func(p string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Lchown(p, owner, owner)) }); err != nil {
+		t.Fatal(err)
+	}
+	c := b.dial(t)
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
+	if names := slices.Sorted(slices.Values(c.skills())); !slices.Equal(names, []string{"one", "two"}) {
+		t.Errorf("%q: %s", names, b.Log())
+	}
+	if !strings.Contains(b.Log(), "bad") {
+		t.Error("nothing is said of the one that cannot be taken")
+	}
+	var read struct{ Content string }
+	c.gets("box_read_skill_file", `{"name":"one","path":"scripts/run.sh"}`, &read)
+	if read.Content != "echo one\n" {
+		t.Errorf("%q", read.Content)
+	}
+	c.gets("box_delete_skill", `{"name":"two"}`, nil)
+	b.Kill()
+	b.Restart()
+	c = b.dial(t)
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
+	if names := c.skills(); !slices.Equal(names, []string{"one"}) {
+		t.Errorf("after a restart: %q", names)
+	}
 }

@@ -3,6 +3,7 @@
 package setup
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"path"
@@ -32,6 +33,7 @@ type Told struct {
 	Limits  Limits
 	Backend string // "": any
 	Work    string // LangBot's default workspace on this host, "" if it has not said
+	Skills  string // where its own runtime has kept skills, "" if it has not said
 	NoWork  string // why that is not used; "": it has not said
 	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
 	// what was asked for.
@@ -145,6 +147,13 @@ func (t *Told) local() error {
 	}
 	if path.IsAbs(work) {
 		t.Work = path.Clean(work)
+	}
+	old := cmp.Or(text("skills_root"), "skills")
+	if !path.IsAbs(old) {
+		old = path.Join(root, old)
+	}
+	if path.IsAbs(old) {
+		t.Skills = old
 	}
 	var allowed []string
 	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {

@@ -73,6 +73,8 @@ func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 type Skills struct {
 	Store *store.Store
 	Boxes *boxes.Boxes
+	// Earlier are those that there were before boxd; nil: there are none.
+	Earlier *Earlier
 }
 
 // Request is one of a Workspace.
@@ -81,6 +83,7 @@ type Request struct {
 	Principal string // whose LangBot is
 	Namespace string // of the Workspace
 	Work      string // LangBot's default workspace, "" if it is not known
+	Old       string // where LangBot's own runtime has kept skills, "" if it is not known
 	Files     *uploads.Store
 }
 
@@ -149,7 +152,8 @@ func notFound(name string) error {
 }
 
 // List lists all, the newest first.
-func (s *Skills) List(_ context.Context, r *Request) (any, error) {
+func (s *Skills) List(ctx context.Context, r *Request) (any, error) {
+	s.Earlier.take(ctx, s, r)
 	list, size := []*Skill{}, 0
 	for _, k := range s.Store.List(r.owner()) {
 		if k.BuiltIn {

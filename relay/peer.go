@@ -105,8 +105,11 @@ func (c peerConn) Read(p []byte) (int, error) {
 }
 
 // gone waits until the caller has gone, or for the deadline of reads. A caller may end what it sends and wait for its answer
-// (shutdown(2)): a Unix socket has POLLHUP only when both ways have ended (poll(2)). Over TCP the two look the same.
+// (shutdown(2)): a Unix socket has POLLHUP only when both ways have ended (poll(2)).
 func (c peerConn) gone() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return goneTCP(tcp)
+	}
 	socket, ok := c.Conn.(*net.UnixConn)
 	if !ok {
 		return nil

@@ -57,7 +57,9 @@ func TestAClientOverTCPMayEndWhatItSends(t *testing.T) {
 	}
 	var s api.Session
 	answer(ask("POST", "/v1/sessions", `{"id":"s"}`), &s)
-	run := func(line string) *net.TCPConn { return ask("POST", "/v1/sessions/s/exec", fmt.Sprintf(`{"command":%q}`, line)) }
+	run := func(line string) *net.TCPConn {
+		return ask("POST", "/v1/sessions/s/exec", fmt.Sprintf(`{"command":%q}`, line))
+	}
 	conn := run("sleep 0.5; echo done")
 	if err := conn.CloseWrite(); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,7 @@ put share/bash-completion/completions packaging/completion/boxctl.bash
 put share/fish/vendor_completions.d packaging/completion/boxctl.fish
 [ ! -e "$usr/share/bash-completion" ] || mv "$usr/share/bash-completion/completions/boxctl.bash" "$usr/share/bash-completion/completions/boxctl"
 put share/doc/boxd README.md SECURITY.md ARCHITECTURE.md
+put share/doc/boxd docs/langbot.md
 if [ -d docs/guide ]; then put share/doc/boxd/guide docs/guide/*.md; fi
 doc=$usr/share/doc/boxd
 packaging/licenses.sh "$usr"/lib/boxd/* "$usr/bin/boxctl" | gzip -9n >"$doc/third-party.txt.gz"

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/access/gate"
@@ -64,6 +65,17 @@ func settle(cfg *config.Config, state *gate.State, nobody func(error) error) err
 	none, err := cfg.Settle(state.Person)
 	if none != nil {
 		err = errors.Join(err, nobody(none))
+	}
+	return err
+}
+
+// fitsNobody is for rules about users and groups that this host does not have: a mistake where a configuration is checked, and
+// told where boxd starts.
+func fitsNobody(state *gate.State) (err error) {
+	for _, line := range state.Loud {
+		if strings.HasPrefix(line, "principals.") {
+			err = errors.Join(err, errors.New(line))
+		}
 	}
 	return err
 }

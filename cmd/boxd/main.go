@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
 		var state *gate.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
-			err = settle(&cfg, state, refuse)
+			err = errors.Join(settle(&cfg, state, refuse), fitsNobody(state))
 		}
 		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
 			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)

@@ -167,7 +167,8 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": allowed is the name of a table [principals.NAME], uid:N, or a user of this host`,
 		"[policy.a]\nsessions = 1\n":                    "policy.a: allowed is a table with principals, groups or roles",
 		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": allowed is to be in one table, and it is in policy.a`,
-		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n":                                 "",
+		"[principals.a]\nuser = \"no-such-user\"\n":                                   `principals.a fits nobody: `,
+		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n": "",
 	} {
 		path := filepath.Join(t.TempDir(), "box.toml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

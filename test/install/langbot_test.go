@@ -4,8 +4,11 @@ package install_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -73,6 +76,54 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 		t.Error("the token is in the journal")
 	}
 	bot.ask("box_delete_session", map[string]any{"session_id": "s"})
+}
+
+// The page is followed to the letter: its block of commands, and what LangBot's configuration then says.
+func TestThePageForLangBotIsFollowed(t *testing.T) {
+	installed(t, this)
+	page, err := os.ReadFile("/usr/share/doc/boxd/langbot.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "## How to switch\n")
+	_, rest, _ = strings.Cut(rest, "\n\n    ")
+	block, _, _ := strings.Cut(rest, "\n\n")
+	script := strings.ReplaceAll("set -e\n"+block+"\n", "\n    ", "\n")
+	forward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = try(t, "systemctl", "disable", "--now", langbotSocket)
+		_ = os.WriteFile("/proc/sys/net/ipv4/ip_forward", forward, 0o644)
+		for _, name := range []string{"/etc/boxd/box.toml.d/langbot.toml", "/etc/boxd/langbot.token", "/etc/sysctl.d/60-boxd.conf"} {
+			_ = os.Remove(name)
+		}
+		run(t, "systemctl", "stop", service)
+	})
+	run(t, "bash", "-c", script)
+	token, err := os.ReadFile("/etc/boxd/langbot.token")
+	if err != nil || len(token) != 64 {
+		t.Fatalf("%d bytes of token, %v", len(token), err)
+	}
+	bot, err := langbot(t, string(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bot.ask("box_init", map[string]any{"local": map[string]any{"host_root": "/srv/langbot/box", "allowed_mount_roots": []string{"/srv/langbot/box"}}})
+	own := "/srv/langbot/box/default"
+	r := bot.ask("box_exec", map[string]any{"session_id": "paged", "host_path": own, "cmd": "echo made >by-the-box && id -un", "timeout_sec": 120})
+	if out, _ := r["stdout"].(string); out != "box" {
+		t.Errorf("%v", r)
+	}
+	info, err := os.Stat(own + "/by-the-box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who := strings.TrimSpace(run(t, "id", "-u", "langbot")); fmt.Sprint(info.Sys().(*syscall.Stat_t).Uid) != who {
+		t.Errorf("what a box has written is %v's, not %s's", info.Sys().(*syscall.Stat_t).Uid, who)
+	}
+	bot.ask("box_delete_session", map[string]any{"session_id": "paged"})
 }
 
 // conversation is one of LangBot's, in which one thing is asked at a time.

@@ -31,7 +31,7 @@ import (
 type execFlags struct {
 	command, code, language string
 	cwd, timeout            string
-	env                     []string
+	env, rlimits            []string
 	set                     *pflag.FlagSet
 	changes                 files.ChangesFlags
 }
@@ -49,8 +49,9 @@ func (f *execFlags) add(cmd *cobra.Command) {
 // addChanges is for commands that wait for the program.
 func (f *execFlags) addChanges() { f.changes.Add(f.set) }
 
-// addEnv is for commands whose session has no flag of that name.
-func (f *execFlags) addEnv() {
+// addOwn is for commands whose session has no flags of these names.
+func (f *execFlags) addOwn() {
+	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` of a resource limit of it, or one for both, such as cpu=10 (seconds), within those of the session; may be repeated")
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
 }
 
@@ -59,6 +60,10 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
 	f.changes.Ask(req, &errs)
+	var err error
+	if req.Rlimits, err = parsePairs("ulimit", f.rlimits); err != nil {
+		errs = append(errs, err)
+	}
 	given := 0
 	if len(argv) > 0 {
 		req.Argv = argv
@@ -185,7 +190,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 	}
 	ef.add(cmd)
 	ef.addChanges()
-	ef.addEnv()
+	ef.addOwn()
 	tf.add(cmd)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be run, as JSON, and run nothing")
 	return cmd

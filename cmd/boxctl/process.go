@@ -35,7 +35,7 @@ type startFlags struct {
 
 func (f *startFlags) add(cmd *cobra.Command) {
 	f.execFlags.add(cmd)
-	f.addEnv()
+	f.addOwn()
 	f.set.Float64Var(&f.cpus, "cpus", 0, "`NUMBER` of processors, within those of the session")
 	f.set.StringVarP(&f.memory, "memory", "m", "", "`SIZE` of the memory, within that of the session")
 	f.set.IntVar(&f.pids, "pids", 0, "`NUMBER` of processes and threads, within those of the session")

@@ -213,6 +213,8 @@ type ExecRequest struct {
 	CPUs   *float64       `json:"cpus,omitempty"`
 	Memory *quantity.Size `json:"memory,omitempty"`
 	Pids   *int           `json:"pids,omitempty"`
+	// Rlimits are resource limits of this execution alone, within those of its session: SOFT:HARD or one for both, by name.
+	Rlimits map[string]string `json:"rlimits,omitempty" max:"16"`
 	// Stdin is what the program reads. In a stream it is left out and sent as frames instead.
 	Stdin string `json:"stdin,omitempty" show:"never"`
 	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.

@@ -22,6 +22,7 @@ type ProcessRequest struct {
 	CPUs     *float64           `json:"cpus,omitempty"`
 	Memory   *quantity.Size     `json:"memory,omitempty"`
 	Pids     *int               `json:"pids,omitempty"`
+	Rlimits  map[string]string  `json:"rlimits,omitempty" max:"16"` // of it alone, within those of its session
 	// Terminal gives it a terminal instead of pipes.
 	Terminal *Terminal `json:"terminal,omitempty"`
 	// Stdin gives it a standard input that clients of its stream write to.

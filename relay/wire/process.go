@@ -28,7 +28,7 @@ func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessReques
 		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
 		Exec: supervisor.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Timeout: r.Timeout,
-			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
+			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
 		},
 	}
 	if x := r.Restart; x != nil {

@@ -53,7 +53,7 @@ func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 	req := &supervisor.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: outputs.WorkingDirectory(r.Cwd, r.OutputVersion),
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
-		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids},
+		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
 	}
 	if r.StdinEncoding == encodingBase64 {
 		if req.Stdin, err = base64.StdEncoding.DecodeString(r.Stdin); err != nil {

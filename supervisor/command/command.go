@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/limited"
 	"github.com/boxd-dev/boxd/isolation/trees"
 	"github.com/boxd-dev/boxd/supervisor/images/root"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -40,7 +41,8 @@ type Exec struct {
 	Stdin       []byte // what the program reads, if StdinPipe is not set
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
-	OutputLimit *quantity.Size // per stream; "": the configured one
+	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
+	OutputLimit *quantity.Size    // per stream; "": the configured one
 
 	// Usual lets nothing be asked for: the session is of an image, which may say what runs in it.
 	Usual bool
@@ -134,6 +136,16 @@ func (c *Context) Order(req *Exec, managed bool) (*Order, error) {
 		return nil, err
 	}
 	o.script = argv(c.Config, cmd, req)
+	own, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
+	if err != nil {
+		return nil, err
+	}
+	if len(own) > 0 {
+		cmd.Argv = limited.Argv(own, cmd.Argv)
+		if cmd.ScriptArg >= 0 {
+			cmd.ScriptArg += limited.Ahead
+		}
+	}
 	return o, nil
 }
 

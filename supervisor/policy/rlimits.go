@@ -24,6 +24,7 @@ type rlimit struct {
 	isSize     bool
 	least      uint64 // or PID 1 of the box, which has the limit too, could not do its work
 	soft, hard uint64 // as built in
+	ofPrograms bool   // PID 1 could not do its work with any: each program is given it by itself
 }
 
 // Address space is never limited: it says nothing about memory, and Go and Node reserve far more of it than they use.
@@ -33,24 +34,26 @@ type rlimit struct {
 // them, and bytes of POSIX message queues (timer_create(2), mq_overview(7)).
 func rlimits() map[string]rlimit {
 	return map[string]rlimit{
-		"core":       {unix.RLIMIT_CORE, true, 0, 0, 0},
-		"data":       {unix.RLIMIT_DATA, true, uint64(minMemory), unix.RLIM_INFINITY, unix.RLIM_INFINITY},
-		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10},
-		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200},
-		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536},
-		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
-		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192},
-		"stack":      {unix.RLIMIT_STACK, true, 128 << 10, 8 << 20, unix.RLIM_INFINITY},
+		"as":         {unix.RLIMIT_AS, true, 1 << 20, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
+		"core":       {unix.RLIMIT_CORE, true, 0, 0, 0, false},
+		"cpu":        {unix.RLIMIT_CPU, false, 1, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
+		"data":       {unix.RLIMIT_DATA, true, uint64(minMemory), unix.RLIM_INFINITY, unix.RLIM_INFINITY, false},
+		"fsize":      {unix.RLIMIT_FSIZE, true, 0, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
+		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10, false},
+		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200, false},
+		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536, false},
+		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY, false},
+		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192, false},
+		"stack":      {unix.RLIMIT_STACK, true, 128 << 10, 8 << 20, unix.RLIM_INFINITY, false},
 	}
 }
 
 // Those of getrlimit(2) that are not among them, and why.
 func noRlimits() map[string]string {
-	const ofPID1 = "set by the program itself (ulimit in a shell): PID 1 of the box would have it too, and could not do its work"
 	const priority = "left out: nothing in a box has a higher priority than usual"
 	const nothing = "left out: the kernel keeps no such limit any more"
 	return map[string]string{
-		"as": ofPID1, "cpu": ofPID1, "fsize": ofPID1, "locks": nothing, "rss": nothing, "nice": priority, "rtprio": priority, "rttime": priority,
+		"locks": nothing, "rss": nothing, "nice": priority, "rtprio": priority, "rttime": priority,
 	}
 }
 
@@ -157,6 +160,38 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 	return nil
 }
 
+// ProgramRlimits are the resource limits that a program of a session is given by itself: those that PID 1 of the box cannot have, and
+// those that are asked for it, which are within those of the session.
+func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlimit, err error) {
+	all, err := rlimitsOf(s.Rlimits)
+	if err != nil { // which Merge has refused
+		all = rlimits()
+	}
+	if _, err := rlimitsOf(asked); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		r := all[name]
+		if text, ok := asked[name]; ok {
+			soft, hard, err := readRlimit("rlimits."+name, text, r)
+			if err == nil && hard > r.hard {
+				err = fault.Field("rlimits."+name, text, "at most "+r.show(r.hard)+", which the session has")
+			}
+			if err != nil {
+				return nil, err
+			}
+			r.soft, r.hard, r.ofPrograms = soft, hard, true
+		}
+		if r.ofPrograms && (r.hard < math.MaxUint64 || r.soft < math.MaxUint64) {
+			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
+		}
+	}
+	if files := all["nofile"]; len(list) > 0 && asked["nofile"] == "" { // what gives a program its limits has raised that, as each program of Go's
+		list = append(list, isolation.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: files.soft, Hard: files.hard})
+	}
+	return list, nil
+}
+
 // Rlimits are the resource limits of every process of a session: its own, and those that stand in for control groups.
 func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	all, err := rlimitsOf(s.Rlimits)
@@ -177,7 +212,7 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	}
 	list := make([]isolation.Rlimit, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if r := all[name]; r.hard < math.MaxUint64 || r.soft < math.MaxUint64 {
+		if r := all[name]; !r.ofPrograms && (r.hard < math.MaxUint64 || r.soft < math.MaxUint64) {
 			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
 		}
 	}

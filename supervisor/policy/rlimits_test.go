@@ -40,7 +40,8 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 		{"default", map[string]string{"nofile": "1MiB"}, nil, "rlimits.nofile"},
 		{"default", map[string]string{"nofile": ""}, nil, "rlimits.nofile"},
 		{"default", map[string]string{"nofile": "1024:"}, nil, "rlimits.nofile"},
-		{"default", map[string]string{"cpu": "5"}, nil, "rlimits.cpu"},
+		{"default", map[string]string{"cpu": "5", "fsize": "1MiB"}, map[string]string{"cpu": "5", "fsize": "1MiB"}, ""},
+		{"default", map[string]string{"cpu": "0"}, nil, "rlimits.cpu"},
 		{"default", map[string]string{"nice": "5"}, nil, "rlimits.nice"},
 		{"default", map[string]string{"files": "5"}, nil, "rlimits"},
 		{"own", nil, map[string]string{"nofile": "2048:10000", "core": "1MiB"}, ""},
@@ -64,6 +65,19 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 		t.Errorf("a request has changed the profile: %s", got)
 	}
 	list := Rlimits(&Settings{Rlimits: map[string]string{"nofile": "2048:10000", "data": "1GiB"}, Memory: minMemory}, nil)
+	s := &Settings{Rlimits: map[string]string{"cpu": "5:9", "nofile": "2048"}, Memory: minMemory}
+	if got := Rlimits(s, nil); slices.ContainsFunc(got, func(r isolation.Rlimit) bool { return r.Resource == unix.RLIMIT_CPU }) {
+		t.Errorf("PID 1 would be killed for its time: %+v", got)
+	}
+	own, err := ProgramRlimits(s, map[string]string{"nofile": "1024:2000", "stack": "16MiB"})
+	if want := []isolation.Rlimit{{Resource: unix.RLIMIT_CPU, Soft: 5, Hard: 9}, {Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 2000}, {Resource: unix.RLIMIT_STACK, Soft: 16 << 20, Hard: 16 << 20}}; err != nil || !slices.Equal(own, want) {
+		t.Errorf("%+v, %v, want %+v", own, err, want)
+	}
+	for _, asked := range []map[string]string{{"nofile": "2049"}, {"cpu": "10"}, {"nice": "1"}, {"stack": "x"}} {
+		if _, err := ProgramRlimits(s, asked); err == nil {
+			t.Errorf("%v is had", asked)
+		}
+	}
 	for _, want := range []isolation.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 2048, Hard: 10000}, {Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}} {
 		if !slices.Contains(list, want) {
 			t.Errorf("%+v is not among %+v", want, list)

@@ -175,6 +175,42 @@ print(f(60000))`
 	}
 }
 
+// What PID 1 of a box cannot have each program has by itself, and what is asked for one of them is that one's alone.
+func TestAProgramHasLimitsOfItsOwn(t *testing.T) {
+	d := start(t)
+	b := newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"fsize": "1MiB", "cpu": "100"} })
+	const look = "ulimit -f; ulimit -t; ulimit -Sn; ulimit -v"
+	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" {
+		t.Errorf("%q", got)
+	}
+	own := func(argv ...string) api.ExecResult {
+		return b.exec(&api.ExecRequest{Argv: argv, Rlimits: map[string]string{"cpu": "1:2", "nofile": "1024", "as": "200MiB"}})
+	}
+	if r := own("sh", "-c", look); r.Stdout != "2048\n1\n1024\n204800\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := own("sh", "-c", "while :; do :; done"); r.Signal != "SIGXCPU" && r.Signal != "SIGKILL" {
+		t.Errorf("%+v", r)
+	}
+	if r := b.exec(&api.ExecRequest{Command: new("head -c 2000000 /dev/zero > f; stat -c %s f")}); !strings.Contains(r.Stdout, "1048576") {
+		t.Errorf("%+v", r)
+	}
+	if r := own("no-such-program"); r.Status != "exited" || *r.ExitCode != 127 || !strings.Contains(r.Stderr, "no-such-program: no such file or directory") {
+		t.Errorf("%+v", r)
+	}
+	if got := b.run("sh", "-c", look); got != "2048\n100\n4096\nunlimited\n" { // of another
+		t.Errorf("%q", got)
+	}
+	long := "echo $0 $((6*7)) #" + strings.Repeat("x", 200_000) // which is in a file
+	if r := b.exec(&api.ExecRequest{Code: &long, Language: "sh"}); !strings.HasSuffix(r.Stdout, " 42\n") {
+		t.Errorf("%+v", r)
+	}
+	for field, asked := range map[string]string{"rlimits.cpu": "101", "rlimits.fsize": "2MiB", "rlimits.nofile": "x"} {
+		_, err := d.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"true"}, Rlimits: map[string]string{strings.TrimPrefix(field, "rlimits."): asked}})
+		refused(t, err, 400, field, "")
+	}
+}
+
 func TestNumberOfProcessesIsExact(t *testing.T) {
 	d := start(t)
 	for _, pids := range []int{16, 40, 128} {

@@ -78,7 +78,7 @@ func (b *Boxes) Packages(ctx context.Context, root string, take func(below strin
 		}()
 		err := take(dir, r)
 		_ = r.Close() // cannot fail
-		_ = <-packed // whoever read it has had it
+		_ = <-packed  // whoever read it has had it
 		if err != nil {
 			return err
 		}

@@ -78,7 +78,9 @@ func (b *Boxes) Packages(ctx context.Context, root string, take func(below strin
 		}()
 		err := take(dir, r)
 		_ = r.Close() // cannot fail
-		_ = <-packed  // whoever read it has had it
+		if failed := <-packed; err == nil && !errors.Is(failed, io.ErrClosedPipe) { // which is a reader that wants no more
+			err = failed
+		}
 		if err != nil {
 			return err
 		}

@@ -77,7 +77,7 @@ func (b *Boxes) Packages(ctx context.Context, root string, take func(below strin
 			packed <- err
 		}()
 		err := take(dir, r)
-		_ = r.Close() // cannot fail
+		_ = r.Close()                                                               // cannot fail
 		if failed := <-packed; err == nil && !errors.Is(failed, io.ErrClosedPipe) { // which is a reader that wants no more
 			err = failed
 		}

@@ -202,7 +202,22 @@ func (g *Gate) User(peer *Peer) string {
 // IsOut reports whether somebody who had something once may not do anything any more. Who has no name any more, as a table
 // is gone, is out too, unless a user of the host.
 func (g *Gate) IsOut(who access.Principal) bool {
-	rules := g.state.Load().rules
+	role, ok := g.state.Load().roleOf(who)
+	if grant, given := g.grants.Of(who.Name); given && grant.Role > role {
+		return false
+	}
+	return !ok || role == 0
+}
+
+// IsOut reports the same of a state that is in force nowhere, as if there were no grants.
+func (s *State) IsOut(who access.Principal) bool {
+	role, ok := s.roleOf(who)
+	return !ok || role == 0
+}
+
+// roleOf is the role that somebody has now who had something once. Without ok it is nobody any more.
+func (s *State) roleOf(who access.Principal) (role access.Role, ok bool) {
+	rules := s.rules
 	now, ok := rules.OfName(who.Name)
 	if uid, isUser := access.UserOf(who.Name); isUser {
 		now, ok = rules.OfUser(uid, who.GID, who.Groups), true
@@ -212,10 +227,7 @@ func (g *Gate) IsOut(who access.Principal) bool {
 	if who.Name == Guest {
 		now, ok = access.Principal{Role: rules.Usual()}, true
 	}
-	if grant, given := g.grants.Of(who.Name); given && grant.Role > now.Role {
-		return false
-	}
-	return !ok || now.Role == 0
+	return now.Role, ok
 }
 
 // Again tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the

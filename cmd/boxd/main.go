@@ -50,6 +50,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
 	path := flags.String("config", "", "configuration `file`; default "+config.DefaultPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
+	runs := flags.String("against", "", "with -check: say what would change for a boxd that runs, of which this `file` has configuration and sessions as boxctl config check has them")
 	show := flags.Bool("version", false, "print the version and exit")
 	unit := flags.Bool("keeper-unit", false, "the keeper has a unit of its own, as boxd-keeper.service is")
 	be := flags.Bool("keeper", false, "be that keeper: execute boxkeeper with what the configuration says")
@@ -80,6 +81,9 @@ func run(ctx context.Context, args []string) error {
 		var state *gate.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
 			err = errors.Join(settle(&cfg, state, refuse), fitsNobody(state))
+		}
+		if err == nil && *runs != "" {
+			err = againstFile(&cfg, state, *runs)
 		}
 		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
 			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)

@@ -201,3 +201,48 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 		t.Errorf("%q", all)
 	}
 }
+
+// What a configuration takes away from those who have something is said before it does.
+func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "box.toml")
+	text := "[access]\ntokens = \"\"\n[principals.d]\nrole = \"none\"\nuser = \"daemon\"\n[sessions]\nmax = 9\nmax_per_owner = 9\n[profiles.default]\nlocked = [\"memory\"]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(path, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := `"network":"off","image":"host","read_only_root":true,"cpus":1,"oom":"program","pids":128,"cpu_weight":100,"io_weight":100,"tmp":1048576,"workspace_quota":1073741824,"workspace_inodes":1000,` +
+		`"enforcement":{"memory":"cgroup2","cpu":"cgroup2","pids":"cgroup2","workspace":"store"}`
+	in := `{"settings":[{"key":"sessions.max","value":"256"},{"key":"no.more","value":"1"}],"sessions":[` +
+		`{"id":"fine","owner":"uid:0","owner_uid":0,"profile":"default","memory":536870912,` + kept + `},` +
+		`{"id":"big","owner":"uid:0","owner_uid":0,"profile":"default","memory":1073741824,` + kept + `},` +
+		`{"id":"lost","owner":"was","owner_uid":65534,"profile":"no-more","memory":536870912,` + kept + `},` +
+		`{"id":"out","owner":"uid:1","owner_uid":1,"profile":"default","memory":536870912,` + kept + `}]}`
+	var out strings.Builder
+	if err := against(&cfg, state, strings.NewReader(in), &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n",
+		`ends when boxd starts anew: session "big" of uid:0: memory is 1GiB: allowed is 512MiB` + "\n", `ends when boxd starts anew: session "lost" of was: profile is "no-more"`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	for _, not := range []string{`session "fine"`, `session "out"`, "shut out: uid:0"} {
+		if strings.Contains(out.String(), not) {
+			t.Errorf("%q is in\n%s", not, out.String())
+		}
+	}
+	if err := against(&cfg, state, strings.NewReader("x"), &out); err == nil {
+		t.Error("what is no answer of boxd's is one")
+	}
+}

@@ -4,6 +4,9 @@
 package config
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/client/show"
 )
 
@@ -55,11 +59,13 @@ func showCommand(a *ctl.App) *cobra.Command {
 }
 
 func checkCommand(a *ctl.App) *cobra.Command {
-	return &cobra.Command{
+	var running bool
+	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a configuration without a daemon",
 		Long: `check reads a configuration as boxd does, with its drop-ins and the variables of the environment it runs in, and says
-what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started, and no daemon is asked.`,
+what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started. With --against-running the boxd that runs is asked what it has: what the
+configuration would change is listed, who would be shut out, and which sessions would end.`,
 		Args: ctl.Usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := daemonProgram()
@@ -70,7 +76,17 @@ what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Not
 			if len(args) > 0 {
 				flags = append(flags, "-config", args[0])
 			}
+			if running {
+				flags = append(flags, "-against", "/dev/stdin")
+			}
 			check := exec.CommandContext(cmd.Context(), program, flags...)
+			if running {
+				text, err := runs(cmd.Context(), a.Client())
+				if err != nil {
+					return err
+				}
+				check.Stdin = bytes.NewReader(text)
+			}
 			check.Stdout, check.Stderr = a.Stdout, a.Stderr
 			err = check.Run()
 			if ended, ok := errors.AsType[*exec.ExitError](err); ok && ended.Exited() {
@@ -82,6 +98,22 @@ what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Not
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&running, "against-running", false, "say what it would change for the boxd that runs, and take away")
+	return cmd
+}
+
+// runs is what boxd has now, as boxd -check -against reads it.
+func runs(ctx context.Context, c *client.Client) ([]byte, error) {
+	defer c.Close()
+	settings, err := c.Configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sessions, err := c.Sessions(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"settings": settings.Settings, "sessions": sessions})
 }
 
 // installedDaemon is where the packages have it.

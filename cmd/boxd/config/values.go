@@ -47,7 +47,8 @@ func (c *Config) Values() ([]Value, error) {
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`
-	}{c, c.Profiles}
+		Policies map[string]policy.Bounds  `toml:"policy"`
+	}{c, c.Profiles, c.Policies}
 	if err := toml.NewEncoder(&text).Encode(file); err != nil {
 		return nil, fmt.Errorf("show the configuration: %w", err)
 	}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"github.com/boxd-dev/boxd/access"
+	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/cmd/boxd/config"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// running is what a boxd that runs has said of itself: its configuration and all its sessions.
+type running struct {
+	Settings []api.Setting     `json:"settings"`
+	Sessions []json.RawMessage `json:"sessions"`
+}
+
+// againstFile does so of a file, on standard output.
+func againstFile(cfg *config.Config, state *gate.State, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return against(cfg, state, f, os.Stdout)
+}
+
+// against says on out what a configuration would change for a boxd that runs, and take away from those who have sessions there.
+func against(cfg *config.Config, state *gate.State, in io.Reader, out io.Writer) error {
+	var now running
+	if err := json.NewDecoder(in).Decode(&now); err != nil {
+		return fmt.Errorf("what runs: %w", err)
+	}
+	next, err := cfg.Values()
+	if err != nil {
+		return err
+	}
+	lines := changed(now.Settings, next)
+	taken, err := takenAway(cfg, state, now.Sessions)
+	for _, line := range append(lines, taken...) {
+		if _, werr := fmt.Fprintln(out, line); werr != nil {
+			return errors.Join(err, werr)
+		}
+	}
+	return err
+}
+
+func changed(was []api.Setting, is []config.Value) (lines []string) {
+	values := map[string]string{}
+	for _, s := range was {
+		values[s.Key] = s.Value
+	}
+	for _, v := range is {
+		switch old, ok := values[v.Key]; {
+		case !ok:
+			lines = append(lines, fmt.Sprintf("new: %s = %s", v.Key, v.Text))
+		case old != v.Text:
+			lines = append(lines, fmt.Sprintf("changed: %s = %s, was %s", v.Key, v.Text, old))
+		}
+		delete(values, v.Key)
+	}
+	for _, s := range was {
+		if _, left := values[s.Key]; left {
+			lines = append(lines, fmt.Sprintf("gone: %s = %s", s.Key, s.Value))
+		}
+	}
+	return lines
+}
+
+// takenAway says who would be shut out, and which sessions would end: the first at a reload, the second when boxd starts anew.
+func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage) (lines []string, err error) {
+	var out []string
+	for _, text := range sessions {
+		var s api.Session
+		var settings policy.Settings
+		if err := errors.Join(json.Unmarshal(text, &s), json.Unmarshal(text, &settings)); err != nil {
+			return lines, fmt.Errorf("what runs: %w", err)
+		}
+		settings.Workspace, settings.EnvNames = s.WorkspaceName, nil
+		if state.IsOut(principal(&s)) && !slices.Contains(out, s.Owner) {
+			out = append(out, s.Owner)
+			lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", s.Owner))
+		}
+		by := map[string]policy.Mechanism{}
+		for limit, m := range s.Enforcement {
+			by[limit] = policy.Mechanism(m)
+		}
+		if _, err := cfg.Recheck(&settings, by); err != nil {
+			lines = append(lines, fmt.Sprintf("ends when boxd starts anew: session %q of %s: %v", s.ID, s.Owner, err))
+		}
+	}
+	return lines, nil
+}
+
+// principal is whose a session is, with the groups that the user has on this host.
+func principal(s *api.Session) access.Principal {
+	p := access.Principal{Name: s.Owner, UID: s.OwnerUID}
+	u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10))
+	if err != nil {
+		return p
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err == nil {
+		p.GID = uint32(gid)
+	}
+	ids, err := u.GroupIds()
+	if err != nil {
+		return p
+	}
+	for _, id := range ids {
+		if n, err := strconv.ParseUint(id, 10, 32); err == nil {
+			p.Groups = append(p.Groups, uint32(n))
+		}
+	}
+	return p
+}

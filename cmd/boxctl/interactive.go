@@ -241,7 +241,8 @@ func (a *app) attachCommand() *cobra.Command {
 what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
 end of standard input, if that is not a terminal, is its end for the process too. The process waits for
 what it writes to be read, as it would for a pipe; with --drop it does not, and what is not read in time is
-left out, with a word on standard error. attach ends when the process does; with one that is started again by its policy it goes on, until a signal ends it.
+left out, with a word on standard error. attach ends when the process does; with one that is started again
+by its policy it goes on, until a signal ends it.
 
 A server of the Model Context Protocol is attached to with --no-replay, so that its client does not get
 answers to another one. That command is what the client's configuration names as the server.`,

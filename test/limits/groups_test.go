@@ -103,6 +103,11 @@ func TestT31MemoryBombs(t *testing.T) {
 		}
 		d.Sh(t, "neighbour", "echo here")
 	}
+	// Nothing else bounds these but fs.epoll.max_user_watches, of which each box's owner has its own.
+	if r := d.Result(t, "s1", bomb(t, "watches", "1m")); r.Status != "oom_killed" && (r.ExitCode == nil || *r.ExitCode != 3 || !strings.Contains(r.Stderr, "No space left on device")) || r.Usage.MemoryPeak > limit+dying {
+		t.Errorf("watches: %s", boxtest.Show(r))
+	}
+	d.Sh(t, "neighbour", "echo here")
 	if peak := number(t, s, "work/memory.peak"); peak > int(limit+dying) {
 		t.Errorf("at most %d bytes were used, the limit is %d", peak, limit)
 	}

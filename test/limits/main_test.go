@@ -59,7 +59,9 @@ const bomber = `#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -140,6 +142,26 @@ int main(int argc, char **argv)
 			while (write(p[0], buf, sizeof buf) > 0)
 				;
 		perror("sockets");
+	}
+	if (!strcmp(what, "watches")) { // each is one of a descriptor in an epoll(7) instance
+		struct epoll_event event = {.events = EPOLLIN};
+		struct rlimit files;
+		int most, p[2];
+		getrlimit(RLIMIT_NOFILE, &files);
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+		if (pipe(p))
+			return 4;
+		for (most = p[1]; most < files.rlim_max / 2 && dup(p[0]) >= 0; most++)
+			;
+		for (int e; (e = epoll_create1(0)) >= 0;)
+			for (int fd = p[0]; fd < most; fd++)
+				if (fd != p[1] && epoll_ctl(e, EPOLL_CTL_ADD, fd, &event)) {
+					perror("watches");
+					return 3;
+				}
+		perror("epoll_create1");
+		return 4;
 	}
 	puts("ready");
 	for (;;)

@@ -62,10 +62,12 @@ func checkCommand(a *ctl.App) *cobra.Command {
 	var running bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a configuration without a daemon",
+		Short: "Check a configuration before it is used",
 		Long: `check reads a configuration as boxd does, with its drop-ins and the variables of the environment it runs in, and says
-what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started. With --against-running the boxd that runs is asked what it has: what the
-configuration would change is listed, who would be shut out, and which sessions would end.`,
+what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started.
+
+With --against-running the boxd that runs is asked what it has: what the configuration would change is listed, who would be
+shut out, and which sessions would end.`,
 		Args: ctl.Usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := daemonProgram()

@@ -202,32 +202,39 @@ func (g *Gate) User(peer *Peer) string {
 // IsOut reports whether somebody who had something once may not do anything any more. Who has no name any more, as a table
 // is gone, is out too, unless a user of the host.
 func (g *Gate) IsOut(who access.Principal) bool {
-	role, ok := g.state.Load().roleOf(who)
-	if grant, given := g.grants.Of(who.Name); given && grant.Role > role {
+	now, ok := g.state.Load().now(who)
+	if grant, given := g.grants.Of(who.Name); given && grant.Role > now.Role {
 		return false
 	}
-	return !ok || role == 0
+	return !ok || now.Role == 0
 }
 
 // IsOut reports the same of a state that is in force nowhere, as if there were no grants.
 func (s *State) IsOut(who access.Principal) bool {
-	role, ok := s.roleOf(who)
-	return !ok || role == 0
+	now, ok := s.now(who)
+	return !ok || now.Role == 0
 }
 
-// roleOf is the role that somebody has now who had something once. Without ok it is nobody any more.
-func (s *State) roleOf(who access.Principal) (role access.Role, ok bool) {
+// Renamed reports by which name a user of the host would come who had something under another, as a table of [principals] is
+// about it, or no more.
+func (s *State) Renamed(who access.Principal) (name string, ok bool) {
+	now, ok := s.now(who)
+	return now.Name, ok && now.Name != who.Name
+}
+
+// now is who somebody is now who had something once. Without ok it is nobody any more.
+func (s *State) now(who access.Principal) (now access.Principal, ok bool) {
 	rules := s.rules
-	now, ok := rules.OfName(who.Name)
+	now, ok = rules.OfName(who.Name)
 	if uid, isUser := access.UserOf(who.Name); isUser {
 		now, ok = rules.OfUser(uid, who.GID, who.Groups), true
 	} else if !ok && who.UID != access.NoUser {
 		now, ok = rules.OfUser(who.UID, who.GID, who.Groups), true
 	}
 	if who.Name == Guest {
-		now, ok = access.Principal{Role: rules.Usual()}, true
+		now, ok = access.Principal{Name: Guest, Role: rules.Usual()}, true
 	}
-	return now.Role, ok
+	return now, ok
 }
 
 // Again tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the

@@ -77,9 +77,9 @@ func changed(was []api.Setting, is []config.Value) (lines []string) {
 	return lines
 }
 
-// takenAway says who would be shut out, and which sessions would end: the first at a reload, the second when boxd starts anew.
+// takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd starts anew.
 func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage) (lines []string, err error) {
-	var out []string
+	var seen []string
 	for _, text := range sessions {
 		var s api.Session
 		var settings policy.Settings
@@ -87,9 +87,9 @@ func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage
 			return lines, fmt.Errorf("what runs: %w", err)
 		}
 		settings.Workspace, settings.EnvNames = s.WorkspaceName, nil
-		if state.IsOut(principal(&s)) && !slices.Contains(out, s.Owner) {
-			out = append(out, s.Owner)
-			lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", s.Owner))
+		if !slices.Contains(seen, s.Owner) {
+			seen = append(seen, s.Owner)
+			lines = append(lines, ofOwner(state, principal(&s))...)
 		}
 		by := map[string]policy.Mechanism{}
 		for limit, m := range s.Enforcement {
@@ -100,6 +100,17 @@ func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage
 		}
 	}
 	return lines, nil
+}
+
+// ofOwner says what becomes of somebody who has a session.
+func ofOwner(state *gate.State, who access.Principal) (lines []string) {
+	if state.IsOut(who) {
+		lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", who.Name))
+	}
+	if name, ok := state.Renamed(who); ok {
+		lines = append(lines, fmt.Sprintf("renamed: %s is %s then, and does not find what it has now: sessions, workspaces, drives and skills of %s are left to administrators", who.Name, name, who.Name))
+	}
+	return lines
 }
 
 // principal is whose a session is, with the groups that the user has on this host.

@@ -266,8 +266,8 @@ func TestT16ProgramThatIsSwappedIsStillInTheBox(t *testing.T) {
 					t.Errorf("%s", boxtest.Show(r))
 				}
 			}
-			if got, _ := swapper.Release(); len(fields(lines(got))["rounds"]) < 2 {
-				t.Errorf("the swap was none: %v", got)
+			if got, _ := swapper.Release(); fields(lines(got))["rounds"] == "" {
+				t.Errorf("the swapper: %q", got)
 			}
 		}
 		if ran == 0 || failed == 0 {

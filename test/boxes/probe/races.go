@@ -15,8 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// untilEOF says "ready", runs step over and over until its input ends, and returns how often.
+// untilEOF says "ready", runs step over and over until its input ends, and returns how often. It leaves the processor that its
+// box has been put on, where there is another: who races with PID 1 does not wait for its turn.
 func untilEOF(step func() error) (rounds int, err error) {
+	runtime.LockOSThread()
+	var all unix.CPUSet
+	for cpu := range len(all) * 64 {
+		all.Set(cpu)
+	}
+	if err := unix.SchedSetaffinity(0, &all); err != nil {
+		return 0, err
+	}
 	var over atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,6 +79,7 @@ func data([]string) error {
 func forks([]string) error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1) // whose helpers would be threads too
+	spare()
 	var children []int
 	var refused error
 	for refused == nil && len(children) < 10_000 {
@@ -96,6 +98,17 @@ func forks([]string) error {
 	fmt.Println("refused", nameOf(refused))
 	fmt.Println("tasks", len(tasks))
 	return err
+}
+
+// spare has the runtime keep some threads that do nothing: one that it wants when there may be no other is its end.
+func spare() {
+	var asleep sync.WaitGroup
+	for range 4 {
+		asleep.Go(func() {
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: 50_000_000}, nil) // the scheduler needs another thread meanwhile
+		})
+	}
+	asleep.Wait()
 }
 
 // idle forks a child that sleeps until it is killed. It makes nothing but raw calls: of the runtime

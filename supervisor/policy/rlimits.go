@@ -163,6 +163,9 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 // ProgramRlimits are the resource limits that a program of a session is given by itself: those that PID 1 of the box cannot have, and
 // those that are asked for it, which are within those of the session.
 func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlimit, err error) {
+	if len(s.Rlimits) == 0 && len(asked) == 0 { // none that is built in is of programs: most executions need no table
+		return nil, nil
+	}
 	all, err := rlimitsOf(s.Rlimits)
 	if err != nil { // which Merge has refused
 		all = rlimits()

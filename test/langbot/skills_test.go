@@ -450,3 +450,20 @@ func TestSkillsOfBeforeTheSwitchAreTaken(t *testing.T) {
 		t.Errorf("after a restart: %q", names)
 	}
 }
+
+// A Workspace without skills of before is asked for them once, and nobody is told.
+func TestAWorkspaceWithoutEarlierSkillsIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := b.dial(t)
+	c.gets("box_init", fmt.Sprintf(`{"local":{"host_root":%q,"default_workspace":"","allowed_mount_roots":[%q]}}`, b.shared, b.shared), nil)
+	if names := c.skills(); len(names) > 0 {
+		t.Errorf("%q", names)
+	}
+	if _, err := os.Stat(filepath.Join(b.State, "langbot-skills-taken", model.Namespace(instance, workspace))); err != nil {
+		t.Errorf("it is asked for again by each boxd: %v", err)
+	}
+	if strings.Contains(b.Log(), "LangBot's own directory") {
+		t.Error("the log tells of a directory that nobody has")
+	}
+}

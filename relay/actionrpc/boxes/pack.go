@@ -16,24 +16,35 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Pack writes an archive of a directory below one of the host. It is made in a box that has nothing else of the host:
-// no link leads out of root, whatever is in the way to the directory.
-func (b *Boxes) Pack(ctx context.Context, root, below string, w io.Writer) error {
+// reading makes a box of an id that has a directory of the host as its workspace, read-only, and nothing else of it: no link leads
+// out of that. end ends it.
+func (b *Boxes) reading(ctx context.Context, id, root string) (s *supervisor.Session, end func() error, err error) {
 	who, err := b.Who()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	mount, err := mountOf(model.Mount{HostPath: root, MountPath: isolation.Workspace, Mode: model.ReadOnly})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	id := "langbot-read-" + policy.NewID()
-	s, _, err := b.Sup.Create(ctx, who, &policy.Request{
+	s, _, err = b.Sup.Create(ctx, who, &policy.Request{
 		ID: id, Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func() error { return b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) }, nil
+}
+
+func readingID() string { return "langbot-read-" + policy.NewID() }
+
+// Pack writes an archive of a directory below one of the host, out of which no link leads, whatever is in the way to it.
+func (b *Boxes) Pack(ctx context.Context, root, below string, w io.Writer) error {
+	id := readingID()
+	s, end, err := b.reading(ctx, id, root)
 	if err != nil {
 		return mountError(err, id)
 	}
 	_, err = does.Pack(ctx, s, &files.Pack{Path: []byte(path.Join(isolation.Workspace, below))}, w)
-	return errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot))
+	return errors.Join(err, end())
 }

@@ -12,10 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/supervisor"
 	does "github.com/boxd-dev/boxd/supervisor/files"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Depth of packages below a Workspace's skills, and most of them, as LangBot's own runtime has it.
@@ -44,24 +41,14 @@ func packagesIn(entries []files.Entry) (packages []string) {
 }
 
 // Packages hands over an archive of each package of skills at or below a directory of the host: of the directories that have a
-// SKILL.md, those that are in none. As with Pack, no link leads out of root.
+// SKILL.md, those that are in none. As with Pack, no link leads out of root. Where root is not there the error is a fault of its kind, not
+// LangBot's.
 func (b *Boxes) Packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
-	who, err := b.Who()
+	s, end, err := b.reading(ctx, readingID(), root)
 	if err != nil {
 		return err
 	}
-	mount, err := mountOf(model.Mount{HostPath: root, MountPath: isolation.Workspace, Mode: model.ReadOnly})
-	if err != nil {
-		return err
-	}
-	id := "langbot-read-" + policy.NewID()
-	s, _, err := b.Sup.Create(ctx, who, &policy.Request{
-		ID: id, Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)) }()
+	defer func() { err = errors.Join(err, end()) }()
 	a, _, err := does.Do(ctx, s, &files.Request{Glob: &files.Glob{
 		Path: []byte(isolation.Workspace), Pattern: "**/[Ss]*.md", Limit: mostPackages, Walk: s.Config().Files.MaxEntries, ByName: true,
 	}}, nil)

@@ -25,7 +25,7 @@ type running struct {
 	Sessions []json.RawMessage `json:"sessions"`
 }
 
-// againstFile does so of a file, on standard output.
+// againstFile is against, of a file, with its lines on standard output.
 func againstFile(cfg *config.Config, state *gate.State, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func changed(was []api.Setting, is []config.Value) (lines []string) {
 	return lines
 }
 
-// takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd starts anew.
+// takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd restarts.
 func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage) (lines []string, err error) {
 	var seen []string
 	for _, text := range sessions {
@@ -96,7 +96,7 @@ func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage
 			by[limit] = policy.Mechanism(m)
 		}
 		if _, err := cfg.Recheck(&settings, by); err != nil {
-			lines = append(lines, fmt.Sprintf("ends when boxd starts anew: session %q of %s: %v", s.ID, s.Owner, err))
+			lines = append(lines, fmt.Sprintf("ends when boxd restarts: session %q of %s: %v", s.ID, s.Owner, err))
 		}
 	}
 	return lines, nil
@@ -108,7 +108,7 @@ func ofOwner(state *gate.State, who access.Principal) (lines []string) {
 		lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", who.Name))
 	}
 	if name, ok := state.Renamed(who); ok {
-		lines = append(lines, fmt.Sprintf("renamed: %s is %s then, and does not find what it has now: sessions, workspaces, drives and skills of %s are left to administrators", who.Name, name, who.Name))
+		lines = append(lines, fmt.Sprintf("renamed: %s becomes %s and loses access to the sessions, workspaces, drives and skills of %s, which only administrators reach", who.Name, name, who.Name))
 	}
 	return lines
 }

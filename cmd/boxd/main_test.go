@@ -230,8 +230,8 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n", "renamed: uid:1 is d then",
-		`ends when boxd starts anew: session "big" of uid:0: memory is 1GiB: allowed is 512MiB` + "\n", `ends when boxd starts anew: session "lost" of was: profile is "no-more"`,
+		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n", "renamed: uid:1 becomes d and loses access",
+		`ends when boxd restarts: session "big" of uid:0: memory is 1GiB: allowed is 512MiB` + "\n", `ends when boxd restarts: session "lost" of was: profile is "no-more"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

@@ -199,6 +199,9 @@ func (s *Session) freeze(on bool) error {
 		s.mu.Unlock()
 		s.host.Keep(s)
 	}
+	if at := s.RestAt(); !at.IsZero() {
+		s.host.Due(at)
+	}
 	return err
 }
 

@@ -52,17 +52,22 @@ func (s *Session) Use() error {
 	})
 }
 
-// RestAt is when the programs of the session are to be stopped if nobody uses it; zero: never, or they are.
-// Nobody does who runs nothing that is waited for and is attached to nothing.
+// RestAt is when the programs of the session are to be stopped if nobody uses it until then; zero: never, or
+// they are stopped, and thawing them calls Due. A session is used while a program runs that is waited for and
+// while a client is attached: no event tells when that is over, so it is then the time to look again.
 func (s *Session) RestAt() time.Time {
 	after := time.Duration(s.profile.FreezeAfter)
-	if after == 0 || !s.Grouped() || s.attached() {
+	if after == 0 || !s.Grouped() {
 		return time.Time{}
 	}
+	attached := s.attached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != StateReady || s.frozen || s.running > s.lives {
+	switch {
+	case s.state != StateReady || s.frozen:
 		return time.Time{}
+	case attached || s.running > s.lives:
+		return time.Now().Add(max(after, time.Second))
 	}
 	return s.lastUsed.Add(after)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/network/names"
-	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -97,11 +96,11 @@ func looked(d *talk.Denied) (text string, ok bool) {
 	}
 	text = fmt.Sprintf("a connection to %s port %d", d.Addresses[0], d.Port)
 	switch d.Reason {
-	case string(resolve.NotThere):
+	case string(talk.NotThere):
 		return text + " for " + d.Asked + " is allowed by no rule", true
-	case string(resolve.Astray):
+	case string(talk.Astray):
 		return text + " for " + d.Asked + ", a name that has not led there", true
-	case string(resolve.Unspoken):
+	case string(talk.Unspoken):
 		return text + " for " + d.Asked + " insists on HTTP/2, and only HTTP/1.1 is spoken to hosts that secrets are for; a client that offers http/1.1 would be let through", true
 	}
 	if d.Asked != "" {

@@ -31,7 +31,7 @@ func link(name, target string) tar.Header {
 }
 
 // make writes an archive. What a file has stands in its Linkname.
-func archive(t *testing.T, headers ...tar.Header) []byte {
+func packed(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -120,7 +120,7 @@ func TestUnpackRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			_, _, err := unpack(t, archive(t, tc.headers...), tarball.Rules{Bounds: limits(), CaseTwins: true})
+			_, _, err := unpack(t, packed(t, tc.headers...), tarball.Rules{Bounds: limits(), CaseTwins: true})
 			if r, ok := errors.AsType[*tarball.Refusal](err); !ok || r.TooMuch != tc.tooMuch || r.Error() == "" {
 				t.Errorf("%v", err)
 			}
@@ -132,7 +132,7 @@ func TestUnpackRefuses(t *testing.T) {
 func TestUnpackRefusesBombs(t *testing.T) {
 	t.Parallel()
 	// Four gigabytes are claimed, nothing is there.
-	claim := archive(t, tar.Header{Typeflag: tar.TypeDir, Name: "x/"})
+	claim := packed(t, tar.Header{Typeflag: tar.TypeDir, Name: "x/"})
 	var b bytes.Buffer
 	if err := tar.NewWriter(&b).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: 4 << 30}); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func tooMuch(err error) bool {
 
 func TestUnpackTakesWhatIsGood(t *testing.T) {
 	t.Parallel()
-	data := archive(
+	data := packed(
 		t, tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "commit"}}, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755},
 		tar.Header{Typeflag: tar.TypeDir, Name: "dir/", Mode: 0o500}, file("dir/file", "content"), tar.Header{Typeflag: tar.TypeDir, Name: "dir/", Mode: 0o500},
 		link("dir/link", "../top"), file("top", "1"), tar.Header{Typeflag: tar.TypeLink, Name: "hard", Linkname: "dir/file"}, file("caf\xe9\n", "latin"),
@@ -208,7 +208,7 @@ func TestUnpackTakesWhatIsGood(t *testing.T) {
 			t.Errorf("%s with an umask: %v, %v", name, info.Mode(), err)
 		}
 	}
-	if _, _, err := unpack(t, archive(t, link("x", "/usr/bin/python3"), link("y", "../../z")), tarball.Rules{Bounds: limits(), OutwardLinks: true}); err != nil {
+	if _, _, err := unpack(t, packed(t, link("x", "/usr/bin/python3"), link("y", "../../z")), tarball.Rules{Bounds: limits(), OutwardLinks: true}); err != nil {
 		t.Errorf("links outwards, where they may: %v", err)
 	}
 }

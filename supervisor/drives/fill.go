@@ -45,7 +45,7 @@ func (f *Filling) into() (string, error) {
 
 // Fill makes the next version of a drive of an archive, and the drive if it is not there: all of it or nothing. If that
 // would be what the newest version is, there is no other; isNew tells.
-func (s *Store) Fill(ctx context.Context, who, name string, f *Filling, archive io.Reader) (v Version, isNew bool, err error) {
+func (s *Store) Fill(ctx context.Context, who, name string, f *Filling, body io.Reader) (v Version, isNew bool, err error) {
 	if err := drive.ValidName("drive", name); err != nil {
 		return v, false, err
 	}
@@ -69,7 +69,7 @@ func (s *Store) Fill(ctx context.Context, who, name string, f *Filling, archive 
 	if err := s.root.MkdirAll(content, 0o700); err != nil {
 		return v, false, err
 	}
-	if err := s.unpack(at, path.Join(content, into), archive); err != nil {
+	if err := s.unpack(at, path.Join(content, into), body); err != nil {
 		return v, false, err
 	}
 	last, err := s.keepRest(who, name, f, content)
@@ -85,14 +85,14 @@ func (s *Store) Fill(ctx context.Context, who, name string, f *Filling, archive 
 }
 
 // unpack reads an archive to its end and makes what is in it, in a directory.
-func (s *Store) unpack(scratch, to string, archive io.Reader) error {
+func (s *Store) unpack(scratch, to string, body io.Reader) error {
 	f, err := s.root.OpenFile(scratch+"/archive", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	most := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(archive, most+1)); err != nil {
+	if _, err := io.Copy(f, io.LimitReader(body, most+1)); err != nil {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}

@@ -63,7 +63,7 @@ func (st *Stage) Close() {
 
 // Fill reads the archive, unpacks it, and finds its root. below is a directory of the archive to which it is limited
 // where it is a tar archive; "": all of it.
-func (st *Stage) Fill(archive io.Reader, below string) error {
+func (st *Stage) Fill(content io.Reader, below string) error {
 	s := st.store
 	f, err := s.root.OpenFile(path.Join(st.at, archiveName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -71,7 +71,7 @@ func (st *Stage) Fill(archive io.Reader, below string) error {
 	}
 	defer f.Close()
 	most := int64(s.cfg.MaxArchive)
-	if _, err := io.Copy(f, io.LimitReader(archive, most+1)); err != nil {
+	if _, err := io.Copy(f, io.LimitReader(content, most+1)); err != nil {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}

@@ -240,7 +240,7 @@ func (f *commands) download(ctx context.Context, c *client.Client, from place, t
 
 // unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
 // have; whom the user keeps out of new files that lets nobody in.
-func unpack(root *os.Root, name string, directory, links bool, archive io.Reader) (left []string, err error) {
+func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (left []string, err error) {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func unpack(root *os.Root, name string, directory, links bool, archive io.Reader
 	mask := unix.Umask(0o077) // it can only be read by setting it
 	unix.Umask(mask)
 	umask := fs.FileMode(mask)
-	stats, err := tarball.Unpack(archive, in, tarball.Rules{
+	stats, err := tarball.Unpack(content, in, tarball.Rules{
 		Umask: umask, OutwardLinks: links, LeaveOut: true, Bounds: tarball.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64},
 	})
 	if err != nil {

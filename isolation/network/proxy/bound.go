@@ -20,6 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 // handshakeMost is how long the real host may take to show who it is.
@@ -50,7 +51,7 @@ func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records
 
 // unspoken tells of a connection that speaks nothing that is spoken here.
 func (n *innards) unspoken() {
-	n.server.deny(resolve.Denial{Reason: resolve.Unspoken, Asked: string(n.target.Name)}, n.to)
+	n.server.deny(resolve.Denial{Reason: talk.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
 
 // innards is a connection of a box to a host that has secrets.

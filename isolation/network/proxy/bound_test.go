@@ -25,7 +25,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
-	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
 	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
@@ -163,7 +162,7 @@ func TestHTTP2IsRefusedAndTold(t *testing.T) {
 			}
 			continue
 		}
-		if len(told) != 1 || told[0].Reason != resolve.Unspoken || told[0].Asked != allowed || requests.Load() > 0 {
+		if len(told) != 1 || told[0].Reason != talk.Unspoken || told[0].Asked != allowed || requests.Load() > 0 {
 			t.Errorf("%s: %+v, %d requests", name, told, requests.Load())
 		}
 	}

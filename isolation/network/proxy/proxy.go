@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 // Config is what holds for all boxes. Zero values are replaced by defaults.
@@ -228,7 +229,7 @@ func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
 	}
 	opening := names.Opening{Protocol: names.TCP, Port: to.Port()}
 	if !slices.Contains(names.Openings(s.box.Rules().Match(name)), opening) {
-		s.deny(resolve.Denial{Reason: resolve.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
+		s.deny(resolve.Denial{Reason: talk.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
 		return Target{}, false
 	}
 	return Target{name, to}, true
@@ -241,7 +242,7 @@ func (s *Server) nameless(host string, to netip.AddrPort) {
 		asked = strconv.QuoteToASCII(host[:min(len(host), maxShown)])
 	}
 	rule := netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + " tcp " + strconv.Itoa(int(to.Port()))
-	s.deny(resolve.Denial{Reason: resolve.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
+	s.deny(resolve.Denial{Reason: talk.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
 }
 
 // maxShown is how much of what is no name is told, in bytes.
@@ -264,7 +265,7 @@ func (s *Server) dial(ctx context.Context, t Target) (net.Conn, error) {
 		return conn, err
 	}
 	if conn, err = s.dialAgain(ctx, t); errors.Is(err, ErrNotLed) {
-		s.deny(resolve.Denial{Reason: resolve.Astray, Asked: string(t.Name)}, t.To)
+		s.deny(resolve.Denial{Reason: talk.Astray, Asked: string(t.Name)}, t.To)
 	}
 	return conn, err
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/proxy"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
 	"github.com/boxd-dev/boxd/isolation/network/swap"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 // net/http lingers half a second over a connection that it ends.
@@ -197,19 +198,19 @@ func TestHellosThatAreRefused(t *testing.T) {
 	good := named(allowed)
 	for what, c := range map[string]struct {
 		sent   []byte
-		reason resolve.Reason
+		reason talk.Reason
 		asked  string
 		rule   string
 	}{
-		"another name":      {named("evil.example"), resolve.NotThere, "evil.example", `"evil.example tcp 443"`},
-		"at another port":   {named("other.example"), resolve.NotThere, "other.example", `"other.example tcp 443"`},
-		"no name":           {hello(t, &tls.Config{ServerName: "1.2.3.4"}), resolve.NoName, "", `"11.22.33.44/32 tcp 443"`},
-		"HTTP":              {[]byte("GET / HTTP/1.1\r\nHost: " + allowed + "\r\n\r\n"), resolve.NoName, "", ""},
-		"cut off":           {good[:len(good)-1], resolve.NoName, "", ""},
-		"bytes of no hello": {append(append([]byte{}, good[:9]...), make([]byte, len(good)-9)...), resolve.NoName, "", ""},
-		"too long":          {[]byte("\x16\x03\x01\x40\x00\x01\x00\xff\xff" + strings.Repeat("x", 1<<14-4)), resolve.NoName, "", ""},
-		"an empty record":   {[]byte("\x16\x03\x01\x00\x00"), resolve.NoName, "", ""},
-		"ECH":               {hello(t, &tls.Config{ServerName: "inner.example", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(t)}), resolve.NoName, `"the name is encrypted (ECH)"`, ""},
+		"another name":      {named("evil.example"), talk.NotThere, "evil.example", `"evil.example tcp 443"`},
+		"at another port":   {named("other.example"), talk.NotThere, "other.example", `"other.example tcp 443"`},
+		"no name":           {hello(t, &tls.Config{ServerName: "1.2.3.4"}), talk.NoName, "", `"11.22.33.44/32 tcp 443"`},
+		"HTTP":              {[]byte("GET / HTTP/1.1\r\nHost: " + allowed + "\r\n\r\n"), talk.NoName, "", ""},
+		"cut off":           {good[:len(good)-1], talk.NoName, "", ""},
+		"bytes of no hello": {append(append([]byte{}, good[:9]...), make([]byte, len(good)-9)...), talk.NoName, "", ""},
+		"too long":          {[]byte("\x16\x03\x01\x40\x00\x01\x00\xff\xff" + strings.Repeat("x", 1<<14-4)), talk.NoName, "", ""},
+		"an empty record":   {[]byte("\x16\x03\x01\x00\x00"), talk.NoName, "", ""},
+		"ECH":               {hello(t, &tls.Config{ServerName: "inner.example", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(t)}), talk.NoName, `"the name is encrypted (ECH)"`, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
@@ -271,7 +272,7 @@ func TestASecondHelloIsForTheSameName(t *testing.T) {
 		if want := string(first) + between; string(got) != want {
 			t.Errorf("%d bytes have gone on, not %d", len(got), len(want))
 		}
-		if d := b.refused(); d.Reason != resolve.NoName {
+		if d := b.refused(); d.Reason != talk.NoName {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -332,7 +333,7 @@ func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 			t.Errorf("%q", said)
 		}
 	}
-	if d := b.refused(); d.Reason != resolve.Astray || d.Asked != allowed || b.finds != 1 || len(b.heard) > 0 {
+	if d := b.refused(); d.Reason != talk.Astray || d.Asked != allowed || b.finds != 1 || len(b.heard) > 0 {
 		t.Errorf("%+v, %d times, %d more", d, b.finds, len(b.heard))
 	}
 }

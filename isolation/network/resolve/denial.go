@@ -10,26 +10,12 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
-)
-
-// Reason is why something was refused.
-type Reason string
-
-// The reasons. They may be extended, never renamed.
-const (
-	NotAllowed Reason = "name"    // no rule covers the name
-	NotPublic  Reason = "address" // the name leads to addresses that are not public
-
-	// Of a connection that was looked at.
-	NotThere Reason = "connection" // no rule covers the name that it is for, at this port
-	Astray   Reason = "elsewhere"  // the name has not led to its address
-	NoName   Reason = "nameless"   // it does not say which name it is for
-	Unspoken Reason = "protocol"   // it is for a host with secrets, and speaks HTTP/2 alone
+	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 // Denial is an answer that a box did not get.
 type Denial struct {
-	Reason    Reason
+	Reason    talk.Reason
 	Asked     string       // the name; in quotes if it is none that a host can have
 	Addresses []netip.Addr // that were left out, at most eight of them; or the one that was connected to
 	Port      uint16       // that was connected to; 0: nobody has connected
@@ -40,13 +26,13 @@ const maxShown = 8
 
 func notAllowed(name names.Name, asked string) Denial {
 	if name == "" {
-		return Denial{Reason: NotAllowed, Asked: strconv.QuoteToASCII(asked)}
+		return Denial{Reason: talk.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
 	}
-	return Denial{Reason: NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
+	return Denial{Reason: talk.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }
 
 func leadsAstray(name names.Name, to []netip.Addr) Denial {
-	d := Denial{Reason: NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
+	d := Denial{Reason: talk.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
 	var rules []string
 	for _, ip := range d.Addresses {
 		if !ip.Is4In6() {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network/names"
 	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/network/talk"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -373,7 +374,7 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	if len(s.refused()) != 9 { // each once; whose address it is is no denial
 		t.Errorf("%d denials: %+v", len(s.refused()), s.refused())
 	}
-	if d := s.refused()[0]; d.Reason != resolve.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
+	if d := s.refused()[0]; d.Reason != talk.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
 		t.Errorf("%+v", d)
 	}
 	if d := s.refused()[6]; d.Asked != `"a\x00.example.net."` || d.Setting != "" {
@@ -391,7 +392,7 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 	if got := s.takePins(); !slices.Equal(got, []string{"a.org 1m10s 151.101.0.223"}) {
 		t.Errorf("%q", got)
 	}
-	if len(s.refused()) != 1 || s.refused()[0].Reason != resolve.NotPublic || len(s.refused()[0].Addresses) != 2 ||
+	if len(s.refused()) != 1 || s.refused()[0].Reason != talk.NotPublic || len(s.refused()[0].Addresses) != 2 ||
 		s.refused()[0].Setting != `"10.1.2.3/32", "169.254.169.254/32"` {
 		t.Errorf("%+v", s.refused())
 	}

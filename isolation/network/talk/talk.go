@@ -126,7 +126,7 @@ type Dialed struct {
 // Denied is a name that a box did not get, or addresses, or a connection to one.
 type Denied struct {
 	Key       string       `json:"key"`
-	Reason    string       `json:"reason"` // as the resolver has it
+	Reason    string       `json:"reason"` // a Reason
 	Asked     string       `json:"asked"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Port      uint16       `json:"port,omitempty"` // of a connection
@@ -155,3 +155,18 @@ func Decode[M Request | Report](b []byte) (*M, error) {
 	}
 	return m, nil
 }
+
+// Reason is why something was refused.
+type Reason string
+
+// The reasons. They may be extended, never renamed.
+const (
+	NotAllowed Reason = "name"    // no rule covers the name
+	NotPublic  Reason = "address" // the name leads to addresses that are not public
+
+	// Of a connection that was looked at.
+	NotThere Reason = "connection" // no rule covers the name that it is for, at this port
+	Astray   Reason = "elsewhere"  // the name has not led to its address
+	NoName   Reason = "nameless"   // it does not say which name it is for
+	Unspoken Reason = "protocol"   // it is for a host with secrets, and speaks HTTP/2 alone
+)

@@ -5,7 +5,7 @@
 // cgroup-v2 in the kernel's documentation (admin-guide/cgroup-v2.rst).
 //
 // It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cgroup/tree, what
-// they use in cgroup/usage.
+// they use in cgroup/stats.
 package cgroup
 
 import "strconv"

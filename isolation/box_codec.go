@@ -5,8 +5,6 @@ package isolation
 import (
 	"math"
 	"time"
-
-	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // Encode returns the message's bytes.
@@ -216,7 +214,7 @@ func (d *decoder) setup() *Setup {
 		s.Mounts = append(s.Mounts, SetupMount{Target: d.str(), Writable: d.bool()})
 	}
 	s.Grouped, s.Adoptable, s.Filter, s.Resolv = d.bool(), d.bool(), []byte(d.str()), d.str()
-	s.View = names.View{Memory: d.u64(), Swap: d.u64(), CPU: d.u64(), Pids: d.u64(), Processors: d.u32(), Possible: d.str()}
+	s.View = View{Memory: d.u64(), Swap: d.u64(), CPU: d.u64(), Pids: d.u64(), Processors: d.u32(), Possible: d.str()}
 	return s
 }
 

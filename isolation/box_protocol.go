@@ -4,8 +4,6 @@ package isolation
 
 import (
 	"strconv"
-
-	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // BoxVersion is the version of this conversation. PID 1 of a box speaks one all its life; boxd speaks
@@ -95,7 +93,7 @@ type Setup struct {
 	Adoptable bool
 	Filter    []byte // seccomp program, as in isolation/seccomp
 	Resolv    string // text of resolv.conf(5)
-	View      names.View
+	View      View
 }
 
 // SetupMount is where a mount tree goes; see isolation/overlay for those on "/".

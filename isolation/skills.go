@@ -4,8 +4,6 @@ package isolation
 
 import (
 	"path"
-
-	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // SkillsDir is where a box has its skills. It is part of the image's tree, so that no program of the box, and no
@@ -25,13 +23,13 @@ type Skill struct {
 func (c *ChangeMount) validSkill() error {
 	m := &c.Mount
 	switch {
-	case !trees.Valid(c.Skill.Tree):
+	case !ValidTree(c.Skill.Tree):
 		return &Refusal{"skill", c.Skill.Tree, "the name of a tree of the store"}
 	case c.Op != MountAdd && c.Op != MountRemove:
 		return &Refusal{"op", "", "add, remove"}
 	case c.Skill.Drive != "":
-		if !trees.ValidDrive(c.Skill.Drive) || c.Skill.BuiltIn || m.Target != trees.Target(c.Skill.Drive) {
-			return &Refusal{"target", m.Target, trees.Drives + "/ with the name of the drive"}
+		if !ValidDrive(c.Skill.Drive) || c.Skill.BuiltIn || m.Target != DriveTarget(c.Skill.Drive) {
+			return &Refusal{"target", m.Target, DrivesDir + "/ with the name of the drive"}
 		}
 	case !CleanAbsolute(m.Target) || path.Dir(m.Target) != SkillsDir:
 		return &Refusal{"target", m.Target, "a name in " + SkillsDir}

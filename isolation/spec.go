@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Ids inside a box. The box's user has no privilege even there; PID 1 is in-box root with what
@@ -137,7 +136,7 @@ func (s *Spec) Validate() error {
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root or a directory of the host"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.Writable):
 		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
-	case s.Image != "" && !trees.Valid(s.Image):
+	case s.Image != "" && !ValidTree(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
 	case s.Writable && len(s.Mounts)+len(s.Lent) > MaxMounts-rootMounts:
 		return &Refusal{"read_only_root", "false", "true, but with " + strconv.Itoa(rootMounts) + " mounts less"}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/route"
 )
 
 // serving runs a server until the test or ctx ends; ended is closed then.
@@ -38,7 +37,7 @@ func TestACheckIsThatOfACaller(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s, _ := quiet()
 	answer := make(chan error, 1)
-	s.routes = []route.Route{line("GET /healthz", route.Anyone, "", func(c *route.Call) (any, error) {
+	s.routes = []Route{line("GET /healthz", Anyone, "", func(c *Call) (any, error) {
 		select {
 		case err := <-answer:
 			return api.Health{}, err

@@ -18,17 +18,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/load"
-	"github.com/boxd-dev/boxd/relay/route"
+
 	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // enter takes as many connections as a caller gets, of at most that many.
-func enter(c *load.Callers, name string, most int) (taken int, err error) {
+func enter(c *ConnLimiter, name string, most int) (taken int, err error) {
 	for range most {
 		if _, refused := c.Enter(name); refused != nil {
 			return taken, refused.Err
@@ -39,7 +38,7 @@ func enter(c *load.Callers, name string, most int) (taken int, err error) {
 }
 
 // byUser names everybody by the uid.
-func byUser(peer *gate.Peer) string { return access.OfUser(peer.UID) }
+func byUser(peer *access.Peer) string { return access.OfUser(peer.UID) }
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -63,7 +62,7 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 
 func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), load.NewCallers(load.MaxUserConnections), byUser}
+	ln := peerListener{listen(t), NewConnLimiter(MaxUserConnections), byUser}
 	uid := access.OfUser(uint32(os.Geteuid()))
 	taken, _ := enter(ln.callers, uid, 2000)
 	refused := dial(t, ln)
@@ -101,7 +100,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 // A client that is still sending its request hears why it is turned away, and not of a broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), load.NewCallers(load.MaxUserConnections), byUser}
+	ln := peerListener{listen(t), NewConnLimiter(MaxUserConnections), byUser}
 	enter(ln.callers, access.OfUser(uint32(os.Geteuid())), 2000)
 	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -122,20 +121,20 @@ func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	user, other := load.New(), load.New()
-	release, err := user.Reserve(t.Context(), load.MaxUserBytes-10)
+	user, other := NewLimits(), NewLimits()
+	release, err := user.Reserve(t.Context(), MaxUserBytes-10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	post := func(ctx context.Context, l *load.Load, body string, length int64) error {
+	post := func(ctx context.Context, l *Limits, body string, length int64) error {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
 		r.ContentLength = length
-		c := &route.Call{Common: s.common, W: httptest.NewRecorder(), R: r, Load: l}
-		return c.DecodeBody(new(api.ExecRequest), route.MaxBody)
+		c := &Call{Deps: s.common, W: httptest.NewRecorder(), R: r, Load: l}
+		return c.DecodeBody(new(api.ExecRequest), MaxBody)
 	}
 	gone, hangUp := context.WithCancel(t.Context())
 	hangUp()
-	for _, length := range []int64{11, -1, route.MaxBody} { // -1 may become anything
+	for _, length := range []int64{11, -1, MaxBody} { // -1 may become anything
 		if err := post(gone, user, "{}         ", length); !errors.Is(err, context.Canceled) {
 			t.Errorf("a body of %d bytes without room: %v", length, err)
 		}
@@ -152,20 +151,20 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, length := range []int64{route.MaxBody + 1, 1 << 40} { // refused before anything is read or kept
+	for _, length := range []int64{MaxBody + 1, 1 << 40} { // refused before anything is read or kept
 		f, ok := errors.AsType[*fault.Error](post(t.Context(), user, "", length))
 		if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
 			t.Errorf("%d bytes: %+v", length, f)
 		}
 	}
-	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", route.MaxBody+1), -1))
+	f, ok := errors.AsType[*fault.Error](post(t.Context(), user, strings.Repeat(" ", MaxBody+1), -1))
 	if !ok || f.Field != "body" || f.Allowed != "at most 16MiB" {
 		t.Errorf("more than may be: %+v", f)
 	}
 }
 
-// serve makes a server answer requests on a socket as http.Server does it, and tells when each was dealt with.
-func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
+// serveRoute makes a server answer requests on a socket as http.Server does it, and tells when each was dealt with.
+func serveRoute(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	t.Helper()
 	done = make(chan struct{}, 1)
 	ln = listen(t)
@@ -176,7 +175,7 @@ func serve(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = srv.Serve(peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}) // ends with the test
+		_ = srv.Serve(peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}) // ends with the test
 	}()
 	t.Cleanup(func() {
 		srv.Close()
@@ -198,8 +197,8 @@ func TestAnAnswerNobodyReadsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
 	s.common.Answers = 50 * time.Millisecond
-	s.routes = []route.Route{line("GET /", access.User, "", func(*route.Call) (any, error) { return strings.Repeat("x", 16<<20), nil })}
-	ln, done := serve(t, s)
+	s.routes = []Route{line("GET /", access.User, "", func(*Call) (any, error) { return strings.Repeat("x", 16<<20), nil })}
+	ln, done := serveRoute(t, s)
 	conn := dial(t, ln)
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -220,7 +219,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	} {
 		s, _ := quiet()
 		s.common.Answers = 50 * time.Millisecond
-		ln, done := serve(t, s)
+		ln, done := serveRoute(t, s)
 		conn := dial(t, ln)
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Fatal(err)
@@ -257,7 +256,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{load: load.New(), self: &access.Principal{Name: "uid:1", Role: access.User}}
+	peer := peerAddr{load: NewLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)
@@ -308,8 +307,8 @@ func TestWhatItsMakerDoesNotLearnOfIsUndone(t *testing.T) {
 			}
 			s, _ := quiet()
 			undone := false
-			s.routes = []route.Route{line("POST /", access.User, "", func(*route.Call) (any, error) {
-				return route.Created{Body: api.Session{ID: "s"}, Undo: func() { undone = true }}, nil
+			s.routes = []Route{line("POST /", access.User, "", func(*Call) (any, error) {
+				return Created{Body: api.Session{ID: "s"}, Undo: func() { undone = true }}, nil
 			})}
 			answer := httptest.NewRecorder()
 			w := http.ResponseWriter(answer)

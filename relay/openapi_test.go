@@ -20,19 +20,15 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/load"
-	"github.com/boxd-dev/boxd/relay/openapi"
-	"github.com/boxd-dev/boxd/relay/processes"
-	"github.com/boxd-dev/boxd/relay/route"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 func described(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(openAPI()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +51,7 @@ func TestRoutesAreWhatIsDescribed(t *testing.T) {
 			}
 		}
 		role := "anyone"
-		if r.Role != route.Anyone {
+		if r.Role != Anyone {
 			role = r.Role.String()
 		}
 		table[r.Pattern] = row{role, sorted(strings.Fields(r.Query)), sorted(ids)}
@@ -182,14 +178,14 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	}
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
-		fmt.Sprintf("all users but root together | %d; %d |", load.MaxUserConnections, load.MaxConnections),
-		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", load.MaxVisits, load.MaxStrangers),
-		fmt.Sprintf("one user follows | %d |", load.MaxUserStreams),
-		fmt.Sprintf("execution or process | %s, %s |", size(route.MaxSessionBody), size(route.MaxBody)),
-		fmt.Sprintf("under way together | %s |", size(load.MaxUserBytes)),
+		fmt.Sprintf("all users but root together | %d; %d |", MaxUserConnections, MaxConnections),
+		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", MaxVisits, MaxStrangers),
+		fmt.Sprintf("one user follows | %d |", MaxUserStreams),
+		fmt.Sprintf("execution or process | %s, %s |", size(MaxSessionBody), size(MaxBody)),
+		fmt.Sprintf("under way together | %s |", size(MaxUserBytes)),
 		fmt.Sprintf("header of a request | %s |", size(maxHeader)),
-		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(load.BodyPatience), length(answerPatience)),
-		fmt.Sprintf("`wait` | %s |", length(processes.MaxWait)),
+		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(BodyPatience), length(answerPatience)),
+		fmt.Sprintf("`wait` | %s |", length(MaxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {
 			t.Errorf("the guide does not say %q", row)

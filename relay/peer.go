@@ -15,9 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
-	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // peerKey is the context key of the caller.
@@ -27,8 +25,8 @@ type peerKey struct{}
 // read. Whose a Unix socket is, the kernel says. Whoever comes over TCP has to say so with each request.
 type peerListener struct {
 	net.Listener
-	callers *load.Callers
-	name    func(*gate.Peer) string // of who has come over the Unix socket
+	callers *ConnLimiter
+	name    func(*access.Peer) string // of who has come over the Unix socket
 }
 
 // Accept returns the next connection; its remote address is the caller.
@@ -43,7 +41,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 		case *net.UnixConn:
 			from.peer, err = peerOf(socket)
 		case *net.TCPConn:
-			from.peer = gate.Peer{UID: load.Strangers, GID: load.Strangers}
+			from.peer = access.Peer{UID: anonymous, GID: anonymous}
 		default:
 			err = errors.ErrUnsupported
 		}
@@ -62,7 +60,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 }
 
 // enter counts a connection.
-func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *load.Refusal) {
+func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *Refusal) {
 	if !from.peer.Local {
 		if from.seat, refused = l.callers.Sit(func() { conn.Close() }); refused != nil {
 			return nil, refused
@@ -151,9 +149,9 @@ func (c peerConn) Close() error {
 }
 
 type peerAddr struct {
-	peer gate.Peer
-	load *load.Load        // nil: each request has that of its principal
-	seat *load.Seat        // of who has come over TCP
+	peer access.Peer
+	load *Limits           // nil: each request has that of its principal
+	seat *Seat             // of who has come over TCP
 	head *head             // of the request that is under way; nil: boxd calls itself
 	self *access.Principal // where boxd has called itself
 	// within says that boxd calls itself in the name of the peer.
@@ -216,7 +214,7 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
 		ctx = context.WithValue(ctx, peerKey{}, addr)
 		if addr.seat != nil {
-			ctx = load.WithSeat(ctx, addr.seat)
+			ctx = WithSeat(ctx, addr.seat)
 		}
 	}
 	return context.WithValue(ctx, connKey{}, conn)
@@ -242,10 +240,10 @@ func caller(ctx context.Context) (peerAddr, bool) {
 }
 
 // peerOf reads the credentials the peer had when it connected (SO_PEERCRED, unix(7)).
-func peerOf(conn syscall.Conn) (gate.Peer, error) {
+func peerOf(conn syscall.Conn) (access.Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return gate.Peer{}, fmt.Errorf("peer: %w", err)
+		return access.Peer{}, fmt.Errorf("peer: %w", err)
 	}
 	var cred *unix.Ucred
 	var groups []uint32
@@ -262,9 +260,9 @@ func peerOf(conn syscall.Conn) (gate.Peer, error) {
 		err = unix.EAFNOSUPPORT
 	}
 	if err != nil {
-		return gate.Peer{}, fmt.Errorf("peer: %w", err)
+		return access.Peer{}, fmt.Errorf("peer: %w", err)
 	}
-	return gate.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
+	return access.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
 }
 
 // nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.

@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/relay/load"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 func TestTheKernelSaysWhoIsCalling(t *testing.T) {
@@ -24,7 +23,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}.Accept()
+	conn, err := peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,13 +50,13 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, load.NewCallers(load.MaxUserConnections), byUser}.Accept()
+	conn, err := peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	from, known := caller(withPeer(t.Context(), conn))
-	if !known || from.peer.Local || from.peer.UID != load.Strangers || from.load != nil || from.self != nil {
+	if !known || from.peer.Local || from.peer.UID != anonymous || from.load != nil || from.self != nil {
 		t.Errorf("%+v", from)
 	}
 }

@@ -18,15 +18,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
-	"github.com/boxd-dev/boxd/access/grants"
-	"github.com/boxd-dev/boxd/access/rules"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/load"
-	"github.com/boxd-dev/boxd/relay/route"
+
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -40,18 +37,18 @@ func quiet() (*Server, *bytes.Buffer) {
 }
 
 // usualGate is that of a boxd without any rules, tokens and grants.
-func usualGate(log *slog.Logger) *gate.Gate {
-	state, err := gate.Prepare(&gate.Config{Access: rules.Config{DefaultRole: access.User}}, rules.Host(), "")
+func usualGate(log *slog.Logger) *access.Gate {
+	state, err := access.Prepare(&access.GateConfig{Access: access.Config{DefaultRole: access.User}}, access.LookupHost(), "")
 	if err != nil {
 		panic(err)
 	}
-	return gate.New(state, new(grants.Store), log)
+	return access.NewGate(state, new(access.Grants), log)
 }
 
 func TestEveryRouteHasARole(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes(nil) {
-		if r.Role != route.Anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
+		if r.Role != Anyone && (r.Role < access.Viewer || r.Role > access.Admin) || r.Handle == nil {
 			t.Errorf("%q is for role %d", r.Pattern, r.Role)
 		}
 		if strings.Contains(r.Pattern, "{id}") && !slices.Contains(strings.Fields(r.Query), "owner") {
@@ -79,7 +76,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 // as makes a request of a caller.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{load: load.New(), self: &who}))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{load: NewLimits(), self: &who}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
@@ -92,14 +89,14 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		{0, access.Admin, 403},
 		{0, 0, 403},
 		{0, access.User, 403},
-		{route.Anyone, 0, 200},
+		{Anyone, 0, 200},
 		{access.User, access.User, 200},
 		{access.User, access.Viewer, 403},
 		{access.Admin, access.Operator, 403},
 		{access.Admin, access.Admin, 200},
 	} {
 		s, _ := quiet()
-		s.routes = []route.Route{line("GET /", tc.role, "", func(*route.Call) (any, error) { return api.Health{}, nil })}
+		s.routes = []Route{line("GET /", tc.role, "", func(*Call) (any, error) { return api.Health{}, nil })}
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, as(t.Context(), access.Principal{Name: "uid:1", Role: tc.is}, http.MethodGet, "/"))
 		if w.Code != tc.want {
@@ -155,7 +152,7 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 		{"GET", "/v1/sessions/s1/process/p1", "", "", ""},
 	} {
 		rt, ids := s.find(httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, nil))
-		if want := (route.Path{Session: tc.id, Process: tc.process}); rt.Pattern != tc.pattern || ids != want {
+		if want := (Path{Session: tc.id, Process: tc.process}); rt.Pattern != tc.pattern || ids != want {
 			t.Errorf("%s %s is %q of %q, want %q of %q", tc.method, tc.path, rt.Pattern, ids, tc.pattern, want)
 		}
 	}
@@ -191,8 +188,8 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 func TestQueriesAreTakenExactlyOrNot(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	ok := func(*route.Call) (any, error) { return api.Health{}, nil }
-	s.routes = []route.Route{line("GET /", access.User, "all", ok), line("GET /two", access.User, "owner wait", ok), line("GET /none", access.User, "", ok)}
+	ok := func(*Call) (any, error) { return api.Health{}, nil }
+	s.routes = []Route{line("GET /", access.User, "all", ok), line("GET /two", access.User, "owner wait", ok), line("GET /none", access.User, "", ok)}
 	for target, want := range map[string]int{
 		"/": 200, "/?all=true": 200, "/?all": 200, "/?ALL=true": 400, "/?al=true": 400, "/?all=true&all=false": 400, "/?all=%zz": 400, "/?all=true&owner=x": 400,
 		"/two": 200, "/two?wait=1s": 200, "/two?wait=1s&owner=x": 200, "/two?owner=x": 200, "/two?wait=1s&wait=2s": 400, "/two?all=true": 400,
@@ -252,7 +249,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 	s, _ := quiet()
 	for kind, want := range map[fault.Kind]string{fault.Exhausted: "1", fault.Unavailable: "1", fault.Invalid: ""} {
 		w := httptest.NewRecorder()
-		c := &route.Call{Common: s.common, W: w, R: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)}
+		c := &Call{Deps: s.common, W: w, R: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)}
 		c.Fail(t.Context(), fault.Errorf(kind, "x"))
 		var p api.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
@@ -268,7 +265,7 @@ func TestFullAndUnavailableSayWhenToComeBack(t *testing.T) {
 func TestNothingIsMissingFromABoxdThatEnds(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	s.routes = []route.Route{line("GET /", route.Anyone, "", func(*route.Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
+	s.routes = []Route{line("GET /", Anyone, "", func(*Call) (any, error) { return nil, fault.Errorf(fault.NotFound, "no session") })}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for ctx, want := range map[context.Context]int{t.Context(): http.StatusNotFound, over: http.StatusServiceUnavailable} {

@@ -13,32 +13,28 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
-	keys "github.com/boxd-dev/boxd/access/previews"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/load"
-	"github.com/boxd-dev/boxd/relay/mcp"
-	"github.com/boxd-dev/boxd/relay/route"
-	"github.com/boxd-dev/boxd/relay/vigil"
+
+	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/images"
-	"github.com/boxd-dev/boxd/supervisor/skills"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
 // Config is what the relay needs to know.
 type Config struct {
 	Version string
-	route.Notes
+	Telemetry
 	// Gate knows who calls.
-	Gate *gate.Gate
+	Gate *access.Gate
 	// Previews signs tokens of previews.
-	Previews *keys.Key
+	Previews *access.PreviewKey
 	// Skills keeps skills.
 	Skills *skills.Store
 	// Drives keeps drives.
-	Drives *drives.Store
+	Drives *volumes.Drives
 	// Images keeps images.
 	Images *images.Store
 	// Settings tells what is in force of the configuration.
@@ -60,21 +56,21 @@ const (
 // Server serves one supervisor.
 type Server struct {
 	cfg     Config
-	common  *route.Common
-	routes  []route.Route
-	mirror  *vigil.Mirror // where it looks at itself
-	within  *vigil.Mirror // where it calls itself in somebody's name
-	mcp     *mcp.Conversations
-	gate    *gate.Gate
-	callers *load.Callers
+	common  *Deps
+	routes  []Route
+	mirror  *SelfListener // where it looks at itself
+	within  *SelfListener // where it calls itself in somebody's name
+	mcp     *Conversations
+	gate    *access.Gate
+	callers *ConnLimiter
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
-	common := &route.Common{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Notes: cfg.Notes}
-	talks := mcp.New(cfg.Version, log)
+	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
+	talks := NewConversations(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: vigil.NewMirror(), within: vigil.NewMirror(), gate: cfg.Gate, callers: load.NewCallers(load.MaxUserConnections),
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: NewSelfListener(), within: NewSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(MaxUserConnections),
 	}
 }
 
@@ -112,7 +108,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers, s.gate.User}) }) // ends with the server
 	}
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
-		ln = &vigil.IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
+		ln = &IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
 	}
 	err := srv.Serve(peerListener{ln, s.callers, s.gate.User})
 	if stop() { // the listener has ended by itself; what came in by another one has its answer
@@ -128,7 +124,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	s.mcp.Close()
 	s.common.Streams.Wait()
 	switch {
-	case errors.Is(err, vigil.ErrIdle):
+	case errors.Is(err, ErrIdle):
 		s.common.Log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
 		return nil
 	case errors.Is(err, http.ErrServerClosed):
@@ -141,13 +137,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 func (s *Server) Check(ctx context.Context) error { return s.mirror.Check(ctx, "/healthz") }
 
 // ownListener is where boxd calls itself. That counts as nobody's connection.
-type ownListener struct{ *vigil.Mirror }
+type ownListener struct{ *SelfListener }
 
 // Accept returns the next connection; its remote address is the caller.
 func (l ownListener) Accept() (net.Conn, error) {
-	conn, err := l.Mirror.Accept()
+	conn, err := l.SelfListener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{load: load.New(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
+	return peerConn{conn, peerAddr{load: NewLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
 }

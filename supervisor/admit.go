@@ -7,19 +7,16 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/command"
-	"github.com/boxd-dev/boxd/supervisor/ended"
-	"github.com/boxd-dev/boxd/supervisor/gate"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Queue is what the configuration says about the lines in which starts and executions wait.
-func (v *Supervisor) Queue() admission.Limits {
+func (v *Supervisor) Queue() quota.QueueLimits {
 	q := v.cfg.Load().Queue
-	return admission.Limits{Length: q.Length, Wait: time.Duration(q.Wait)}
+	return quota.QueueLimits{Length: q.Length, Wait: time.Duration(q.Wait)}
 }
 
 // admit finds the session that is wanted, or enters a new one that its caller must start, as soon as there is
@@ -28,7 +25,7 @@ func (v *Supervisor) admit(ctx context.Context, w *want) (s *Session, mine bool,
 	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
 		return s, false, nil
 	}
-	t := admission.Ticket{Who: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
+	t := quota.Waiter{Who: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
 	err = v.line.Admit(ctx, t, func() (err error) {
 		s, mine, err = v.claim(w)
 		return err
@@ -43,7 +40,7 @@ func (v *Supervisor) known(key string) *Session {
 }
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here. The error
-// is an *admission.Full if there may be room later.
+// is an *quota.Full if there may be room later.
 func (v *Supervisor) claim(w *want) (*Session, bool, error) {
 	key := policy.Key(w.who.Name, w.req.ID)
 	if s := v.known(key); s != nil {
@@ -67,7 +64,7 @@ func (v *Supervisor) claim(w *want) (*Session, bool, error) {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: command.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
+		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
 	v.sessions[key] = s
 	v.starting++
@@ -80,11 +77,11 @@ func (v *Supervisor) laterLocked(w *want, err error) error {
 	if d := fault.DenialOf(err); fault.KindOf(err) != fault.Exhausted || d == nil || d.After > 0 {
 		return err
 	}
-	return v.evictedLocked(w, &admission.Full{Reason: admission.Owner, Own: true, Err: err})
+	return v.evictedLocked(w, &quota.Full{Reason: quota.Owner, Own: true, Err: err})
 }
 
 // evictedLocked makes room for what is wanted, where the operator lets sessions be evicted.
-func (v *Supervisor) evictedLocked(w *want, full *admission.Full) error {
+func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 	if w.cfg.Sessions.Evict {
 		full.Soon = v.evictLocked(w.who)
 	}
@@ -120,7 +117,7 @@ func (v *Supervisor) evictLocked(who Principal) bool {
 	if oldest == nil {
 		return false
 	}
-	v.work.Go(func() { _ = v.End(v.life, oldest, ended.Evicted) }) // logged where it fails
+	v.work.Go(func() { _ = v.End(v.life, oldest, session.EndEvicted) }) // logged where it fails
 	return true
 }
 
@@ -145,7 +142,7 @@ func (v *Supervisor) gone(who Principal, id string) error {
 }
 
 // Drain refuses new sessions until Undrain, whatever becomes of boxd. Those that live go on.
-func (v *Supervisor) Drain(who Principal, reason string) (gate.Drained, error) {
+func (v *Supervisor) Drain(who Principal, reason string) (Drained, error) {
 	d, err := v.gate.Drain(who.Name, reason, time.Now())
 	if err == nil {
 		v.log.Warn("boxd is drained: no new sessions", "by", d.By, "reason", d.Reason)
@@ -167,6 +164,6 @@ func (v *Supervisor) Undrain(who Principal) error {
 }
 
 // Waiting lists who waits for room: for a session, and within sessions.
-func (v *Supervisor) Waiting() (starts, executions []admission.Place) {
+func (v *Supervisor) Waiting() (starts, executions []quota.Position) {
 	return v.line.Waiting(), v.execs.Waiting()
 }

@@ -17,10 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/quota"
-	"github.com/boxd-dev/boxd/supervisor/recording"
-	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -30,7 +27,7 @@ func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting
 	if v.grace == 0 && !v.keep { // it ends with this boxd, whatever an earlier one has told it
 		return box.SetTimes(isolation.Times{})
 	}
-	file, err := records.EnvironmentFile(env, waiting)
+	file, err := EnvironmentFile(env, waiting)
 	if err != nil {
 		return err
 	}
@@ -70,7 +67,7 @@ func (v *Supervisor) park(s *Session) {
 // takeOver takes over the boxes of the sessions that an earlier boxd has left, and cleans up what is left of
 // all others: a session lives if it has a record and a box. A workspace may be there without either.
 func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
-	l, err := v.records.All(failure.Passing)
+	l, err := v.records.All(session.Transient)
 	if err != nil {
 		return err
 	}
@@ -100,7 +97,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		adopted []*Session
 		rest    []string
 	)
-	err = recording.AtOnce(all, func(box string) (err error) {
+	err = AtOnce(all, func(box string) (err error) {
 		var s *Session
 		if l.Lives(box) {
 			s, err = v.takeOverOne(ctx, l.Sessions[box])
@@ -119,8 +116,8 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	}
 	// From here on sessions hand on to each other what they have made in directories that they share.
 	v.record.Lost(l, rest)
-	_ = recording.AtOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
-	return recording.AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
+	_ = AtOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
+	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
 // takeOverOne takes over the session of a living box; nil: it is lost.
@@ -133,7 +130,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*Session, err
 	case err == nil:
 		s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 		return s, nil
-	case ctx.Err() != nil || failure.Passing(err): // another boxd may have more luck
+	case ctx.Err() != nil || session.Transient(err): // another boxd may have more luck
 		return nil, fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
 	}
 	v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
@@ -141,7 +138,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*Session, err
 }
 
 // cleanUp removes what is left of a box that no session has any more.
-func (v *Supervisor) cleanUp(ctx context.Context, l *records.Left, box string) error {
+func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -151,7 +148,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *records.Left, box string) e
 		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
 		return nil
 	}
-	if err != nil && (ctx.Err() != nil || failure.Passing(err)) {
+	if err != nil && (ctx.Err() != nil || session.Transient(err)) {
 		return fmt.Errorf("clean up session %s: %w", box, err)
 	}
 	if err != nil { // a process that sleeps in the kernel, or a mount in a workspace: all others can be served
@@ -200,7 +197,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	env, waiting, err := records.ReadEnvironment(found.Private)
+	env, waiting, err := ReadEnvironment(found.Private)
 	if err == nil && s.Grouped() != (box.Group != "") {
 		err = errors.New("the record is wrong about control groups")
 	}

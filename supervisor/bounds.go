@@ -7,14 +7,14 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/ledger"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/spaces"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
 // want is what a request for a session has come to.
@@ -60,11 +60,11 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	return w, v.Spaces.Suit(who.Name, &w.settings, w.enforced)
 }
 
-// roomLocked refuses a session that would be one too many, whoever asks: an *admission.Full, but for a boxd that
+// roomLocked refuses a session that would be one too many, whoever asks: an *quota.Full, but for a boxd that
 // stops.
 func (v *Supervisor) roomLocked(w *want) error {
 	err := v.fullLocked(w)
-	if full, ok := errors.AsType[*admission.Full](err); ok && full.Reason != admission.Starts {
+	if full, ok := errors.AsType[*quota.Full](err); ok && full.Reason != quota.Starts {
 		return v.evictedLocked(w, full)
 	}
 	return err
@@ -78,15 +78,15 @@ func (v *Supervisor) fullLocked(w *want) error {
 		return Stopping()
 	}
 	if own := v.ownedLocked(w.who); !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
-		return &admission.Full{Reason: admission.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
+		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
 	if most := limits.Max; len(v.sessions) >= most {
-		return &admission.Full{Reason: admission.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
+		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
 	}
 	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
-		return &admission.Full{Reason: admission.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are being started, the limit (queue.starts)", most).
+		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are being started, the limit (queue.starts)", most).
 			WithHint("try again")}
 	}
 	return nil
@@ -107,8 +107,8 @@ func (v *Supervisor) May(s *Session, tool string) error {
 }
 
 // reading is what a session has at the moment.
-func (v *Supervisor) reading(s *Session) ledger.Reading {
-	r := ledger.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
+func (v *Supervisor) reading(s *Session) quota.Reading {
+	r := quota.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
 	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
 		r.Disk = quantity.Size(d.Used)
 	}
@@ -119,14 +119,14 @@ func (v *Supervisor) reading(s *Session) ledger.Reading {
 }
 
 // readings are those of all sessions.
-func (v *Supervisor) readings() map[string]ledger.Reading {
+func (v *Supervisor) readings() map[string]quota.Reading {
 	v.mu.Lock()
 	all := make([]*Session, 0, len(v.sessions))
 	for _, s := range v.sessions {
 		all = append(all, s)
 	}
 	v.mu.Unlock()
-	list := make(map[string]ledger.Reading, len(all))
+	list := make(map[string]quota.Reading, len(all))
 	for _, s := range all {
 		select {
 		case <-s.Started():
@@ -138,17 +138,17 @@ func (v *Supervisor) readings() map[string]ledger.Reading {
 }
 
 // CreateSpace makes a workspace that sessions of a principal can be lent.
-func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w spaces.Wish) (spaces.Info, error) {
+func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
 	held := v.cfg.Load().BoundsOf(who)
 	host, err := v.lookAtHost(ctx)
 	if err != nil {
-		return spaces.Info{}, err
+		return volumes.Workspace{}, err
 	}
 	return v.Spaces.Create(ctx, who.Name, &held, host, w)
 }
 
 // Usage is what a principal, or everybody, has used on the last days that there are.
-func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Row, error) {
+func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]quota.Row, error) {
 	name := who.Name
 	if everybody {
 		name = ""
@@ -160,10 +160,10 @@ func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]ledger.Ro
 func (v *Supervisor) Refused(who string) { v.ledger.Refuse(who) }
 
 // UsedToday is what everybody has used on this day, from memory alone.
-func (v *Supervisor) UsedToday() []ledger.Row { return v.ledger.Today() }
+func (v *Supervisor) UsedToday() []quota.Row { return v.ledger.Today() }
 
 // UsedInAll is what all principals have used since this boxd began.
-func (v *Supervisor) UsedInAll() ledger.Use { return v.ledger.Total() }
+func (v *Supervisor) UsedInAll() quota.Use { return v.ledger.Total() }
 
 // Holding is what a principal has of something that a rule bounds.
 type Holding struct {

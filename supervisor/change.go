@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/boxd-dev/boxd/supervisor/alter"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -55,8 +54,8 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	return nil
 }
 
-func (v *Supervisor) changer(s *Session) *alter.Changer {
-	return &alter.Changer{
+func (v *Supervisor) changer(s *Session) *Updater {
+	return &Updater{
 		Boxes: v.boxes, Session: s, Keep: func() error { return v.record.Write(s) },
 		Enforcement: func(ctx context.Context, next *policy.Settings) (map[string]policy.Mechanism, error) {
 			return v.enforcement(ctx, v.cfg.Load(), next)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
@@ -35,7 +35,7 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(caller context.Context, s *Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
-	if reason == EndLost || reason == ended.Unhealthy {
+	if reason == EndLost || reason == session.EndUnhealthy {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})

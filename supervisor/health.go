@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/ended"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -71,7 +70,7 @@ func (v *Supervisor) ping(ctx context.Context, s *Session, patience time.Duratio
 		v.log.Error("session is unhealthy: PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
 	}
 	if v.cfg.Load().Sessions.Unhealthy == policy.UnhealthyEnd {
-		v.work.Go(func() { _ = v.End(v.life, s, ended.Unhealthy) }) // logged where it fails
+		v.work.Go(func() { _ = v.End(v.life, s, session.EndUnhealthy) }) // logged where it fails
 	}
 }
 

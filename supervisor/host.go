@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
-	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/room"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
 // lookAtHost asks the keeper what can be enforced here, now.
@@ -32,7 +31,7 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 // again: the anchor of the control groups may have been started, or may be gone.
 func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settings *policy.Settings) (map[string]policy.Mechanism, error) {
 	by, err := cfg.Enforcement(settings, v.found())
-	if err == nil && (policy.Grouped(by) || v.layout != usage.Unified) {
+	if err == nil && (policy.Grouped(by) || v.layout != stats.Unified) {
 		return by, nil
 	}
 	host, err := v.lookAtHost(ctx)
@@ -64,11 +63,11 @@ func (v *Supervisor) hostRoom() error {
 		return last.err
 	}
 	err := v.room(v.Workspaces())
-	if _, full := errors.AsType[*admission.Full](err); err == nil || full { // to fail to look is no verdict
+	if _, full := errors.AsType[*quota.Full](err); err == nil || full { // to fail to look is no verdict
 		v.pressed.Store(&verdict{time.Now(), err})
 	}
 	return err
 }
 
-// room is what room.Left says of the host; dir is where workspaces are.
-func (v *Supervisor) room(dir string) error { return room.Left(&v.cfg.Load().Host, v.state, dir) }
+// room is what CheckCapacity says of the host; dir is where workspaces are.
+func (v *Supervisor) room(dir string) error { return CheckCapacity(&v.cfg.Load().Host, v.state, dir) }

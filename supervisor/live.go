@@ -6,9 +6,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
 // Mounts changes the mounts of a living session.
@@ -17,7 +17,7 @@ func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
 }
 
 // Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.
-func (v *Supervisor) Traffic(ctx context.Context, s *Session) *traffic.Use {
+func (v *Supervisor) Traffic(ctx context.Context, s *Session) *driver.TrafficUse {
 	if i := s.Info(); i.Settings.Network != policy.NetworkEgress || i.State != StateReady {
 		return nil
 	}

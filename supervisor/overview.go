@@ -11,9 +11,9 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/doctor"
+
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/pool"
+
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -25,7 +25,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	d := doctor.Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example}
+	d := Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example}
 	return d.Examine(ctx)
 }
 
@@ -59,9 +59,9 @@ type Overview struct {
 	Enforced      map[string]policy.Mechanism // what keeps each limit here
 	Degraded      []string                    // what is not as it should be, in words
 	State         Condition
-	Off           string       // why new sessions are not taken, if boxd is switched off
-	Warm          []pool.Count // boxes ahead of need
-	Waiting       int          // requests in the queues
+	Off           string      // why new sessions are not taken, if boxd is switched off
+	Warm          []PoolCount // boxes ahead of need
+	Waiting       int         // requests in the queues
 }
 
 // Condition is how boxd is as a whole.

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/command"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Plan is what a request would come to. Nothing of it has been started or reserved, and what it says is true now.
@@ -19,7 +19,7 @@ type Plan struct {
 	Exists   bool   // it does, and the request would get it
 	Settings *policy.Settings
 	Enforced map[string]policy.Mechanism
-	Order    *command.Order // of an execution
+	Order    *session.ExecPlan // of an execution
 	Refused  error
 }
 
@@ -76,7 +76,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who Principal, req *policy
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	given := command.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: command.Environment(cfg, p.Settings.Root, req.Env)}
+	given := session.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
 	if p.Order, p.Refused = given.Order(exec, false); p.Refused == nil {
 		p.Refused = v.book.TryExecution(who.Name, &given.Held)
 	}

@@ -12,9 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/pool"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -47,7 +45,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	}
 	if err != nil {
 		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
-		box, err = nil, failure.Start(s.ID, &s.Settings, err)
+		box, err = nil, session.StartError(s.ID, &s.Settings, err)
 		v.record.Ending(s)
 		v.record.End(ctx, s)
 		v.Skills.Release(s.Key)
@@ -113,7 +111,7 @@ func isNoRange(err error) bool {
 }
 
 // dress makes a box of the pool that of a session.
-func (v *Supervisor) dress(ctx context.Context, m *pool.Member, spec *isolation.Spec) error {
+func (v *Supervisor) dress(ctx context.Context, m *PoolMember, spec *isolation.Spec) error {
 	if err := v.boxes.Dress(ctx, m.Key, spec.Hostname); err != nil {
 		return fmt.Errorf("name the box: %w", err)
 	}
@@ -125,8 +123,8 @@ func (v *Supervisor) dress(ctx context.Context, m *pool.Member, spec *isolation.
 }
 
 // newPool makes a pool that gets its boxes from the keeper.
-func (v *Supervisor) newPool() *pool.Pool {
-	return pool.New(pool.Source{
+func (v *Supervisor) newPool() *Pool {
+	return NewPool(PoolSource{
 		Launch: v.boxes.Launch, End: v.endWarm, Most: v.mostWarm, Quiet: v.quiet, Log: v.log,
 		Ping:  func(ctx context.Context, box *client.Box) error { return box.Ping(ctx) },
 		Alive: func(box *client.Box) bool { return !box.Gone() },
@@ -167,7 +165,7 @@ func (v *Supervisor) quiet() bool {
 func (v *Supervisor) SetWarm() {
 	cfg := v.cfg.Load()
 	host := v.found()
-	var kinds []pool.Kind
+	var kinds []PoolKind
 	for name, p := range cfg.Profiles {
 		if p.Warm == 0 {
 			continue
@@ -184,7 +182,7 @@ func (v *Supervisor) SetWarm() {
 			v.log.Warn("no boxes ahead of need", "profile", name, "error", err)
 			continue
 		}
-		kinds = append(kinds, pool.Kind{Profile: name, Count: p.Warm, Spec: *session.SpecOf(&settings, by)})
+		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Spec: *session.SpecOf(&settings, by)})
 	}
 	v.pool.Set(kinds)
 }

@@ -13,34 +13,23 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
-	"github.com/boxd-dev/boxd/supervisor/activation"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/ended"
-	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/gate"
-	"github.com/boxd-dev/boxd/supervisor/ghosts"
-	"github.com/boxd-dev/boxd/supervisor/ledger"
-	"github.com/boxd-dev/boxd/supervisor/machine"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
-	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/pool"
-	"github.com/boxd-dev/boxd/supervisor/ports"
 	"github.com/boxd-dev/boxd/supervisor/quota"
-	"github.com/boxd-dev/boxd/supervisor/recording"
-	"github.com/boxd-dev/boxd/supervisor/records"
 	"github.com/boxd-dev/boxd/supervisor/session"
-	"github.com/boxd-dev/boxd/supervisor/spaces"
-	"github.com/boxd-dev/boxd/supervisor/totals"
-	"github.com/boxd-dev/boxd/supervisor/turns"
+
+	"github.com/boxd-dev/boxd/supervisor/events"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+
+	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
 // Parts are what a Supervisor works with. It owns none of them.
 type Parts struct {
 	Boxes    *driver.Driver
-	Stores   activation.Stores
+	Stores   mounts.Stores
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -52,18 +41,18 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	Skills      *activation.Desk              // where sessions get skills
-	Spaces      *spaces.Store                 // the workspaces that have a name
-	Ports       *ports.Book                   // connections into boxes
+	Skills      *mounts.Attachments           // where sessions get skills
+	Spaces      *volumes.Workspaces           // the workspaces that have a name
+	Ports       *session.Ports                // connections into boxes
 	cfg         atomic.Pointer[policy.Config] // what it points to does not change
 	boxes       *driver.Driver
 	state       string
 	log         *slog.Logger
 	events      *events.Log
-	records     *records.Dir
-	record      recording.Recorder
-	layout      usage.Layout
-	machine     machine.Size
+	records     *Records
+	record      Recorder
+	layout      stats.Layout
+	machine     policy.Machine
 	grace       time.Duration
 	keep        bool
 	serving     context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
@@ -73,13 +62,13 @@ type Supervisor struct {
 	stop        context.CancelFunc
 	executed    atomic.Uint64 // programs ever started
 	sessionHost session.Host
-	book        *quota.Book
-	ledger      *ledger.Ledger
-	gate        *gate.Gate
-	line, execs *admission.Line // where starts wait; where executions wait for room in their session
-	pool        *pool.Pool
-	totals      *totals.Desk
-	ended       ended.Memory
+	book        *quota.Accounts
+	ledger      *quota.Ledger
+	gate        *DrainSwitch
+	line, execs *quota.Queue // where starts wait; where executions wait for room in their session
+	pool        *Pool
+	totals      *quota.OwnerLimits
+	ended       session.EndedSessions
 	pressed     atomic.Pointer[verdict] // what the host last had to say
 	life        context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
@@ -100,32 +89,32 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	found, err := records.Open(parts.StateDir)
+	found, err := OpenRecords(parts.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	clock, err := ledger.HostClock()
+	clock, err := quota.HostClock()
 	if err != nil {
 		return nil, err
 	}
-	used, err := ledger.Open(parts.StateDir, cfg.Usage.KeepDays, clock, parts.Log)
+	used, err := quota.OpenLedger(parts.StateDir, cfg.Usage.KeepDays, clock, parts.Log)
 	if err != nil {
 		return nil, err
 	}
-	closed, err := gate.Open(parts.StateDir)
+	closed, err := OpenDrainSwitch(parts.StateDir)
 	if err != nil {
 		found.Close()
 		return nil, err
 	}
 	v := &Supervisor{
-		ledger: used, book: quota.New(used, time.Now),
-		gate: closed, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: usage.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		ledger: used, book: quota.NewAccounts(used, time.Now),
+		gate: closed, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.record = recording.Recorder{Dir: found, Log: v.log, Ghosts: mounts.Ghosts{Boxes: v.boxes, Book: ghosts.New(), Keep: v.keepKey, Log: v.log}}
-	v.Skills = activation.New(v.boxes, parts.Stores, v.record.Write, v.log)
-	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(v.boxes.SetOwner, v.log)
+	v.record = Recorder{Dir: found, Log: v.log, Ghosts: mounts.MountPointCleanup{Boxes: v.boxes, Book: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
+	v.Skills = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
+	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
@@ -133,16 +122,16 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
 		Events:  parts.Events,
 		Book:    v.book, Used: v.ledger.AddCPU,
-		Turns: turns.New(turns.PerCore*runtime.GOMAXPROCS(0), turns.Hold),
+		Turns: quota.NewStartLimiter(quota.PerCore*runtime.GOMAXPROCS(0), quota.Hold),
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
-	v.Ports = ports.New(v.boxes, v.cfg.Load)
+	v.Ports = session.NewPorts(v.boxes, v.cfg.Load)
 	host, err := v.lookAtHost(ctx)
 	if err == nil {
-		v.machine, err = machine.Look()
+		v.machine, err = policy.ReadMachine()
 	}
 	if err == nil {
-		v.Spaces, err = spaces.Open(ctx, v.state, host.Workspaces, spaces.Parts{Boxes: v.boxes, Ledger: used, Log: v.log, Config: v.cfg.Load})
+		v.Spaces, err = volumes.OpenWorkspaces(ctx, v.state, host.Workspaces, volumes.WorkspaceParts{Boxes: v.boxes, Ledger: used, Log: v.log, Config: v.cfg.Load})
 	}
 	if err == nil {
 		err = v.takeOver(ctx, host.Workspaces)
@@ -158,7 +147,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.work.Go(func() { v.line.Run(v.life) })
 	v.work.Go(func() { v.execs.Run(v.life) })
 	v.work.Go(func() { v.pool.Run(v.life) })
-	v.work.Go(func() { v.totals.Run(v.life, func() []totals.Total { return session.Totals(v.all()) }) })
+	v.work.Go(func() { v.totals.Run(v.life, func() []quota.Total { return session.Totals(v.all()) }) })
 	v.work.Go(func() { v.examine(v.life) })
 	return v, nil
 }
@@ -251,7 +240,7 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.Current()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.Environment(), command.Environment(s.Made(), settings.Root, req.Env)) {
+	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), settings.Root, req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names

@@ -17,20 +17,17 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/activation"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/gate"
-	"github.com/boxd-dev/boxd/supervisor/ledger"
-	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+
 	"github.com/boxd-dev/boxd/supervisor/session"
-	"github.com/boxd-dev/boxd/supervisor/totals"
-	"github.com/boxd-dev/boxd/supervisor/turns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bare is a supervisor without a keeper: nothing can start or end in it.
 func bare(t *testing.T) *Supervisor {
 	t.Helper()
-	used, err := ledger.Open(t.TempDir(), 3, ledger.Clock{Wall: time.Now, Since: func() time.Duration { return 0 }}, slog.New(slog.DiscardHandler))
+	used, err := quota.OpenLedger(t.TempDir(), 3, quota.Clock{Wall: time.Now, Since: func() time.Duration { return 0 }}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +44,11 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, book: quota.New(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &gate.Gate{}, layout: usage.Legacy, Skills: activation.New(nil, activation.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Skills: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
-	v.line, v.execs, v.pool, v.totals = admission.New(v.Queue), admission.New(v.Queue), v.newPool(), totals.New(nil, v.log)
+	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: turns.New(1, time.Hour)}
+	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 

@@ -6,12 +6,11 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
-	"github.com/boxd-dev/boxd/supervisor/result"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -27,14 +26,14 @@ type (
 	ExecRequest    = session.ExecRequest
 	ProcessRequest = session.ProcessRequest
 	Execution      = session.Execution
-	Result         = result.Result
+	Result         = session.Result
 )
 
 // The states and reasons that callers ask for.
 const (
 	StateReady   = session.StateReady
 	Unhealthy    = session.Unhealthy // signs of life in a row that a session has not given
-	StatusExited = result.StatusExited
+	StatusExited = session.StatusExited
 	EndDeleted   = session.EndDeleted
 	EndOneShot   = session.EndOneShot
 	EndUnclaimed = session.EndUnclaimed
@@ -43,7 +42,7 @@ const (
 )
 
 // IsFull reports whether nothing more fits.
-func IsFull(d isolation.Disk) bool { return result.IsFull(d) }
+func IsFull(d isolation.Disk) bool { return session.IsFull(d) }
 
 // CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
 // Create judges.

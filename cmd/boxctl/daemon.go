@@ -11,16 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show what boxd is doing",
-		Args:  ctl.Usage(cobra.NoArgs),
+		Args:  Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.Client().Status(cmd.Context())
 			if err != nil {
@@ -29,7 +28,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if a.JSON {
 				return a.PrintJSON(s)
 			}
-			return show.Status(a.Stdout, &s, time.Now())
+			return render.Status(a.Stdout, &s, time.Now())
 		},
 	}
 }
@@ -44,7 +43,7 @@ It ends with 1 if something that is required is missing.
 
 With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
 none of them: read them, and paste what you want into a shell of root's.`,
-		Args: ctl.Usage(cobra.NoArgs),
+		Args: Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.Client().Doctor(cmd.Context())
 			if err != nil {
@@ -54,7 +53,7 @@ none of them: read them, and paste what you want into a shell of root's.`,
 				return err
 			}
 			if !d.OK {
-				return ctl.ExitError(exitFailure)
+				return ExitError(exitFailure)
 			}
 			return nil
 		},
@@ -64,22 +63,22 @@ none of them: read them, and paste what you want into a shell of root's.`,
 }
 
 func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
-	var fixes []show.Fix
+	var fixes []render.Fix
 	if withFixes {
 		release, _ := os.ReadFile("/etc/os-release") // without it, see FamilyOf
-		fixes = show.Fixes(d, show.FamilyOf(string(release)))
+		fixes = render.Fixes(d, render.FamilyOf(string(release)))
 	}
 	switch {
 	case !a.JSON && !withFixes:
-		return show.Doctor(a.Stdout, d)
+		return render.Doctor(a.Stdout, d)
 	case !a.JSON:
-		return errors.Join(show.Doctor(a.Stdout, d), show.PrintFixes(a.Stdout, fixes))
+		return errors.Join(render.Doctor(a.Stdout, d), render.PrintFixes(a.Stdout, fixes))
 	case !withFixes:
 		return a.PrintJSON(d)
 	}
 	return a.PrintJSON(struct {
 		*api.Doctor
-		Fixes []show.Fix `json:"fixes"`
+		Fixes []render.Fix `json:"fixes"`
 	}{d, fixes})
 }
 
@@ -88,7 +87,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
 		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
-		Args:  ctl.Usage(cobra.NoArgs),
+		Args:  Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := "not reached"
 			s, err := a.Client().Status(cmd.Context())
@@ -121,7 +120,7 @@ func correctHelp(root *cobra.Command) {
 			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 		}
 		if err != nil {
-			return &ctl.UsageError{Err: err}
+			return &UsageError{Err: err}
 		}
 		cmd.InitDefaultHelpFlag()
 		cmd.InitDefaultVersionFlag()

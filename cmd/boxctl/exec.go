@@ -18,13 +18,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	"github.com/boxd-dev/boxd/cmd/boxctl/files"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // execFlags are the flags of run, exec and start that say what to run.
@@ -33,7 +31,7 @@ type execFlags struct {
 	cwd, timeout            string
 	env, rlimits            []string
 	set                     *pflag.FlagSet
-	changes                 files.ChangesFlags
+	changes                 ChangesFlags
 }
 
 func (f *execFlags) add(cmd *cobra.Command) {
@@ -88,7 +86,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		req.Env = env
 	}
 	if len(errs) > 0 {
-		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
+		return nil, &UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -159,11 +157,11 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 		Example: `  boxctl exec work -- ls -la
   boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,
-		Args: ctl.Usage(cobra.MinimumNArgs(1)),
+		Args: Usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := args[0]
 			if id == "" {
-				return &ctl.UsageError{Err: client.ErrNoID}
+				return &UsageError{Err: client.ErrNoID}
 			}
 			exec, err := ef.requestAfter("the session's id", args[1:])
 			if err != nil {
@@ -201,7 +199,7 @@ func (f *execFlags) requestAfter(last string, argv []string) (*api.ExecRequest, 
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
-		return nil, &ctl.UsageError{Err: fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
+		return nil, &UsageError{Err: fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
 	}
 	return f.request(argv)
 }
@@ -267,7 +265,7 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	watching.Wait()
 	switch {
 	case err != nil && caught != 0:
-		return ctl.ExitError(exitSignalBase + int(caught))
+		return ExitError(exitSignalBase + int(caught))
 	case err != nil:
 		return programError{err}
 	}
@@ -289,7 +287,7 @@ func (a *app) input(f *terminalFlags) io.Reader {
 // conclude turns the end of a stream into messages and an exit code.
 func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) error {
 	if err != nil && caught != 0 {
-		return ctl.ExitError(exitSignalBase + int(caught))
+		return ExitError(exitSignalBase + int(caught))
 	}
 	if err != nil {
 		return programError{err}
@@ -328,7 +326,7 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	default:
 		fmt.Fprintf(a.Stderr, "boxctl: killed %d processes it left running\n", n)
 	}
-	files.ShowChanges(a.Stderr, r.Changes)
+	ShowChanges(a.Stderr, r.Changes)
 	return resultCode(r, caught)
 }
 
@@ -360,7 +358,7 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	if code == 0 {
 		return nil
 	}
-	return ctl.ExitError(code)
+	return ExitError(code)
 }
 
 // failureCode is a shell's word on a program that did not start, if it is the program's fault.
@@ -381,7 +379,7 @@ func outOfMemory(o *api.OOM) string {
 	}
 	text := fmt.Sprintf("out of memory, the %s may have %v", o.Of, o.Limit)
 	if len(o.Names) > 0 {
-		text += "; the kernel chose " + show.Printable(strings.Join(o.Names, ", "))
+		text += "; the kernel chose " + render.Printable(strings.Join(o.Names, ", "))
 	}
 	return text
 }

@@ -17,12 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // terminalFlags are the flags of run and exec that connect a person with the program.
@@ -49,13 +48,13 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	f.keys, err = tty.ParseKeys(f.detachKeys)
 	switch {
 	case err != nil:
-		return &ctl.UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
+		return &UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
 	case f.interactive && f.noStdin:
-		return &ctl.UsageError{Err: errors.New("--interactive and --no-stdin: give one of them")}
+		return &UsageError{Err: errors.New("--interactive and --no-stdin: give one of them")}
 	case f.terminal && a.JSON:
-		return &ctl.UsageError{Err: errors.New("--terminal and --json: what a terminal shows is no answer")}
+		return &UsageError{Err: errors.New("--terminal and --json: what a terminal shows is no answer")}
 	case f.terminal && f.interactive && !tty.Is(a.Stdin):
-		return &ctl.UsageError{Err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
+		return &UsageError{Err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
 	}
 	return nil
 }
@@ -145,7 +144,7 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 	}
 	err = a.interact(ctx, c, s.ID, processRequest(exec), f)
 	if errors.Is(err, client.ErrDetached) {
-		fmt.Fprintf(a.Stderr, "boxctl: 'boxctl rm %s' removes its box\n", show.ShellWord(s.ID))
+		fmt.Fprintf(a.Stderr, "boxctl: 'boxctl rm %s' removes its box\n", render.ShellWord(s.ID))
 		return err
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
@@ -228,7 +227,7 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 }
 
 func (a *app) sayDetached(v *visit) {
-	fmt.Fprintf(a.Stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", show.ShellWord(v.id), show.ShellWord(v.name))
+	fmt.Fprintf(a.Stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", render.ShellWord(v.id), render.ShellWord(v.name))
 }
 
 func (a *app) attachCommand() *cobra.Command {
@@ -249,12 +248,12 @@ answers to another one. That command is what the client's configuration names as
 		Example: `  boxctl attach work bash-x7k2q
   boxctl attach -n work server
   boxctl attach --no-replay work mcp`,
-		Args: ctl.Usage(names(cobra.ExactArgs(2))),
+		Args: Usage(names(cobra.ExactArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v := visit{id: args[0], name: args[1]}
 			var err error
 			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
-				return &ctl.UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
+				return &UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
 			}
 			c := a.Client()
 			p, err := c.Process(cmd.Context(), v.id, v.name, 0)

@@ -10,11 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // limitFlags are the flags of run, create and set: what a living session can be given too.
@@ -106,19 +105,19 @@ what these rules say, and to nothing that only the rules of before did: such con
 		Example: `  boxctl set --memory 1GiB --cpus 2 work
   boxctl set --network-rule pypi.org --network-rule '*.pythonhosted.org' work
   boxctl set --network-rule none work`,
-		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
+		Args: Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, errs := f.change()
 			change.NetworkRules = networkRules(rules)
 			if len(errs) > 0 {
-				return &ctl.UsageError{Err: errors.Join(errs...)}
+				return &UsageError{Err: errors.Join(errs...)}
 			}
 			given := false
 			f.set.VisitAll(func(flag *pflag.Flag) {
 				given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
 			})
 			if !given {
-				return &ctl.UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
+				return &UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
 			}
 			s, err := a.Client().Change(cmd.Context(), args[0], &change)
 			if err == nil && a.JSON {
@@ -153,7 +152,7 @@ func (a *app) thawCommand() *cobra.Command {
 func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
-		Args: ctl.Usage(ids(cobra.MinimumNArgs(1))),
+		Args: Usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := a.Client()
 			list := api.SessionList{Sessions: []api.Session{}}
@@ -161,7 +160,7 @@ func (a *app) eachSession(use, short, long string, do func(*client.Client, conte
 			for _, id := range args {
 				s, err := do(c, cmd.Context(), id)
 				if err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", show.Printable(id), err))
+					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(id), err))
 					continue
 				}
 				list.Sessions = append(list.Sessions, s)

@@ -11,10 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 func (a *app) logsCommand() *cobra.Command {
@@ -28,11 +27,11 @@ func (a *app) logsCommand() *cobra.Command {
 standard error to standard error. On a terminal control characters are shown and not obeyed.`,
 		Example: `  boxctl logs -f --tail 20 work web
   boxctl logs -t --stderr work web`,
-		Args: ctl.Usage(names(cobra.ExactArgs(2))),
+		Args: Usage(names(cobra.ExactArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case onlyOut && onlyErr:
-				return &ctl.UsageError{Err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
+				return &UsageError{Err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
 			case onlyOut:
 				o.Stream = "stdout"
 			case onlyErr:
@@ -45,7 +44,7 @@ standard error to standard error. On a terminal control characters are shown and
 			if a.JSON {
 				return a.logLines(cmd.Context(), c, args[0], args[1], o)
 			}
-			p := show.NewLogs(a.Stdout, a.Stderr, timestamps, raw)
+			p := render.NewLogs(a.Stdout, a.Stderr, timestamps, raw)
 			err := c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
 			return errors.Join(err, p.Flush())
 		},

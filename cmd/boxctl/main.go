@@ -13,23 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/access"
-	"github.com/boxd-dev/boxd/cmd/boxctl/account"
-	"github.com/boxd-dev/boxd/cmd/boxctl/config"
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	"github.com/boxd-dev/boxd/cmd/boxctl/drives"
-	"github.com/boxd-dev/boxd/cmd/boxctl/files"
-	"github.com/boxd-dev/boxd/cmd/boxctl/images"
-	"github.com/boxd-dev/boxd/cmd/boxctl/life"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mounts"
-	"github.com/boxd-dev/boxd/cmd/boxctl/ports"
-	"github.com/boxd-dev/boxd/cmd/boxctl/seeing"
-	"github.com/boxd-dev/boxd/cmd/boxctl/skills"
-	"github.com/boxd-dev/boxd/cmd/boxctl/spaces"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/complete"
-	"github.com/boxd-dev/boxd/relay/client/show"
+
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // version is set by the linker.
@@ -53,7 +39,7 @@ func main() {
 
 // realMain is the program without its process, for tests.
 func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{ctl.App{Stdin: stdin, Stdout: stdout, Stderr: stderr}}
+	a := &app{App{Stdin: stdin, Stdout: stdout, Stderr: stderr}}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
@@ -61,7 +47,7 @@ func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // app is boxctl.
-type app struct{ ctl.App }
+type app struct{ App }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -91,35 +77,35 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return &ctl.UsageError{Err: fmt.Errorf("unknown command %q", args[0])}
+			return &UsageError{Err: fmt.Errorf("unknown command %q", args[0])}
 		}
 		return cmd.Help()
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &ctl.UsageError{Err: err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{Err: err} })
 	socket := os.Getenv("BOXD_SOCKET")
 	if socket == "" {
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.Socket, "socket", socket, "`PATH` of the Unix socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
-	access.Flags(flags, &a.App)
+	accessFlags(flags, &a.App)
 	flags.StringVar(&a.Owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (operators)")
 	flags.BoolVar(&a.JSON, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
-		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), account.Usage(&a.App), a.doctorCommand(), a.versionCommand(),
-		life.RenewCommand(&a.App), life.DrainCommand(&a.App), life.UndrainCommand(&a.App), access.TokenCommand(&a.App), access.GrantCommand(&a.App),
+		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), usageCommand(&a.App), a.doctorCommand(), a.versionCommand(),
+		renewCommand(&a.App), drainCommand(&a.App), undrainCommand(&a.App), tokenCommand(&a.App), grantCommand(&a.App),
 	)
-	root.AddCommand(files.Commands(&a.App)...)
-	root.AddCommand(mounts.Commands(&a.App)...)
-	root.AddCommand(mcp.Command(&a.App, version, asking))
-	root.AddCommand(skills.Command(&a.App), ports.Forward(&a.App), ports.Preview(&a.App), drives.Command(&a.App), spaces.Command(&a.App), images.Command(&a.App))
-	completion := complete.Command(a.Stdout)
-	completion.Args = ctl.Usage(completion.Args)
-	root.AddCommand(completion, config.Command(&a.App))
-	root.AddCommand(seeing.Commands(&a.App)...)
-	complete.Add(root, a.Client)
+	root.AddCommand(filesCommands(&a.App)...)
+	root.AddCommand(mountCommands(&a.App)...)
+	root.AddCommand(mcpCommand(&a.App, version, asking))
+	root.AddCommand(skillCommand(&a.App), forwardCommand(&a.App), previewCommand(&a.App), driveCommand(&a.App), workspaceCommand(&a.App), imageCommand(&a.App))
+	completion := completionCommand(a.Stdout)
+	completion.Args = Usage(completion.Args)
+	root.AddCommand(completion, configCommand(&a.App))
+	root.AddCommand(observeCommands(&a.App)...)
+	addCompletion(root, a.Client)
 	correctHelp(root)
 	return root
 }
@@ -134,21 +120,21 @@ func (a *app) report(err error) int {
 	if err == nil {
 		return 0
 	}
-	if e, ok := errors.AsType[ctl.ExitError](err); ok {
+	if e, ok := errors.AsType[ExitError](err); ok {
 		return int(e)
 	}
 	if errors.Is(err, client.ErrDetached) {
 		return 0 // and all has been said
 	}
-	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(show.Plain(err.Error()), "\n", "\nboxctl: "))
+	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(a.Stderr, "hint: %s\n", show.Plain(hint))
+		fmt.Fprintf(a.Stderr, "hint: %s\n", render.Plain(hint))
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
-		fmt.Fprintf(a.Stderr, "rule: %s\n", show.Denial(e.Denial))
+		fmt.Fprintf(a.Stderr, "rule: %s\n", render.Denial(e.Denial))
 	}
 	switch {
-	case errors.As(err, new(*ctl.UsageError)):
+	case errors.As(err, new(*UsageError)):
 		return exitUsage
 	case errors.As(err, new(programError)):
 		return exitBoxd
@@ -162,9 +148,9 @@ func hintFor(err error) string {
 		return e.Hint
 	}
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
-		return show.ConnectHint(c)
+		return render.ConnectHint(c)
 	}
-	if errors.As(err, new(*ctl.UsageError)) {
+	if errors.As(err, new(*UsageError)) {
 		return "boxctl help shows the commands, boxctl COMMAND --help its flags"
 	}
 	return ""

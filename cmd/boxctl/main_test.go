@@ -18,7 +18,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -121,7 +120,7 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 		}
 	}
 	_, err := parse("-m", "x", "--ttl", "y", "--label", "z", "-v", "w")
-	if _, ok := errors.AsType[*ctl.UsageError](err); !ok || strings.Count(err.Error(), "--") != 4 {
+	if _, ok := errors.AsType[*UsageError](err); !ok || strings.Count(err.Error(), "--") != 4 {
 		t.Errorf("not every mistake is told: %v", err)
 	}
 }
@@ -168,7 +167,7 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		{api.ExecResult{Status: "exited", ExitCode: new(0), LeftoversKilled: 3}, 0, 0, "boxctl: killed 3 processes it left running\n"},
 	} {
 		var errOut bytes.Buffer
-		a := &app{ctl.App{Stderr: &errOut}}
+		a := &app{App{Stderr: &errOut}}
 		code := a.report(a.conclude(&tc.result, nil, tc.caught))
 		if code != tc.code || errOut.String() != tc.says {
 			t.Errorf("%+v: %d, %q", tc.result, code, errOut.String())
@@ -187,13 +186,13 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		says string
 	}{
 		{nil, 0, ""},
-		{ctl.ExitError(9), 9, ""},
+		{ExitError(9), 9, ""},
 		{errors.New("x"), 1, "boxctl: x\n"},
 		{errors.Join(errors.New("x"), errors.New("y")), 1, "boxctl: x\nboxctl: y\n"},
 		{refused, 1, "boxctl: no\nhint: do that\n"},
 		{programError{refused}, 125, "boxctl: no\nhint: do that\n"},
 		{programError{errors.New("x")}, 125, "boxctl: x\n"},
-		{&ctl.UsageError{Err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl help shows the commands, boxctl COMMAND --help its flags\n"},
+		{&UsageError{Err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl help shows the commands, boxctl COMMAND --help its flags\n"},
 		{connect(syscall.ENOENT), 1, noBoxd},
 		{connect(syscall.ECONNREFUSED), 1, noBoxd},
 		{programError{fmt.Errorf("run: %w", connect(fs.ErrNotExist))}, 125, noBoxd},
@@ -201,7 +200,7 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		{connect(syscall.EMFILE), 1, "boxctl: connect to /s: too many open files\n"},
 	} {
 		var errOut bytes.Buffer
-		got := (&app{ctl.App{Stderr: &errOut}}).report(tc.err)
+		got := (&app{App{Stderr: &errOut}}).report(tc.err)
 		says := errOut.String()
 		exact := strings.HasPrefix(tc.says, "boxctl: ") || tc.says == ""
 		if got != tc.code || exact && says != tc.says || !strings.Contains(says, tc.says) {

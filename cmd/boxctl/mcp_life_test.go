@@ -21,7 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/skills"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // hints are what a tool is annotated with: read-only, destructive, idempotent, open world.
@@ -394,7 +394,7 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	a := connect(t, d)
-	store := skills.Client{Client: d.Client}
+	store := client.Skills{Client: d.Client}
 	if _, err := store.Create(t.Context(), &api.SkillRequest{Name: "greeting", Description: "says hello to people", Instructions: "Say hello."}); err != nil {
 		t.Fatal(err)
 	}

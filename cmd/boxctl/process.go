@@ -13,11 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // startFlags are the flags of start beside those that say what to run.
@@ -92,7 +91,7 @@ func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
+		return nil, &UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -145,7 +144,7 @@ what it writes.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash`,
-		Args: ctl.Usage(names(cobra.MinimumNArgs(2))),
+		Args: Usage(names(cobra.MinimumNArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, name := args[0], args[1]
 			req, err := f.request(args[2:])
@@ -169,7 +168,7 @@ what it writes.`,
 				err = a.PrintJSON(p)
 			} else {
 				a.showClamped(p.Clamped)
-				fmt.Fprintln(a.Stdout, show.Printable(p.ID))
+				fmt.Fprintln(a.Stdout, render.Printable(p.ID))
 			}
 			failed := p.Result != nil && p.Result.Status == "start_failed"
 			if (f.wait || failed) && p.State == "ended" {
@@ -200,9 +199,9 @@ func (a *app) sayEnded(p *api.Process) error {
 	if why == "" && p.Result != nil {
 		why = p.Result.Status
 	}
-	fmt.Fprintf(a.Stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", show.Printable(p.ID), why, show.ShellWord(p.Session), show.ShellWord(p.ID))
+	fmt.Fprintf(a.Stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", render.Printable(p.ID), why, render.ShellWord(p.Session), render.ShellWord(p.ID))
 	if p.Result == nil {
-		return ctl.ExitError(exitBoxd)
+		return ExitError(exitBoxd)
 	}
 	if a.JSON {
 		return resultCode(p.Result, 0)
@@ -216,7 +215,7 @@ func (a *app) psCommand() *cobra.Command {
 		Short: "List the processes of a session, and those that have ended a short time ago",
 		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
 how often a process was started, READERS who is attached to it.`,
-		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
+		Args: Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := a.Client().Processes(cmd.Context(), args[0])
 			if err != nil {
@@ -226,7 +225,7 @@ how often a process was started, READERS who is attached to it.`,
 			if a.JSON {
 				return a.PrintJSON(api.ProcessList{Processes: list})
 			}
-			return show.Processes(a.Stdout, list, time.Now())
+			return render.Processes(a.Stdout, list, time.Now())
 		},
 	}
 }
@@ -241,7 +240,7 @@ func (a *app) stopCommand() *cobra.Command {
 have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
 		Example: `  boxctl stop work web
   boxctl stop --signal INT --grace 1m work job`,
-		Args: ctl.Usage(names(cobra.MinimumNArgs(2))),
+		Args: Usage(names(cobra.MinimumNArgs(2))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var errs []error
 			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
@@ -250,7 +249,7 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 				errs = append(errs, fmt.Errorf("--signal %q: not the name of a signal such as SIGTERM", signal))
 			}
 			if len(errs) > 0 {
-				return &ctl.UsageError{Err: errors.Join(errs...)}
+				return &UsageError{Err: errors.Join(errs...)}
 			}
 			c := a.Client()
 			ended := api.ProcessList{Processes: []api.Process{}}

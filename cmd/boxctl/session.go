@@ -14,13 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcp"
-	"github.com/boxd-dev/boxd/cmd/boxctl/spaces"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // sessionFlags are the flags of run and create; only those given become part of a request.
@@ -65,7 +62,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
-	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: spaces.Inputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets}
+	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: workspaceInputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets}
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image
@@ -106,15 +103,15 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &ctl.UsageError{Err: errors.Join(errs...)}
+		return nil, &UsageError{Err: errors.Join(errs...)}
 	}
 	return req, nil
 }
 
 // asking is for commands elsewhere that take the flags of a session.
-func asking() mcp.Asking {
+func asking() MCPAsking {
 	f := &sessionFlags{}
-	return mcp.Asking{Flags: f.add, Request: f.request}
+	return MCPAsking{Flags: f.add, Request: f.request}
 }
 
 // parseFlag parses a flag's text if the flag was given.
@@ -212,7 +209,7 @@ func (a *app) createCommand() *cobra.Command {
 		Short: "Make a session, or find the one of that id",
 		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
 differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
-		Args: ctl.Usage(ids(cobra.MaximumNArgs(1))),
+		Args: Usage(ids(cobra.MaximumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := ""
 			if len(args) > 0 {
@@ -250,7 +247,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List sessions",
 		Long: `ls lists the sessions you have, with their limits. RUNNING counts executions under way, LEFT is how
 long a session lives on if nobody uses it.`,
-		Args: ctl.Usage(cobra.NoArgs),
+		Args: Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := a.Client().Sessions(cmd.Context(), all || a.Owner != "")
 			if err != nil {
@@ -262,7 +259,7 @@ long a session lives on if nobody uses it.`,
 			if a.JSON {
 				return a.PrintJSON(api.SessionList{Sessions: list})
 			}
-			return show.Sessions(a.Stdout, list, time.Now())
+			return render.Sessions(a.Stdout, list, time.Now())
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
@@ -275,7 +272,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show all that is known of a session, as JSON",
 		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
 and what it uses now. Of its environment it shows the names alone.`,
-		Args: ctl.Usage(ids(cobra.ExactArgs(1))),
+		Args: Usage(ids(cobra.ExactArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.Client().Session(cmd.Context(), args[0])
 			if err != nil {
@@ -292,7 +289,7 @@ func (a *app) rmCommand() *cobra.Command {
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
 		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
 host that were lent to them stay, with what was written there.`,
-		Args: ctl.Usage(ids(cobra.MinimumNArgs(1))),
+		Args: Usage(ids(cobra.MinimumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := a.Client()
 			var errs []error

@@ -8,9 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
 	"github.com/boxd-dev/boxd/internal/tty"
-	"github.com/boxd-dev/boxd/relay/client/show"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -23,9 +22,9 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 		Example: `  boxctl top
   boxctl top work
   boxctl top --json work`,
-		Args: ctl.Usage(ids(cobra.MaximumNArgs(1))),
+		Args: Usage(ids(cobra.MaximumNArgs(1))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t := &show.Looker{Client: a.Client(), All: all || a.Owner != "", Owner: a.Owner}
+			t := &render.Looker{Client: a.Client(), All: all || a.Owner != "", Owner: a.Owner}
 			if len(args) > 0 {
 				t.ID = args[0]
 			}
@@ -50,12 +49,12 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 	return cmd
 }
 
-func (a *app) topLive(ctx context.Context, t *show.Looker, first *show.Top) error {
+func (a *app) topLive(ctx context.Context, t *render.Looker, first *render.Top) error {
 	signals, release := catchSignals()
 	defer release()
 	sig, err := t.Live(ctx, a.Stdin, a.Stdout, first, signals)
 	if s, ok := sig.(syscall.Signal); ok {
-		return ctl.ExitError(exitSignalBase + int(s))
+		return ExitError(exitSignalBase + int(s))
 	}
 	return err
 }

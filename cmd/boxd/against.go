@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -26,7 +26,7 @@ type running struct {
 }
 
 // againstFile is against, of a file, with its lines on standard output.
-func againstFile(cfg *config.Config, state *gate.State, name string) error {
+func againstFile(cfg *config.Config, state *access.State, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func againstFile(cfg *config.Config, state *gate.State, name string) error {
 }
 
 // against says on out what a configuration would change for a boxd that runs, and take away from those who have sessions there.
-func against(cfg *config.Config, state *gate.State, in io.Reader, out io.Writer) error {
+func against(cfg *config.Config, state *access.State, in io.Reader, out io.Writer) error {
 	var now running
 	if err := json.NewDecoder(in).Decode(&now); err != nil {
 		return fmt.Errorf("what runs: %w", err)
@@ -78,7 +78,7 @@ func changed(was []api.Setting, is []config.Value) (lines []string) {
 }
 
 // takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd restarts.
-func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage) (lines []string, err error) {
+func takenAway(cfg *config.Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
 	var seen []string
 	for _, text := range sessions {
 		var s api.Session
@@ -103,7 +103,7 @@ func takenAway(cfg *config.Config, state *gate.State, sessions []json.RawMessage
 }
 
 // ofOwner says what becomes of somebody who has a session.
-func ofOwner(state *gate.State, who access.Principal) (lines []string) {
+func ofOwner(state *access.State, who access.Principal) (lines []string) {
 	if state.IsOut(who) {
 		lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", who.Name))
 	}

@@ -18,26 +18,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/access/gate"
-	"github.com/boxd-dev/boxd/access/previews"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
-	"github.com/boxd-dev/boxd/supervisor/drives"
-	"github.com/boxd-dev/boxd/supervisor/skills"
+	"github.com/boxd-dev/boxd/skills"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
 // front is where callers come in: the sockets boxd serves, and who says who they are.
 type front struct {
-	gate     *gate.Gate
-	state    *os.Root       // where the gate keeps grants
-	skills   *skills.Store  // what callers have brought
-	drives   *drives.Store  // as above
-	previews *previews.Key  // signs tokens of previews
-	socket   net.Listener   // the Unix socket
-	others   []net.Listener // of the loopback
-	held     bool           // by the service manager, which starts boxd for the next caller
-	bots     []net.Listener // for LangBot
-	token    string         // that LangBot shows; "": none
+	gate     *access.Gate
+	state    *os.Root           // where the gate keeps grants
+	skills   *skills.Store      // what callers have brought
+	drives   *volumes.Drives    // as above
+	previews *access.PreviewKey // signs tokens of previews
+	socket   net.Listener       // the Unix socket
+	others   []net.Listener     // of the loopback
+	held     bool               // by the service manager, which starts boxd for the next caller
+	bots     []net.Listener     // for LangBot
+	token    string             // that LangBot shows; "": none
 }
 
 // openFront opens all of it.
@@ -54,7 +54,7 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		f.Close()
 		return nil, err
 	}
-	if f.previews, err = previews.Open(f.state); err != nil {
+	if f.previews, err = access.OpenPreviewKey(f.state); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 		f.Close()
 		return nil, err
 	}
-	if f.drives, err = drives.Open(cfg.Daemon.StateDir, cfg.Drives, log); err != nil {
+	if f.drives, err = volumes.OpenDrives(cfg.Daemon.StateDir, cfg.Drives, log); err != nil {
 		f.Close()
 		return nil, err
 	}

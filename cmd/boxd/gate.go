@@ -11,22 +11,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/access/gate"
-	"github.com/boxd-dev/boxd/access/grants"
-	"github.com/boxd-dev/boxd/access/rules"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
 )
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
-func gateConfig(c *config.Config, started *config.Daemon) *gate.Config {
-	return &gate.Config{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure}
+func gateConfig(c *config.Config, started *config.Daemon) *access.GateConfig {
+	return &access.GateConfig{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure}
 }
 
 // openGate makes the gate of a configuration; the directory is where it keeps grants.
-func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error) {
-	state, err := prepareGate(cfg, &cfg.Daemon, gate.Credentials(), log)
+func openGate(cfg *config.Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
+	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
 		err = settle(cfg, state, func(err error) error {
 			log.Warn("a policy holds nobody", "error", err)
@@ -40,15 +39,15 @@ func openGate(cfg *config.Config, log *slog.Logger) (*gate.Gate, *os.Root, error
 	if err != nil {
 		return nil, nil, fmt.Errorf("state directory: %w", err)
 	}
-	store, err := grants.Open(dir, time.Now)
+	store, err := access.OpenGrants(dir, time.Now)
 	if err != nil { // nobody has a role for a time, then
 		log.Error("grants are lost: their record is not in order", "error", err)
 	}
-	return gate.New(state, store, log), dir, nil
+	return access.NewGate(state, store, log), dir, nil
 }
 
-func prepareGate(cfg *config.Config, started *config.Daemon, credentials string, log *slog.Logger) (*gate.State, error) {
-	state, err := gate.Prepare(gateConfig(cfg, started), rules.Host(), credentials)
+func prepareGate(cfg *config.Config, started *config.Daemon, credentials string, log *slog.Logger) (*access.State, error) {
+	state, err := access.Prepare(gateConfig(cfg, started), access.LookupHost(), credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +60,7 @@ func prepareGate(cfg *config.Config, started *config.Daemon, credentials string,
 // settle finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
 // configuration is checked or read again. At the start it is told: an account that was removed is no reason to be of use to
 // nobody.
-func settle(cfg *config.Config, state *gate.State, nobody func(error) error) error {
+func settle(cfg *config.Config, state *access.State, nobody func(error) error) error {
 	none, err := cfg.Settle(state.Person)
 	if none != nil {
 		err = errors.Join(err, nobody(none))
@@ -71,7 +70,7 @@ func settle(cfg *config.Config, state *gate.State, nobody func(error) error) err
 
 // fitsNobody is for rules about users and groups that this host does not have: a mistake where a configuration is checked, and
 // told where boxd starts.
-func fitsNobody(state *gate.State) (err error) {
+func fitsNobody(state *access.State) (err error) {
 	for _, line := range state.Loud {
 		if strings.HasPrefix(line, "principals.") {
 			err = errors.Join(err, errors.New(line))
@@ -84,10 +83,10 @@ func fitsNobody(state *gate.State) (err error) {
 func refuse(err error) error { return err }
 
 // applyTo puts a configuration in force: all of it or nothing.
-func applyTo(sup *supervisor.Supervisor, door *gate.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
+func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
 	return func(next *config.Config) error {
 		tellIdle(next, log)
-		state, err := prepareGate(next, &started.Daemon, gate.Credentials(), log)
+		state, err := prepareGate(next, &started.Daemon, access.Credentials(), log)
 		if err == nil {
 			err = settle(next, state, refuse)
 		}

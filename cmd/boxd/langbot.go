@@ -15,7 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -68,7 +68,7 @@ func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, su
 	if len(w.bots) == 0 {
 		return func() {}
 	}
-	server := actionrpc.New(actionrpc.Config{Config: cfg.LangBot, Notes: seen.Notes, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Mark: setup.Mark(filepath.Join(cfg.Daemon.StateDir, setup.MarkFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
+	server := actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Mark: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -19,11 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
-	"github.com/boxd-dev/boxd/internal/slack"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -37,7 +37,7 @@ const (
 )
 
 func main() {
-	_ = slack.Set(slack.Ours) // or it wakes more often
+	_ = linux.SetTimerSlack(linux.TimerSlack) // or it wakes more often
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 	cfg, err := load()
 	if err == nil && *check {
 		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
-		var state *gate.State
+		var state *access.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
 			err = errors.Join(settle(&cfg, state, refuse), fitsNobody(state))
 		}
@@ -152,7 +152,7 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
 	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
-	server := relay.New(relay.Config{Version: version, Notes: seen.Notes, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}

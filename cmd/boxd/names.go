@@ -14,14 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/isolation/network/names"
-	"github.com/boxd-dev/boxd/isolation/network/talk"
+	"github.com/boxd-dev/boxd/isolation/egress"
+
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
-	"github.com/boxd-dev/boxd/supervisor/resolving"
-	"github.com/boxd-dev/boxd/supervisor/traffic"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -36,12 +35,12 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 		boxes, end = driver.Scoped(keeper, scopes, seen.log), scopes.Close
 	}
 	told = &atomic.Pointer[supervisor.Supervisor]{}
-	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *talk.Denied) { //nolint:contextcheck // it ends with StopResolving
+	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *egress.Denied) { //nolint:contextcheck // it ends with StopResolving
 		if v := told.Load(); v != nil {
 			tellDenied(context.WithoutCancel(ctx), v, seen.Events, d)
 		}
 	}, seen.log)
-	boxes.Watch(func(key string, r traffic.Refused, name names.Name) { //nolint:contextcheck // the same
+	boxes.Watch(func(key string, r driver.Refused, name egress.Name) { //nolint:contextcheck // the same
 		if v := told.Load(); v != nil {
 			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string {
 				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
@@ -59,19 +58,19 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 // namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
 func namesProgram(cfg *config.Config) func(context.Context) (*fdpass.Conn, error) {
 	if cfg.Daemon.Keeper == config.KeeperExternal {
-		return resolving.At(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
+		return driver.DialResolver(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
 	}
 	return func(ctx context.Context) (*fdpass.Conn, error) {
 		own, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("find boxnames: %w", err)
 		}
-		return resolving.Child(filepath.Join(filepath.Dir(own), "boxnames"), os.Stderr)(ctx)
+		return driver.ChildResolver(filepath.Join(filepath.Dir(own), "boxnames"), os.Stderr)(ctx)
 	}
 }
 
 // tellDenied makes an event of what a box was refused.
-func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, d *talk.Denied) {
+func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, d *egress.Denied) {
 	detail := "the name " + d.Asked + " is allowed by no rule"
 	if len(d.Addresses) > 0 {
 		var list []string
@@ -90,17 +89,17 @@ func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, 
 }
 
 // looked says what a connection was refused that was looked at.
-func looked(d *talk.Denied) (text string, ok bool) {
+func looked(d *egress.Denied) (text string, ok bool) {
 	if d.Port == 0 || len(d.Addresses) != 1 {
 		return "", false
 	}
 	text = fmt.Sprintf("a connection to %s port %d", d.Addresses[0], d.Port)
 	switch d.Reason {
-	case string(talk.NotThere):
+	case string(egress.NotThere):
 		return text + " for " + d.Asked + " is allowed by no rule", true
-	case string(talk.Astray):
+	case string(egress.Astray):
 		return text + " for " + d.Asked + ", a name that has not led there", true
-	case string(talk.Unspoken):
+	case string(egress.Unspoken):
 		return text + " for " + d.Asked + " insists on HTTP/2, and only HTTP/1.1 is spoken to hosts that secrets are for; a client that offers http/1.1 would be let through", true
 	}
 	if d.Asked != "" {
@@ -111,9 +110,9 @@ func looked(d *talk.Denied) (text string, ok bool) {
 
 // crowded says that a session has met its cap on connections.
 func crowded(i *supervisor.Info, packets uint64) string {
-	c := traffic.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
+	c := driver.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
 	for _, cut := range i.Settings.Clamped {
-		if cut.Field == egress.FieldConnections {
+		if cut.Field == policy.FieldConnections {
 			c.By = cut.By
 		}
 	}

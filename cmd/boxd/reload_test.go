@@ -17,8 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/rules"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -39,7 +39,7 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 			c.Profiles = map[string]policy.Profile{"default": {}}
 		}, nil},
 		{"who may come in", func(c *config.Config) {
-			c.Access.DefaultRole, c.Principals = access.Viewer, map[string]rules.Rule{"x": {Role: access.Admin}}
+			c.Access.DefaultRole, c.Principals = access.Viewer, map[string]access.Rule{"x": {Role: access.Admin}}
 		}, nil},
 		{"another way in", func(c *config.Config) { c.Daemon.HTTP, c.Daemon.HTTPInsecure = "[::1]:1", true }, []string{"daemon.http", "daemon.http_insecure"}},
 		{"the socket", func(c *config.Config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},

@@ -6,12 +6,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/boxd-dev/boxd/access/gate"
 	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/activation"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/images"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/secrets"
 )
@@ -25,9 +25,9 @@ func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *d
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	hush := secrets.Open(secrets.Config{Dir: in.state, Credentials: gate.Credentials(), Boxes: boxes, Log: seen.log})
+	hush := secrets.Open(secrets.Config{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
-		Boxes: boxes, Stores: activation.Stores{Skills: in.skills, Drives: in.drives, Images: store, Secrets: hush}, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		Boxes: boxes, Stores: mounts.Stores{Skills: in.skills, Drives: in.drives, Images: store, Secrets: hush}, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
 	})
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/isolation/files/layers"
-	"github.com/boxd-dev/boxd/isolation/files/serve"
-	"github.com/boxd-dev/boxd/isolation/limited"
+
+	"github.com/boxd-dev/boxd/isolation/prlimit"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == files.LayerCommand {
 		os.Exit(layers.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	if len(os.Args) > 1 && os.Args[1] == limited.Command {
-		os.Exit(limited.Main(os.Args[2:], os.Stderr))
+	if len(os.Args) > 1 && os.Args[1] == prlimit.Command {
+		os.Exit(prlimit.Main(os.Args[2:], os.Stderr))
 	}
-	os.Exit(serve.Main(os.Stdin, os.Stdout))
+	os.Exit(Main(os.Stdin, os.Stdout))
 }

@@ -18,10 +18,10 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/bounds"
-	"github.com/boxd-dev/boxd/isolation/errands"
+	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/keeper"
-	"github.com/boxd-dev/boxd/isolation/lending"
+	"github.com/boxd-dev/boxd/isolation/mounts"
+
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/isolation/zygote"
@@ -44,8 +44,8 @@ func run(args []string) error {
 			return zygote.Host(args[1:])
 		case zygote.ImageCommand:
 			return zygote.Image()
-		case errands.Command:
-			return lending.Work(args[1:])
+		case mounts.WorkerCommand:
+			return mounts.RunWorker(args[1:])
 		case sweepCommand:
 			return sweep(args[1:])
 		case liftCommand:
@@ -93,7 +93,7 @@ func lift(args []string) error {
 	if len(args) != 1 || !filepath.IsAbs(args[0]) {
 		return errors.New("lift takes the state directory of boxd")
 	}
-	return bounds.Lift(args[0], log.New(os.Stderr, "boxkeeper: ", 0))
+	return disk.RemoveHostQuotas(args[0], log.New(os.Stderr, "boxkeeper: ", 0))
 }
 
 // parse reads the keeper's configuration from its flags: they come from root, and a configuration

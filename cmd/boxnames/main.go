@@ -20,8 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
-	"github.com/boxd-dev/boxd/isolation/network/counter"
-	"github.com/boxd-dev/boxd/isolation/network/resolve"
+	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 // first is the descriptor by which boxd is reached: a connection, or the socket of a unit that it connects to.
@@ -43,7 +42,7 @@ func main() {
 
 // run serves boxd. The resolvers of resolv.conf(5), as it is at the moment, are asked where boxd names none.
 func run(ctx context.Context, l *log.Logger) error {
-	cfg := resolve.Config{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
+	cfg := proxy.ResolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
 	listens, err := unix.GetsockoptInt(first, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
 		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", first, err)
@@ -51,7 +50,7 @@ func run(ctx context.Context, l *log.Logger) error {
 	if listens == 0 {
 		conn, err := fdpass.FromFD(first, fdpass.MaxInline)
 		if err == nil {
-			counter.Serve(ctx, conn, cfg, l)
+			proxy.Serve(ctx, conn, cfg, l)
 		}
 		return err
 	}
@@ -59,7 +58,7 @@ func run(ctx context.Context, l *log.Logger) error {
 }
 
 // accept serves whoever the socket of the unit lets connect: root.
-func accept(ctx context.Context, cfg resolve.Config, l *log.Logger) error {
+func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error {
 	listener, err := fdpass.NewListener(first)
 	if err != nil {
 		return err
@@ -79,7 +78,7 @@ func accept(ctx context.Context, cfg resolve.Config, l *log.Logger) error {
 		if err != nil {
 			return err
 		}
-		all.Go(func() { counter.Serve(ctx, conn, cfg, l) })
+		all.Go(func() { proxy.Serve(ctx, conn, cfg, l) })
 	}
 }
 

@@ -19,8 +19,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/differ"
-	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // link is a connection to a keeper that has been greeted.
@@ -135,7 +133,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err != nil {
 		return err
 	}
-	other := differ.Keepers(got, want)
+	other := Keepers(got, want)
 	switch {
 	case other == "":
 		return nil
@@ -170,7 +168,7 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 	}
-	g.Programs = names.Programs(&program, &boxInit, &boxFiles)
+	g.Programs = isolation.ProgramsID(&program, &boxInit, &boxFiles)
 	return g, nil
 }
 

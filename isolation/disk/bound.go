@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // FirstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
@@ -35,7 +35,7 @@ func OpenTree(dir int) (*Tree, error) {
 	if err := Available(dir); err != nil {
 		return nil, err
 	}
-	mount, err := mountfd.Clone(dir, "", false)
+	mount, err := linux.CloneMount(dir, "", false)
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func TestMemoryFilesystemHasNoProjectQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	_, err = Open(root)
+	_, err = OpenQuotas(root)
 	why, ok := errors.AsType[*UnavailableError](err)
 	if !ok || why.Reason != NoKind || why.Kind != "tmpfs" || why.Path != "/dev/shm" {
 		t.Errorf("%v", err)

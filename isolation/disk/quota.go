@@ -51,10 +51,10 @@ type Quotas struct {
 	next uint32     // where to look for a free id first, from 0
 }
 
-// Open finds out whether project quota is enforced below dir, by running into it, and takes back ids
+// OpenQuotas finds out whether project quota is enforced below dir, by running into it, and takes back ids
 // whose directories are gone. dir must be closed to all but root. An *UnavailableError says what the
 // host lacks.
-func Open(dir *os.Root) (*Quotas, error) {
+func OpenQuotas(dir *os.Root) (*Quotas, error) {
 	q, err := open(dir, FirstID, IDCount)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // Names of the store in the state directory.
@@ -235,7 +235,7 @@ func (s *Store) mount(device string) error {
 		return err
 	}
 	defer unix.Close(tree)
-	return mountfd.Attach(tree, int(s.state.Fd()), StoreDir)
+	return linux.AttachMount(tree, int(s.state.Fd()), StoreDir)
 }
 
 // Root is the root directory of the store, for Open and for what is kept in it. It is the store's to

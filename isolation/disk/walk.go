@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // Reach bounds the walk through a tree that others have made, and may change meanwhile.
@@ -157,7 +157,7 @@ func (l *level) next() (string, error) {
 
 // openEntry opens a directory or regular file. What is neither is not opened, and no error: fd is -1.
 func openEntry(dir int, name string) (fd int, directory bool, err error) {
-	at, err := mountfd.Openat2(dir, name, &unix.OpenHow{
+	at, err := linux.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})

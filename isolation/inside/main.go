@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/inherited"
 )
 
 // Descriptors PID 1 is started with, after 0, 1 and 2 on /dev/null.
@@ -31,7 +31,7 @@ func Main() int {
 	unix.CloseOnExec(controlFD)
 	unix.CloseOnExec(idLockFD)
 	setName("boxinit")
-	_ = inherited.Usual() // cannot fail
+	_ = linux.ResetThreadTimerSlack() // cannot fail
 
 	s, err := setUp(fdpass.NewBuffer(fdpass.MaxInline))
 	reply := isolation.BoxReply{Ready: err == nil}

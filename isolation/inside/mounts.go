@@ -10,20 +10,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
 // mountProc mounts the box's own procfs. Box users see only their own processes; the in-box gid 0,
 // which no program has, sees all: PID 1 looks for leftovers there.
 func (b *box) mountProc() (string, error) {
-	m, err := mountfd.New("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+	m, err := linux.NewMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
 		"hidepid", "invisible", "gid", "0")
 	if err != nil {
 		return "proc", err
 	}
 	b.proc = m
-	return "/proc", mountfd.Attach(m, unix.AT_FDCWD, "/proc")
+	return "/proc", linux.AttachMount(m, unix.AT_FDCWD, "/proc")
 }
 
 // boundKernelObjects bounds what the kernel counts for each user namespace, through the procfs that is known to be ours:
@@ -35,7 +35,7 @@ func (b *box) boundKernelObjects() (string, error) {
 		{"sys/user/max_inotify_instances", "1024"},
 		{"sys/user/max_inotify_watches", "65536"}, // a KiB or so each
 	} {
-		fd, err := mountfd.OpenBeneath(b.proc, limit.name, unix.O_WRONLY)
+		fd, err := linux.OpenBeneath(b.proc, limit.name, unix.O_WRONLY)
 		if err != nil {
 			return limit.name, err
 		}
@@ -68,14 +68,14 @@ type scratchDir struct {
 // is attached only while that is done, since a tree can be cloned only from an attached mount.
 func (b *box) mountScratch() (string, error) {
 	const staging = "/tmp"
-	m, err := mountfd.New("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755",
+	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755",
 		"size", strconv.FormatUint(b.setup.Scratch.Bytes, 10),
 		"nr_inodes", strconv.FormatUint(b.setup.Scratch.Inodes, 10))
 	if err != nil {
 		return "tmpfs", err
 	}
 	b.work = m
-	if err := mountfd.Attach(m, unix.AT_FDCWD, staging); err != nil {
+	if err := linux.AttachMount(m, unix.AT_FDCWD, staging); err != nil {
 		return staging, err
 	}
 	for _, d := range scratchDirs() {
@@ -103,24 +103,24 @@ func (b *box) makeScratch(d scratchDir) error {
 }
 
 func (b *box) showScratch(d scratchDir) error {
-	tree, err := mountfd.Clone(b.work, d.name, false)
+	tree, err := linux.CloneMount(b.work, d.name, false)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
-	return mountfd.Attach(tree, unix.AT_FDCWD, d.target)
+	return linux.AttachMount(tree, unix.AT_FDCWD, d.target)
 }
 
 // maxTerminals is how many of the host's terminals, of which it has some thousands, one box can have.
 const maxTerminals = "64"
 
 func (b *box) mountDevpts() (string, error) {
-	m, err := mountfd.New("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "ptmxmode", "0666", "mode", "0620", "max", maxTerminals)
+	m, err := linux.NewMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "ptmxmode", "0666", "mode", "0620", "max", maxTerminals)
 	if err != nil {
 		return "devpts", err
 	}
 	defer unix.Close(m)
-	return "/dev/pts", mountfd.Attach(m, unix.AT_FDCWD, "/dev/pts")
+	return "/dev/pts", linux.AttachMount(m, unix.AT_FDCWD, "/dev/pts")
 }
 
 // What of /proc is hidden, and what is shown read-only, as far as its own modes do not see to it: all
@@ -158,7 +158,7 @@ func (b *box) maskProc() (string, error) {
 
 // cover mounts a clone of source over an entry of /proc, if this kernel has it.
 func (b *box) cover(name string, dir int, source string, attrs uint64) error {
-	target, err := mountfd.OpenBeneath(b.proc, name, unix.O_PATH)
+	target, err := linux.OpenBeneath(b.proc, name, unix.O_PATH)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -166,17 +166,17 @@ func (b *box) cover(name string, dir int, source string, attrs uint64) error {
 		return err
 	}
 	defer unix.Close(target)
-	tree, err := mountfd.Clone(dir, source, false)
+	tree, err := linux.CloneMount(dir, source, false)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
 	if attrs != 0 {
-		if err := mountfd.Restrict(tree, &unix.MountAttr{Attr_set: attrs}); err != nil {
+		if err := linux.RestrictMount(tree, &unix.MountAttr{Attr_set: attrs}); err != nil {
 			return err
 		}
 	}
-	return mountfd.Attach(tree, target, "")
+	return linux.AttachMount(tree, target, "")
 }
 
 // attachMounts puts the session's mounts in place, parents before children (the keeper sorted
@@ -197,7 +197,7 @@ func (b *box) attachMount(tree int, m isolation.SetupMount) error {
 		return err
 	}
 	defer unix.Close(target)
-	if err := mountfd.Attach(tree, target, ""); err != nil {
+	if err := linux.AttachMount(tree, target, ""); err != nil {
 		return err
 	}
 	want := int64(unix.ST_NOSUID | unix.ST_NODEV)
@@ -218,7 +218,7 @@ func (b *box) attachMount(tree int, m isolation.SetupMount) error {
 // is missing. Below a mounted directory that is done as the box user, who owns it; below the bare
 // image a part of the scratch tmpfs goes in between, since the image is read-only.
 func (b *box) mountPoint(path string) (int, error) {
-	fd, err := mountfd.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := linux.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
@@ -239,7 +239,7 @@ func (b *box) mountPoint(path string) (int, error) {
 			return -1, err
 		}
 		if end == len(path) {
-			return mountfd.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
+			return linux.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func makeDir(root int, path string) error {
 	}
 	dir := root
 	if parent != "" {
-		fd, err := mountfd.OpenBeneath(root, parent, unix.O_PATH|unix.O_DIRECTORY)
+		fd, err := linux.OpenBeneath(root, parent, unix.O_PATH|unix.O_DIRECTORY)
 		if err != nil {
 			return err
 		}

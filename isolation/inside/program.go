@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/lookup"
+
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
@@ -220,7 +220,7 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 
 // start looks the program up, runs it and puts it into the loop.
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
-	path, err := lookup.Program(cmd.Argv[0], cmd.Env)
+	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
 	if err != nil {
 		return stepError(isolation.StepLookup, cmd.Argv[0], err)
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/hunt"
-	"github.com/boxd-dev/boxd/isolation/inherited"
-	"github.com/boxd-dev/boxd/isolation/life"
+
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // server is PID 1 once the box is made: one thread, one epoll loop.
@@ -30,7 +29,7 @@ type server struct {
 	conn     uint32 // counts the connections
 	served   bool   // it has been told what there is
 	listener int    // where another boxd connects, -1 if none can
-	life     life.Life
+	life     LifeTimer
 	private  int // boxd's, for the next boxd; -1 if none
 
 	programs map[uint32]*program // by the id the caller chose
@@ -38,7 +37,7 @@ type server struct {
 	byPID    map[int]*program
 	watches  map[int32]watch // by token, the data of an epoll event
 	tokens   int32           // a token is never used twice
-	ground   hunt.Ground
+	ground   ProcView
 	groups   cgroup.Group // where the programs' groups are; -1 if the box has none
 	full     []string     // groups of ended programs, with processes still in them
 	frozen   bool
@@ -60,11 +59,11 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: hunt.Ground{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: ProcView{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
-	for _, sig := range inherited.Signals() {
-		if err := inherited.Default(sig); err != nil {
+	for _, sig := range linux.InheritedSignals() {
+		if err := linux.DefaultSignal(sig); err != nil {
 			return nil, stepError(isolation.StepPrivileges, unix.SignalName(sig), err)
 		}
 	}

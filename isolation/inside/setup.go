@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/overlay"
-	"github.com/boxd-dev/boxd/isolation/shared"
 )
 
 // box is a box in the making. PID 1 starts in fresh pid, mount, net, ipc, uts and user namespaces,
@@ -146,7 +145,7 @@ func (b *box) dropPrivileges() (string, error) {
 }
 
 // keepApart keeps programs from the abstract sockets of the host, which are of its network.
-func (b *box) keepApart() (string, error) { return shared.Scope(b.shared) }
+func (b *box) keepApart() (string, error) { return isolation.ScopeSockets(b.shared) }
 
 // installFilter puts the programs' filter on every thread. TSYNC also gives no_new_privs to all of
 // them (seccomp(2)).

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // makeDirectory makes the place of what the next keeper has to know of the box.
@@ -33,7 +32,7 @@ func (l *launching) makeDirectory() (string, error) {
 
 // writeRecord makes the box known to the next keeper: from the Setup on it may live without this one.
 func (l *launching) writeRecord() error {
-	r := &records.Record{
+	r := &Record{
 		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
 	}
 	if err := r.Identify(l.embryo.pid); err != nil {
@@ -57,7 +56,7 @@ func (k *Keeper) takeOver() error {
 	}
 	lacks := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} // which say nothing of a record
 	living := map[string]int{}                              // pidfds
-	known := map[string]*records.Record{}
+	known := map[string]*Record{}
 	alive := map[string]bool{} // or not known to be dead
 	k.groups.keep = alive
 	for _, key := range keys {
@@ -98,8 +97,8 @@ func (k *Keeper) takeOver() error {
 
 // find reads the record of a box and opens its process. ErrNotExist: its start was interrupted before PID 1
 // had its setup, without which it ends. ESRCH: it is dead.
-func (k *Keeper) find(key string) (*records.Record, int, error) {
-	if !records.ValidKey(key) {
+func (k *Keeper) find(key string) (*Record, int, error) {
+	if !ValidKey(key) {
 		return nil, -1, fmt.Errorf("%q is not a box", key)
 	}
 	r, err := k.records.Read(key)
@@ -114,7 +113,7 @@ func (k *Keeper) find(key string) (*records.Record, int, error) {
 }
 
 // own makes a living box this keeper's, which is to watch it. It takes the pidfd over.
-func (k *Keeper) own(r *records.Record, pidfd int) error {
+func (k *Keeper) own(r *Record, pidfd int) error {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
 		unix.Close(pidfd)
 		return fmt.Errorf("box %s: %w", r.Key, err)
@@ -134,7 +133,7 @@ func (k *Keeper) own(r *records.Record, pidfd int) error {
 
 // clear removes what is left of a box that is dead, or has never been one. Groups that it does not find are
 // removed when the tree is opened.
-func (k *Keeper) clear(key string, r *records.Record) {
+func (k *Keeper) clear(key string, r *Record) {
 	if k.cfg.Group != "" {
 		if _, err := k.groups.open(k); err != nil {
 			k.cfg.Log.Printf("what is left of box %s: %v", key, err)

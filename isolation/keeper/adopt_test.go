@@ -18,12 +18,11 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // A keeper that lacks descriptors does not say that a record is damaged, which nobody would touch any more.
 func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // all of the process lacks room
-	dir, err := records.Open(t.TempDir())
+	dir, err := OpenRecords(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +34,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 	}
 	defer unix.Close(listener)
 	boxtest.RequireRoot(t) // which may make a namespace of such ids
-	r := &records.Record{Key: key, IDBase: isolation.IDRange}
+	r := &Record{Key: key, IDBase: isolation.IDRange}
 	ids := []syscall.SysProcIDMap{{HostID: int(r.IDBase), Size: isolation.IDRange}}
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}

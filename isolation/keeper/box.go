@@ -16,8 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/records"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // box is a box from the reservation of its key to its removal. It is watched once it has a pidfd. The first
@@ -25,16 +24,16 @@ import (
 type box struct {
 	pid    int
 	pidfd  *os.File
-	ids    ids.Range
+	ids    zygote.IDRange
 	groups *tree.Box     // nil: none
 	gone   chan struct{} // closed when it and all its processes are dead and released
 	handed bool          // boxd knows of it; guarded by Keeper.mu
 	image  string        // the tree of its image in the store; "": host
 
-	mounting   sync.Mutex      // held while its mounts change
-	networking sync.Mutex      // held while its network changes, or is looked at
-	changing   sync.Mutex      // guards the fields below, and is held while limits change
-	record     *records.Record // what the next keeper will know of it; nil: nothing
+	mounting   sync.Mutex // held while its mounts change
+	networking sync.Mutex // held while its network changes, or is looked at
+	changing   sync.Mutex // guards the fields below, and is held while limits change
+	record     *Record    // what the next keeper will know of it; nil: nothing
 	released   bool
 }
 

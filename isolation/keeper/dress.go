@@ -8,11 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/dress"
-	"github.com/boxd-dev/boxd/isolation/lending"
-	"github.com/boxd-dev/boxd/isolation/live"
-	"github.com/boxd-dev/boxd/isolation/sources"
-	"github.com/boxd-dev/boxd/isolation/trees"
+
+	"github.com/boxd-dev/boxd/isolation/mounts"
 )
 
 // dress gives a box that was made ahead of need the hostname of its session.
@@ -24,7 +21,7 @@ func (k *Keeper) dress(req *isolation.Dress) error {
 	if err != nil {
 		return err
 	}
-	return dress.Name(b.pid, b.lives, req.Hostname)
+	return SetHostname(b.pid, b.lives, req.Hostname)
 }
 
 // known is a box that boxd knows of; ESRCH: there is none.
@@ -41,7 +38,7 @@ func (k *Keeper) known(key string) (*box, error) {
 // changeMount changes a mount of a living box, or removes what was made for one of a box that has ended, or says where a
 // path leads.
 func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	if lending.NeedsNoBox(req.Op) {
+	if mounts.NeedsNoBox(req.Op) {
 		return k.lending.Outside(ctx, req)
 	}
 	if err := req.Validate(); err != nil {
@@ -54,15 +51,15 @@ func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	b.mounting.Lock()
 	defer b.mounting.Unlock()
 	if req.Skill != (isolation.Skill{}) {
-		lender := live.Lender{Rules: &sources.Rules{State: k.state}}
-		return lender.Skill(&live.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
+		lender := mounts.Lender{Rules: &mounts.SourceRules{State: k.state}}
+		return lender.Skill(&mounts.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
 	}
 	process, err := b.processFD()
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(process)
-	return k.lending.Change(ctx, &lending.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
+	return k.lending.Change(ctx, &mounts.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
 }
 
 // lives reports whether the box's PID 1 has not ended yet.
@@ -75,7 +72,7 @@ func (b *box) lives() bool {
 	raw, err := b.pidfd.SyscallConn() // an error: it has been closed, after the end
 	lives := false
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { lives = live.Lives(int(fd)) })
+		err = raw.Control(func(fd uintptr) { lives = mounts.Alive(int(fd)) })
 	}
 	return lives && err == nil
 }
@@ -87,7 +84,7 @@ func (k *Keeper) dropTree(tree string) error {
 	for _, b := range k.boxes {
 		used = used || b.image == tree
 	}
-	if used || !trees.Valid(tree) {
+	if used || !isolation.ValidTree(tree) {
 		k.mu.Unlock()
 		return unix.EBUSY
 	}

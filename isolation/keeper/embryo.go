@@ -9,8 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/live"
+	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
@@ -18,7 +17,7 @@ import (
 // ids, and nothing of any session. To be cloned and to come to its first line of code is more than
 // half of a start, so the keeper has some ahead of need.
 type embryo struct {
-	ids     ids.Range
+	ids     zygote.IDRange
 	control int // our end of its control socket
 	pid     int
 	pidfd   int
@@ -26,10 +25,10 @@ type embryo struct {
 }
 
 // alive reports whether the embryo can still become a box.
-func (e *embryo) alive() bool { return live.Lives(e.pidfd) }
+func (e *embryo) alive() bool { return mounts.Alive(e.pidfd) }
 
 // discard ends an embryo and waits until it is dead, so that its ids are free.
-func (e *embryo) discard(from *ids.Ranges) {
+func (e *embryo) discard(from *zygote.IDRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
 	for {
@@ -62,7 +61,7 @@ const quiet = 5 * time.Millisecond
 
 // enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
 // follow. All of them are of the image "host", with a network of their own: others are made afresh.
-func (n *nursery) enter(fresh bool, from *ids.Ranges) *embryo {
+func (n *nursery) enter(fresh bool, from *zygote.IDRanges) *embryo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
@@ -74,14 +73,14 @@ func (n *nursery) enter(fresh bool, from *ids.Ranges) *embryo {
 
 // await waits for an embryo that is being made and returns one, nil if there is none. The caller is
 // between enter and leave, in which time no other is begun.
-func (n *nursery) await(from *ids.Ranges) *embryo {
+func (n *nursery) await(from *zygote.IDRanges) *embryo {
 	n.work.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.takeLocked(from)
 }
 
-func (n *nursery) takeLocked(from *ids.Ranges) *embryo {
+func (n *nursery) takeLocked(from *zygote.IDRanges) *embryo {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]
@@ -159,7 +158,7 @@ func (n *nursery) grow(k *Keeper) bool {
 }
 
 // close ends all embryos.
-func (n *nursery) close(from *ids.Ranges) {
+func (n *nursery) close(from *zygote.IDRanges) {
 	n.mu.Lock()
 	n.closed = true
 	if n.growing != nil {
@@ -198,7 +197,7 @@ type conceiving struct {
 
 // requestEmbryo asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
 // descriptor or in none of its own, and in a network of its own unless it is to share the host's. The caller must call await, and may do other things before.
-func (k *Keeper) requestEmbryo(image string, own ids.Range, group int, share bool) (*conceiving, error) {
+func (k *Keeper) requestEmbryo(image string, own zygote.IDRange, group int, share bool) (*conceiving, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.Release(own)

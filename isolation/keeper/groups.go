@@ -18,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
-	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // groups is the keeper's part of the control groups. It is opened when it is first needed and again when
@@ -107,7 +106,7 @@ func scopeOf(key, path string) error {
 }
 
 // find takes over the groups of a box that an earlier keeper has started.
-func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
+func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
 	t, err := g.open(k)
 	if err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func (g *groups) find(k *Keeper, r *records.Record) (*tree.Box, error) {
 
 // ownerName is the name of whose boxes' groups those of a record are with: that of its user, or of another owner that
 // has the same id.
-func ownerName(r *records.Record) string {
+func ownerName(r *Record) string {
 	user := cgroup.OwnerName(r.Owner, "")
 	name := tree.OwnerOf(r.Group)
 	if other, ok := strings.CutPrefix(name, user+"-"); ok && cgroup.ValidOther(other) {

@@ -21,16 +21,13 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/bounds"
-	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/lending"
+	"github.com/boxd-dev/boxd/isolation/disk"
+	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/records"
-	"github.com/boxd-dev/boxd/isolation/seccomp"
-	"github.com/boxd-dev/boxd/isolation/sources"
-	"github.com/boxd-dev/boxd/isolation/workspaces"
 	"github.com/boxd-dev/boxd/isolation/zygote"
+
+	"github.com/boxd-dev/boxd/isolation/seccomp"
 )
 
 // Config is what the keeper allows. It comes from root and is never changed by a request.
@@ -48,22 +45,22 @@ const (
 // Keeper serves one boxd at a time, and watches its boxes also while there is none.
 type Keeper struct {
 	cfg      Config
-	run      *records.Place
+	run      *Place
 	listener *fdpass.Listener
 	greeting isolation.Greeting
 	boxInit  int // descriptor of cfg.BoxInit
 	boxFiles int // of the program that serves files in boxes, which lies beside it
 	filters  [2]seccomp.Filter
 	state    string // directory, without links
-	ids      *ids.Ranges
-	users    sources.UserNamespaces
-	lending  *lending.Desk
+	ids      *zygote.IDRanges
+	users    mounts.UserNamespaces
+	lending  *mounts.Sources
 	zygotes  zygote.Set
 	ahead    nursery
 	groups   groups
-	work     *workspaces.Dir
-	bounds   *bounds.Host // quotas of directories of the host
-	records  *records.Dir
+	work     *disk.Workspaces
+	bounds   *disk.HostQuotas // quotas of directories of the host
+	records  *RecordDir
 	net      *network.Host
 	damaged  map[string]bool // boxes whose records cannot be read: nobody touches them
 	ended    chan struct{}   // has a word when a box has ended
@@ -89,7 +86,7 @@ func New(cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1, boxFiles: -1,
-		ahead: nursery{want: cfg.Ahead}, ids: ids.New(cfg.IDLock, cfg.IDBase, cfg.IDCount),
+		ahead: nursery{want: cfg.Ahead}, ids: zygote.NewIDRanges(cfg.IDLock, cfg.IDBase, cfg.IDCount),
 	}
 	if err := k.prepare(); err != nil {
 		k.close()
@@ -104,7 +101,7 @@ func (k *Keeper) prepare() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	k.state = state
-	if k.lending, err = lending.Open(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
+	if k.lending, err = mounts.OpenSources(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
 		return err
 	}
 	for i := range k.filters {
@@ -124,15 +121,15 @@ func (k *Keeper) prepare() error {
 	if err != nil {
 		return err
 	}
-	if k.run, err = records.OpenPlace(k.cfg.RunDir); err != nil {
+	if k.run, err = OpenPlace(k.cfg.RunDir); err != nil {
 		return err
 	}
-	if k.work, err = workspaces.Open(state, k.cfg.Store); err != nil {
+	if k.work, err = disk.OpenWorkspaces(state, k.cfg.Store); err != nil {
 		return err
 	}
-	k.bounds = bounds.Open(state, k.cfg.QuotaRoots, k.cfg.Log)
+	k.bounds = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
-	if k.records, err = records.Open(k.cfg.RunDir); err != nil {
+	if k.records, err = OpenRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
 	k.net = network.New(net, k.cfg.Log)

@@ -16,8 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
-	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/sources"
+	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
@@ -29,11 +28,11 @@ type launching struct {
 	spec    *isolation.Spec
 	box     *box
 	watched bool // the box's end releases the box
-	sources []sources.Source
-	ids     *ids.Range   // taken, and nobody else's yet
-	init    cgroup.Group // that PID 1 is cloned into; -1: none
-	dropped bool         // dropEmbryo has run
-	asked   *conceiving  // the zygote is at work on embryo
+	sources []mounts.Source
+	ids     *zygote.IDRange // taken, and nobody else's yet
+	init    cgroup.Group    // that PID 1 is cloned into; -1: none
+	dropped bool            // dropEmbryo has run
+	asked   *conceiving     // the zygote is at work on embryo
 	embryo  *embryo
 	socket  int // that PID 1 will listen on; -1: none
 	mounts  []isolation.SetupMount
@@ -303,8 +302,8 @@ func (l *launching) mapMounts() (string, error) {
 		if err != nil {
 			return isolation.Workspace, err
 		}
-		l.sources = append(l.sources, sources.Source{
-			FD: dir, Mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, Owner: sources.WorkOwner(),
+		l.sources = append(l.sources, mounts.Source{
+			FD: dir, Mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, Owner: mounts.WorkOwner(),
 		})
 	}
 	for _, lent := range l.spec.Lent {
@@ -313,9 +312,9 @@ func (l *launching) mapMounts() (string, error) {
 		if err != nil {
 			return target, err
 		}
-		l.sources = append(l.sources, sources.Source{FD: dir, Mount: isolation.Mount{Target: target, NoSymlinks: true}, Owner: sources.WorkOwner()})
+		l.sources = append(l.sources, mounts.Source{FD: dir, Mount: isolation.Mount{Target: target, NoSymlinks: true}, Owner: mounts.WorkOwner()})
 	}
-	slices.SortStableFunc(l.sources, func(a, b sources.Source) int { return cmp.Compare(len(a.Mount.Target), len(b.Mount.Target)) })
+	slices.SortStableFunc(l.sources, func(a, b mounts.Source) int { return cmp.Compare(len(a.Mount.Target), len(b.Mount.Target)) })
 	for _, src := range l.sources {
 		if err := l.mapMount(src); err != nil {
 			return src.Mount.Target, err
@@ -324,7 +323,7 @@ func (l *launching) mapMounts() (string, error) {
 	return "", nil
 }
 
-func (l *launching) mapMount(src sources.Source) error {
+func (l *launching) mapMount(src mounts.Source) error {
 	tree, err := l.k.lending.Tree(l.wanted(), l.spec, &src, l.embryo.ids.Base, l.ownMap)
 	if err != nil {
 		return err

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/dress"
-	"github.com/boxd-dev/boxd/isolation/examine"
+
 	"github.com/boxd-dev/boxd/isolation/network"
-	"github.com/boxd-dev/boxd/isolation/rootfs"
-	"github.com/boxd-dev/boxd/isolation/shared"
+	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // shared reports whether the box is to be in the network of the host.
-func (l *launching) shared() bool { return len(l.spec.Network) > 0 && l.spec.Network[0] == shared.Word }
+func (l *launching) shared() bool {
+	return len(l.spec.Network) > 0 && l.spec.Network[0] == isolation.HostNetwork
+}
 
 // permitNetwork refuses the network of the host where root has said of no profile that its boxes may have it.
 func (l *launching) permitNetwork() (string, error) {
@@ -28,13 +28,13 @@ func (l *launching) permitNetwork() (string, error) {
 
 // checks are what doctor says of this host, as the keeper sees it.
 func (k *Keeper) checks() []isolation.Check {
-	all := append(examine.Host(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
+	all := append(CheckHost(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
 	all = append(all, k.bounds.Checks()...)
 	if profiles := k.net.Shared(); len(profiles) > 0 {
-		all = append(all, shared.Check(profiles))
+		all = append(all, isolation.CheckHostNetwork(profiles))
 	}
-	missing, err := rootfs.Missing(k.cfg.Etc)
-	return append(all, examine.Links(missing, err))
+	missing, err := zygote.MissingLinks(k.cfg.Etc)
+	return append(all, CheckLinks(missing, err))
 }
 
 // attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
@@ -76,7 +76,7 @@ func (k *Keeper) network(req []string) (*isolation.Listed, []int, error) {
 	defer b.networking.Unlock()
 	words, files, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
 	if err == nil && req[1] == network.WordRules {
-		err = dress.Resolv(b.pid, b.lives, words[0])
+		err = SetResolvConf(b.pid, b.lives, words[0])
 		words = nil
 	}
 	return &isolation.Listed{Keys: words}, files, err

@@ -8,27 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/names"
+
+	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/overlay"
-	"github.com/boxd-dev/boxd/isolation/sources"
 )
 
 // mapRoot makes the layers of a root that programs can write to, which come first of all mounts. An image, and what is
 // changed of the root, are mapped as the workspace is, by the box's own namespace: the box user owns all that is in the
-// image, and in what is changed PID 1 has a part of its own. The host's trees have a map of their own (sources.HostOwner).
+// image, and in what is changed PID 1 has a part of its own. The host's trees have a map of their own (mounts.HostOwner).
 func (l *launching) mapRoot() (string, error) {
 	if !l.spec.Writable {
 		return "", nil
 	}
-	changes := layer{overlay.Target, func() (int, error) { return l.k.work.OpenPath(l.spec.Key) }, true, sources.WorkOwner()}
-	list := []layer{{overlay.Target, func() (int, error) { return l.k.work.TreeTop(l.spec.Image) }, false, sources.WorkOwner()}, changes}
+	changes := layer{overlay.Target, func() (int, error) { return l.k.work.OpenPath(l.spec.Key) }, true, mounts.WorkOwner()}
+	list := []layer{{overlay.Target, func() (int, error) { return l.k.work.TreeTop(l.spec.Image) }, false, mounts.WorkOwner()}, changes}
 	if l.spec.Image == "" {
 		list = []layer{changes}
-		for _, name := range names.HostTrees() {
+		for _, name := range isolation.HostDirs() {
 			open := func() (int, error) {
 				return unix.Open("/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 			}
-			list = append(list, layer{"/" + name, open, false, sources.HostOwner()})
+			list = append(list, layer{"/" + name, open, false, mounts.HostOwner()})
 		}
 	}
 	for _, part := range list {
@@ -39,7 +39,7 @@ func (l *launching) mapRoot() (string, error) {
 		if err != nil {
 			return part.target, err
 		}
-		err = l.mapMount(sources.Source{FD: dir, Mount: isolation.Mount{Target: part.target, Writable: part.writable}, Owner: part.owner})
+		err = l.mapMount(mounts.Source{FD: dir, Mount: isolation.Mount{Target: part.target, Writable: part.writable}, Owner: part.owner})
 		unix.Close(dir)
 		if err != nil {
 			return part.target, err
@@ -53,5 +53,5 @@ type layer struct {
 	target   string
 	open     func() (int, error)
 	writable bool
-	owner    sources.Owner
+	owner    mounts.Owner
 }

@@ -15,9 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/names"
-	"github.com/boxd-dev/boxd/isolation/reap"
-	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 // greet makes what every boxd is told first.
@@ -33,7 +30,7 @@ func (k *Keeper) greet() error {
 	if err != nil {
 		return fmt.Errorf("programs: %w", err)
 	}
-	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: names.Programs(&own, &boxInit, &boxFiles)}
+	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.ProgramsID(&own, &boxInit, &boxFiles)}
 	return nil
 }
 
@@ -48,7 +45,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	if !k.cfg.Linger {
 		serving = context.WithoutCancel(ctx)
 	}
-	stopReaper := reap.Start()
+	stopReaper := StartReaper()
 	defer stopReaper()
 	k.lending.Pool.Warm()
 	conns, stop := k.accept()
@@ -263,7 +260,7 @@ func refuse(req *isolation.KeeperRequest) error {
 	default:
 		return nil
 	}
-	if !records.ValidKey(key) {
+	if !ValidKey(key) {
 		return fmt.Errorf("key of a box: %w", unix.EINVAL)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/records"
 )
 
 func TestKeysThatCannotBeAreRefused(t *testing.T) {
@@ -66,7 +65,7 @@ func TestARecordNamesTheOwner(t *testing.T) {
 		"/sys/fs/cgroup/a/owner-7/box-k": "7", "/sys/fs/cgroup/a/owner-7-0123456789abcdef/box-k": "7-0123456789abcdef",
 		"/sys/fs/cgroup/a/owner-77/box-k": "7", "/sys/fs/cgroup/a/owner-8-0123456789abcdef/box-k": "7", "/sys/fs/cgroup/a/owner-7-../box-k": "7", "": "7", "/box-k": "7",
 	} {
-		if got := ownerName(&records.Record{Owner: 7, Group: group}); got != want {
+		if got := ownerName(&Record{Owner: 7, Group: group}); got != want {
 			t.Errorf("%s: %s, want %s", group, got, want)
 		}
 	}

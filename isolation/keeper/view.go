@@ -11,8 +11,6 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/dress"
-	"github.com/boxd-dev/boxd/isolation/names"
 )
 
 // processors are those that boxes run on: the keeper's own.
@@ -38,8 +36,8 @@ func share(l *cgroup.Limits, n int) int {
 }
 
 // view is what programs of a box are shown of its limits.
-func view(l *cgroup.Limits) names.View {
-	v := names.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
+func view(l *cgroup.Limits) isolation.View {
+	v := isolation.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		total := uint64(info.Totalram) * uint64(info.Unit)
@@ -117,5 +115,5 @@ func (b *box) show(l *cgroup.Limits) error {
 		}
 	}
 	v := view(l)
-	return errors.Join(dress.View(b.pid, b.lives, &v), pin(b.ids.Base, l, pids...))
+	return errors.Join(SetView(b.pid, b.lives, &v), pin(b.ids.Base, l, pids...))
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-
-	"github.com/boxd-dev/boxd/isolation/network/pair"
 )
 
 // Adopt finds the links of boxes that an earlier keeper has left, by their keys. What belongs to none of them is
@@ -33,7 +31,7 @@ func (h *Host) Adopt(keys []string) {
 		}
 		key, lives := names[name]
 		if !lives {
-			if err := pair.Remove(name); err != nil {
+			if err := RemoveVeth(name); err != nil {
 				h.log.Print(err)
 			}
 			continue
@@ -65,7 +63,7 @@ func (h *Host) Adopt(keys []string) {
 func (h *Host) settle(l *Link) {
 	_, six, err := h.end(l)
 	if err == nil {
-		err = pair.Settle(h.LinkName(l.key), six)
+		err = ConfigureVeth(h.LinkName(l.key), six)
 	}
 	if err != nil {
 		h.log.Printf("box %s: its link: %v", l.key, err)

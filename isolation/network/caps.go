@@ -9,8 +9,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/boxd-dev/boxd/isolation/network/pair"
 )
 
 // crowdedChain refuses what would be one connection too many. It counts as refused, and no destination is to blame.
@@ -61,7 +59,7 @@ func over(most int) []expr.Any {
 	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
 
-// lackCount is the pair.Lack of a kernel that cannot count connections.
+// lackCount is the Lack of a kernel that cannot count connections.
 const lackCount = "connlimit of nf_tables"
 
 // tryCap sees whether the kernel can count connections, in a table that is there.
@@ -73,20 +71,20 @@ func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	w.at = c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
 	w.rule(beginnings(), over(h.cfg.Connections), drop())
 	if err := c.Flush(); err != nil {
-		return lackingCaps(&pair.Lack{What: lackCount, Err: err})
+		return lackingCaps(&Lack{What: lackCount, Err: err})
 	}
 	return nil
 }
 
 // lackingCaps names what an error about a pair or a cap is about, with the key of box.toml that can do without.
 func lackingCaps(err error) error {
-	lack, ok := errors.AsType[*pair.Lack](err)
+	lack, ok := errors.AsType[*Lack](err)
 	switch {
 	case !ok:
 		return err
 	case lack.What == lackCount:
 		return lacking(lack.What+" (network.connections = 0 does without)", lack.Err)
-	case lack.What == pair.LackCap:
+	case lack.What == LackCap:
 		return lacking(lack.What+" (network.bandwidth = 0 does without)", lack.Err)
 	}
 	return lacking(lack.What, lack.Err)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/firewall"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/network/strangers"
 )
 
 // uplink is how the host reaches others.
@@ -189,7 +189,7 @@ func (h *Host) Check() isolation.Check {
 		detail += ", and no IPv6: the host forwards none, has no way out for it, or network.ipv6 is empty"
 	}
 	if walls := h.walls(up.six); len(walls) > 0 {
-		c.Detail, c.Hint = detail, strangers.Hints(walls, h.tag)
+		c.Detail, c.Hint = detail, firewall.Hints(walls, h.tag)
 		for _, w := range walls {
 			c.Detail += "; " + w.String()
 		}
@@ -215,16 +215,16 @@ func Hint(err error) string {
 }
 
 // walls are chains of others that refuse what boxes send.
-func (h *Host) walls(six bool) []strangers.Wall {
+func (h *Host) walls(six bool) []firewall.BlockingChain {
 	c, err := connect()
 	if err != nil {
 		return nil
 	}
-	walls, err := strangers.Find(c, h.tag, six)
+	walls, err := firewall.Find(c, h.tag, six)
 	if err != nil {
 		h.log.Printf("chains of others: %v", err)
 	}
-	legacy, err := strangers.FindLegacy(h.tag, six)
+	legacy, err := firewall.FindLegacy(h.tag, six)
 	if err != nil {
 		h.log.Printf("chains of others: %v", err)
 	}

@@ -15,10 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation/network/pair"
-	"github.com/boxd-dev/boxd/isolation/network/reach"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/network/sockets"
 )
 
 // Link is a box's way out.
@@ -123,7 +120,7 @@ func (h *Host) parse(words []string) ([]rule.Rule, error) {
 // build makes both ends.
 func (l *Link) build(space *os.File, up *uplink, bandwidth uint64) error {
 	h := l.host
-	ends := pair.Ends{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
+	ends := Veth{Name: h.LinkName(l.key), MTU: up.mtu, Host: h.addresses(l.pair, up.six, true), Box: h.addresses(l.pair, up.six, false), Bandwidth: bandwidth}
 	return lackingCaps(ends.Make(space))
 }
 
@@ -151,7 +148,7 @@ func (h *Host) Remove(key string) {
 	if l == nil {
 		return
 	}
-	if err := pair.Remove(h.LinkName(key)); err != nil {
+	if err := RemoveVeth(h.LinkName(key)); err != nil {
 		h.log.Printf("box %s: %v", key, err) // and it keeps its addresses
 		return
 	}
@@ -176,7 +173,7 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	switch {
 	case len(words) == 0:
 		return nil, nil, unix.EINVAL
-	case l == nil && words[0] != reach.Word:
+	case l == nil && words[0] != WordConnect:
 		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
 	if words[0] == WordLook {
@@ -189,17 +186,17 @@ func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answe
 	}
 	defer space.Close()
 	switch words[0] {
-	case reach.Word:
-		files, err = reach.Connect(space, words[1:])
+	case WordConnect:
+		files, err = Connect(space, words[1:])
 		return nil, files, err
 	case WordSockets:
 		if answer, err = h.look(l); err == nil {
 			six := slices.ContainsFunc(answer, func(a string) bool { return strings.Contains(a, ":") })
-			files, err = sockets.Open(space, slices.Equal(words[1:], []string{WordStrict}), six)
+			files, err = OpenSockets(space, slices.Equal(words[1:], []string{WordStrict}), six)
 		}
 		return answer, files, err
 	case WordDial:
-		files, err = sockets.Dial(space, words[1:])
+		files, err = Dial(space, words[1:])
 		return nil, files, err
 	case WordRules:
 		as, rules, err := h.read(words[1:])
@@ -237,7 +234,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := lackingCaps(pair.Slow(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
+	if err := lackingCaps(LimitVeth(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
 		return nil, nil, err
 	}
 	resolvers := h.resolvers(six)

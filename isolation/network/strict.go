@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/network/sockets"
 )
 
 // WordStrict stands behind WordNames, and behind WordSockets: what connects to ports 80 and 443 of an address that a
@@ -28,16 +27,16 @@ func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) 
 
 // marked are packets of whoever looks, or all others.
 func marked(op expr.CmpOp) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, sockets.Mark)}}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, Mark)}}
 }
 
 // rememberLooking has the kernel remember what is answered on loopback where connections are looked at: it translates
 // the answers back.
 func (w *writer) rememberLooking(as asking) {
-	for _, a := range sockets.Loopbacks() {
+	for _, a := range Loopbacks() {
 		if as.strict {
 			w.rule(within(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
-				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, sockets.LookingAt))}, accept())
+				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, LookingAt))}, accept())
 		}
 	}
 }
@@ -48,12 +47,12 @@ func (w *writer) looking(as asking, most int) {
 	if !as.strict {
 		return
 	}
-	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(sockets.LookingAt))
-	for _, a := range sockets.Loopbacks() {
+	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(LookingAt))
+	for _, a := range Loopbacks() {
 		if most > 0 {
-			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(sockets.LookingAt), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(LookingAt), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 		}
-		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(sockets.LookingAt), accept())
+		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(LookingAt), accept())
 	}
 }
 
@@ -63,7 +62,7 @@ func (w *writer) unseen(as asking) {
 	if !as.strict {
 		return
 	}
-	for _, port := range sockets.Web() {
+	for _, port := range WebPorts() {
 		w.refuse(transport(unix.IPPROTO_TCP), only(port), marked(expr.CmpOpNeq))
 		w.refuse(transport(unix.IPPROTO_UDP), only(port))
 	}
@@ -80,16 +79,16 @@ func (w *writer) lead(as asking, rules ordered) {
 		if r.Protocol == rule.UDP {
 			continue
 		}
-		for _, port := range sockets.Web() {
+		for _, port := range WebPorts() {
 			if len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p rule.Ports) bool { return p.First <= port && port <= p.Last }) {
 				w.rule(destination(r.To), transport(unix.IPPROTO_TCP), only(port), accept())
 			}
 		}
 	}
 	for _, four := range []bool{true, false} {
-		for _, port := range sockets.Web() {
+		for _, port := range WebPorts() {
 			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(four), []expr.Any{
-				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, sockets.LookingAt)}, &expr.Redir{RegisterProtoMin: 1},
+				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, LookingAt)}, &expr.Redir{RegisterProtoMin: 1},
 			})
 		}
 	}

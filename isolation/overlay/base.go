@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -23,12 +23,12 @@ import (
 // two for each, and each costs more than all the copies.
 func (h *host) base() (item string, err error) {
 	id := strconv.Itoa(isolation.BoxUID)
-	m, err := mountfd.New("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id, "size", baseSize, "nr_inodes", baseInodes)
+	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id, "size", baseSize, "nr_inodes", baseInodes)
 	if err != nil {
 		return "tmpfs", err
 	}
 	defer unix.Close(m)
-	if err := mountfd.Attach(m, h.old, imagePlace); err != nil {
+	if err := linux.AttachMount(m, h.old, imagePlace); err != nil {
 		return imagePlace, err
 	}
 	restore := asBoxUser()

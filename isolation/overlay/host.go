@@ -11,10 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/names"
-	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // A root of the host's own programs is several overlays: one for what of the read-only root is boxd's own, /etc with it,
@@ -62,7 +60,7 @@ type host struct {
 
 // IsTree reports whether a mount of a Setup is for a tree of the host.
 func IsTree(target string) bool {
-	return target != "" && slices.Contains(names.HostTrees(), target[1:])
+	return target != "" && slices.Contains(isolation.HostDirs(), target[1:])
 }
 
 // enterHost does what Enter does, for the host's own programs.
@@ -116,7 +114,7 @@ func (h *host) enter() (root int, item string, err error) {
 
 // mount makes the overlays, and returns that of the root.
 func (h *host) mount() (m int, item string, err error) {
-	if err := mountfd.Attach(h.changes, h.old, upperPlace); err != nil {
+	if err := linux.AttachMount(h.changes, h.old, upperPlace); err != nil {
 		return -1, "changes", err
 	}
 	if item, err := h.base(); err != nil {
@@ -145,7 +143,7 @@ func (h *host) mount() (m int, item string, err error) {
 	if err != nil {
 		return -1, "overlay", err
 	}
-	if err := mountfd.Attach(m, h.old, rootPlace); err != nil {
+	if err := linux.AttachMount(m, h.old, rootPlace); err != nil {
 		unix.Close(m)
 		return -1, rootPlace, err
 	}
@@ -160,7 +158,7 @@ func (h *host) parts(t *tree, owner int) (upper int, err error) {
 	if err := unix.Mkdirat(h.old, t.part(), 0o755); err != nil {
 		return -1, err
 	}
-	upper, err = mountfd.OpenBeneath(h.old, t.part(), unix.O_PATH|unix.O_DIRECTORY)
+	upper, err = linux.OpenBeneath(h.old, t.part(), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return -1, err
 	}
@@ -173,11 +171,11 @@ func (h *host) parts(t *tree, owner int) (upper int, err error) {
 
 // cover makes the two overlays of a tree of the host.
 func (h *host) cover(t *tree) error {
-	if err := mountfd.Attach(t.mount, h.old, treePlace); err != nil {
+	if err := linux.AttachMount(t.mount, h.old, treePlace); err != nil {
 		return err
 	}
 	err := asNobody(func() (err error) {
-		t.nobody, err = mountfd.New("overlay", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", "/"+treePlace+":/"+emptyPlace, "userxattr", "")
+		t.nobody, err = linux.NewMount("overlay", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", "/"+treePlace+":/"+emptyPlace, "userxattr", "")
 		return err
 	})
 	if err != nil {
@@ -186,7 +184,7 @@ func (h *host) cover(t *tree) error {
 	if err := unix.Unmount("/"+treePlace, unix.MNT_DETACH); err != nil { // for the next one
 		return err
 	}
-	if err := mountfd.Attach(t.nobody, h.old, nobodyPlace); err != nil {
+	if err := linux.AttachMount(t.nobody, h.old, nobodyPlace); err != nil {
 		return err
 	}
 	upper, err := h.parts(t, isolation.BoxUID)
@@ -226,19 +224,19 @@ func asNobody(f func() error) error {
 
 // place puts the overlays of a tree where they are seen.
 func (h *host) place(t *tree, root int) error {
-	if err := mountfd.Attach(t.top, root, t.name); err != nil {
+	if err := linux.AttachMount(t.top, root, t.name); err != nil {
 		return err
 	}
-	if err := mountfd.Attach(t.nobody, root, trees.RootImage[1:]+"/"+t.name); err != nil { // moved
+	if err := linux.AttachMount(t.nobody, root, isolation.RootImage[1:]+"/"+t.name); err != nil { // moved
 		return err
 	}
-	return shown{t.part(), trees.RootChanged + "/" + t.name, false, changedAttr}.in(h.old, root)
+	return shown{t.part(), isolation.RootChanged + "/" + t.name, false, changedAttr}.in(h.old, root)
 }
 
 // below shows what the host has mounted below its trees, read-only as before: overlays have none of it. What is at a place that
 // programs cannot come to is left out.
 func (h *host) below(root int) (item string, err error) {
-	fd, err := mountfd.OpenBeneath(h.proc, "1/mountinfo", unix.O_RDONLY)
+	fd, err := linux.OpenBeneath(h.proc, "1/mountinfo", unix.O_RDONLY)
 	if err != nil {
 		return "mountinfo", err
 	}
@@ -253,7 +251,7 @@ func (h *host) below(root int) (item string, err error) {
 		buf = buf[:len(buf)+n]
 	}
 	for _, at := range mountedBelow(string(buf), h.trees) {
-		for _, to := range []string{at, trees.RootImage + at} {
+		for _, to := range []string{at, isolation.RootImage + at} {
 			err := shown{at[1:], to, true, 0}.in(h.old, root)
 			if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOENT) {
 				return at, err

@@ -8,10 +8,8 @@ package overlay
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/mountfd"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/names"
-	"github.com/boxd-dev/boxd/isolation/trees"
 )
 
 // Target is where the two layers of a root go, as mounts of a Setup: the image, read-only, and the directory of what
@@ -79,13 +77,13 @@ func (l *layers) enter() (root int, item string, err error) {
 // mount puts the layers on each other. userxattr: overlayfs keeps its own marks in attributes that an unprivileged
 // mounter may write, of which programs can set none through it (overlayfs.rst of the kernel); redirections are off then.
 func (l *layers) mount() (m int, item string, err error) {
-	if err := mountfd.Attach(l.image, l.old, imagePlace); err != nil {
+	if err := linux.AttachMount(l.image, l.old, imagePlace); err != nil {
 		return -1, "image", err
 	}
-	if err := mountfd.Attach(l.changes, l.old, upperPlace); err != nil {
+	if err := linux.AttachMount(l.changes, l.old, upperPlace); err != nil {
 		return -1, "changes", err
 	}
-	upper, err := mountfd.OpenBeneath(l.old, upperPlace+"/"+Upper, unix.O_PATH|unix.O_DIRECTORY)
+	upper, err := linux.OpenBeneath(l.old, upperPlace+"/"+Upper, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return -1, Upper, err
 	}
@@ -97,7 +95,7 @@ func (l *layers) mount() (m int, item string, err error) {
 	if err != nil {
 		return -1, "overlay", err
 	}
-	if err := mountfd.Attach(m, l.old, rootPlace); err != nil {
+	if err := linux.AttachMount(m, l.old, rootPlace); err != nil {
 		unix.Close(m)
 		return -1, rootPlace, err
 	}
@@ -106,7 +104,7 @@ func (l *layers) mount() (m int, item string, err error) {
 
 // stack makes an overlay that can be written to.
 func stack(lower, upper, work string) (int, error) {
-	return mountfd.New("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", lower, "upperdir", "/"+upper, "workdir", "/"+work, "userxattr", "", "volatile", "")
+	return linux.NewMount("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", lower, "upperdir", "/"+upper, "workdir", "/"+work, "userxattr", "", "volatile", "")
 }
 
 // directory is one of the skeleton.
@@ -119,11 +117,11 @@ type directory struct {
 // hide anything else. It is PID 1's own, in directories with the sticky bit: so nobody puts something else into the place
 // of a mount, or of the program that serves files.
 func skeleton(upper int) (item string, err error) {
-	dirs := []directory{{isolation.SkillsDir[1:], false}, {trees.Drives[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {trees.RootImage[1:], false}, {trees.RootChanged[1:], false}}
+	dirs := []directory{{isolation.SkillsDir[1:], false}, {isolation.DrivesDir[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {isolation.RootImage[1:], false}, {isolation.RootChanged[1:], false}}
 	for _, d := range isolation.Roots() {
 		dirs = append(dirs, directory{d[1:], true})
 	}
-	for _, d := range names.Directories() {
+	for _, d := range isolation.RootDirs() {
 		dirs = append([]directory{{d, true}}, dirs...) // before those below it
 	}
 	for _, d := range append(dirs, directory{".", true}) {
@@ -131,7 +129,7 @@ func skeleton(upper int) (item string, err error) {
 			return d.path, err
 		}
 	}
-	for name, target := range names.Links() {
+	for name, target := range isolation.RootLinks() {
 		if err := unix.Symlinkat(target, upper, name); err != nil {
 			return name, err
 		}
@@ -166,14 +164,14 @@ type shown struct {
 // furnish brings what is mounted in the old tree to the new one, and shows what that is made of: upper is what was changed.
 func (l *layers) furnish(root int, upper string) (item string, err error) {
 	// The procfs has what covers parts of it below it, and was mounted in this namespace: it can be moved.
-	if err := mountfd.Attach(l.proc, root, "proc"); err != nil {
+	if err := linux.AttachMount(l.proc, root, "proc"); err != nil {
 		return "/proc", err
 	}
 	for _, c := range []shown{
 		{"dev", "/dev", true, 0}, // and what is locked of it stays as it is
 		{isolation.FilesProgram[1:], isolation.FilesProgram, false, 0},
-		{imagePlace, trees.RootImage, false, unix.MOUNT_ATTR_RDONLY},
-		{upper, trees.RootChanged, false, changedAttr},
+		{imagePlace, isolation.RootImage, false, unix.MOUNT_ATTR_RDONLY},
+		{upper, isolation.RootChanged, false, changedAttr},
 	} {
 		if err := c.in(l.old, root); err != nil {
 			return c.to, err
@@ -186,17 +184,17 @@ func (l *layers) furnish(root int, upper string) (item string, err error) {
 const changedAttr = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC
 
 func (c shown) in(old, root int) error {
-	tree, err := mountfd.Clone(old, c.from, c.recursive)
+	tree, err := linux.CloneMount(old, c.from, c.recursive)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(tree)
 	if c.attr != 0 {
-		if err := mountfd.Restrict(tree, &unix.MountAttr{Attr_set: c.attr}); err != nil {
+		if err := linux.RestrictMount(tree, &unix.MountAttr{Attr_set: c.attr}); err != nil {
 			return err
 		}
 	}
-	return mountfd.Attach(tree, root, c.to[1:])
+	return linux.AttachMount(tree, root, c.to[1:])
 }
 
 // enter makes a mount the root, and lets go of the one before.

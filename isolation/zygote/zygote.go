@@ -19,9 +19,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/ids"
-	"github.com/boxd-dev/boxd/isolation/inherited"
-	"github.com/boxd-dev/boxd/isolation/rootfs"
+
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // A zygote is a small process that lives in the finished mount tree of an image and clones boxes
@@ -73,7 +72,7 @@ type Cloning struct {
 	Fresh bool // the zygote was started for this request
 
 	z       *Zygote
-	ids     ids.Range
+	ids     IDRange
 	control int
 	group   int  // control group, NoGroup if the clone has none of its own
 	share   bool // the network is the keeper's
@@ -81,7 +80,7 @@ type Cloning struct {
 
 // Request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
 // works while its caller does something else. The clone has a network of its own unless it is to share the keeper's.
-func (z *Zygote) Request(own ids.Range, control, group int, share bool) (*Cloning, error) {
+func (z *Zygote) Request(own IDRange, control, group int, share bool) (*Cloning, error) {
 	c := &Cloning{z: z, ids: own, control: control, group: group, share: share}
 	z.mu.Lock()
 	stamp := z.stampNow()
@@ -246,7 +245,7 @@ func HostStamp() string {
 // Host is the life of a zygote of the image "host"; it returns when the keeper is gone.
 func Host(etc []string) error {
 	return live(func() error {
-		err := rootfs.Enter(rootfs.Host{Etc: etc, Files: zygoteFiles})
+		err := EnterRoot(HostRoot{Etc: etc, Files: zygoteFiles})
 		unix.Close(zygoteFiles)
 		return err
 	})
@@ -255,7 +254,7 @@ func Host(etc []string) error {
 // Image is the life of a zygote of an image of the store.
 func Image() error {
 	return live(func() error {
-		err := rootfs.EnterImage(zygoteTree, zygoteFiles)
+		err := EnterImageRoot(zygoteTree, zygoteFiles)
 		unix.Close(zygoteFiles)
 		unix.Close(zygoteTree)
 		return err
@@ -267,7 +266,7 @@ func live(enter func() error) error {
 	// SIGCHLD: what has ended is gone without being waited for (wait(2)); the keeper holds pidfds.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
 	unix.CloseOnExec(zygoteSocket)
-	if err := inherited.SetSlack(inherited.Slack); err != nil {
+	if err := linux.SetThreadTimerSlack(linux.InitTimerSlack); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
 	// This thread clones as the owner of each box, and stays what it is (capabilities(7)).

@@ -8,11 +8,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/actionrpc/skills"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // action is one of the protocol.
@@ -58,13 +54,13 @@ func (s *Server) table() map[string]action {
 			t[name] = a
 		}
 	}
-	k := &skills.Skills{Store: s.cfg.Skills, Boxes: s.boxes}
+	k := &Skills{Store: s.cfg.Skills, Boxes: s.boxes}
 	if s.cfg.Taken != "" {
-		k.Earlier = &skills.Earlier{Dir: s.cfg.Taken, Log: s.cfg.Log}
+		k.Earlier = &Earlier{Dir: s.cfg.Taken, Log: s.cfg.Log}
 	}
 	for name, a := range map[string]struct {
 		alters, ends bool
-		do           func(context.Context, *skills.Request) (any, error)
+		do           func(context.Context, *SkillRequest) (any, error)
 	}{
 		"list_skills": {do: k.List}, "get_skill": {do: k.Get}, "create_skill": {alters: true, do: k.Create}, "update_skill": {alters: true, do: k.Update},
 		"delete_skill": {alters: true, ends: true, do: k.Delete}, "scan_skill_directory": {do: k.Scan}, "list_skill_files": {do: k.Files},
@@ -72,7 +68,7 @@ func (s *Server) table() map[string]action {
 		"install_skill_zip": {alters: true, do: k.Install},
 	} {
 		t["box_"+name] = action{skill: true, alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
-			return a.do(ctx, &skills.Request{
+			return a.do(ctx, &SkillRequest{
 				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.told.Load().Work, Old: s.told.Load().Skills, Files: c.conn.files,
 			})
 		}}
@@ -89,19 +85,19 @@ func (s *Server) upload(_ context.Context, c *call) (any, error) {
 func (c *call) text(name string) (string, error) {
 	raw, given := c.Data[name]
 	if !given {
-		return "", envelope.Errorf("KeyError", "'%s'", name)
+		return "", protocol.Errorf("KeyError", "'%s'", name)
 	}
-	s, ok := lax.String(raw)
+	s, ok := protocol.String(raw)
 	if !ok {
-		return "", envelope.Errorf("BoxValidationError", "%s must be a string", name)
+		return "", protocol.Errorf("BoxValidationError", "%s must be a string", name)
 	}
 	return s, nil
 }
 
 // processID is that of the payload, or the one that is meant where it is left out.
 func (c *call) processID() (string, error) {
-	if lax.Null(c.Data["process_id"]) {
-		return model.DefaultProcess, nil
+	if protocol.Null(c.Data["process_id"]) {
+		return protocol.DefaultProcess, nil
 	}
 	return c.text("process_id")
 }
@@ -123,7 +119,7 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 	case r.Ready:
 		return r, nil
 	}
-	return nil, envelope.Errorf("BoxReadinessError", "managed sandbox isolation is not ready")
+	return nil, protocol.Errorf("BoxReadinessError", "managed sandbox isolation is not ready")
 }
 
 func (s *Server) init(ctx context.Context, c *call) (any, error) {
@@ -154,20 +150,20 @@ func (s *Server) shutdown(ctx context.Context, _ *call) (any, error) {
 func (s *Server) status(ctx context.Context, c *call) (any, error) {
 	sessions, processes := s.boxes.Status(c.tenant)
 	return map[string]any{
-		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(boxes.TTL.Seconds()), "limits": s.told.Load().Limits,
+		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(TTL.Seconds()), "limits": s.told.Load().Limits,
 	}, nil
 }
 
 // spec reads a BoxSpec.
-func (s *Server) spec(c *call) (*model.Spec, error) {
-	spec, err := model.ReadSpec(c.Data)
+func (s *Server) spec(c *call) (*protocol.Spec, error) {
+	spec, err := protocol.ReadSpec(c.Data)
 	if err != nil {
 		return nil, err
 	}
 	if c.tenant.Admitted != nil {
 		return s.admitted(c, spec, &s.told.Load().Policy)
 	}
-	return spec, skills.Lend(spec, s.cfg.Principal, c.namespace)
+	return spec, Lend(spec, s.cfg.Principal, c.namespace)
 }
 
 func (s *Server) exec(ctx context.Context, c *call) (any, error) {
@@ -213,9 +209,9 @@ func (s *Server) start(ctx context.Context, c *call) (any, error) {
 	}
 	raw, given := c.Data["spec"]
 	if !given {
-		return nil, envelope.Errorf("KeyError", "'spec'")
+		return nil, protocol.Errorf("KeyError", "'spec'")
 	}
-	spec, err := model.ReadProcess(raw)
+	spec, err := protocol.ReadProcess(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -248,13 +244,13 @@ func (s *Server) stop(ctx context.Context, c *call) (any, error) {
 
 // asked is the session and process that a request names, for its record.
 func (c *call) asked() (session, process string) {
-	id, _ := lax.String(c.Data["session_id"])
-	if physical, err := model.Physical(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
+	id, _ := protocol.String(c.Data["session_id"])
+	if physical, err := protocol.Physical(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
 		session = physical
 	}
-	process, _ = lax.String(c.Data["process_id"])
-	if spec, ok := lax.Object(c.Data["spec"]); ok {
-		process, _ = lax.String(spec["process_id"])
+	process, _ = protocol.String(c.Data["process_id"])
+	if spec, ok := protocol.Object(c.Data["spec"]); ok {
+		process, _ = protocol.String(spec["process_id"])
 	}
 	return session, process
 }
@@ -264,9 +260,9 @@ func (c *call) changes(a *action) []string {
 	if !a.skill {
 		return nil
 	}
-	name, _ := lax.String(c.Data["name"])
-	if in, ok := lax.Object(c.Data["skill"]); ok && name == "" {
-		name, _ = lax.String(in["name"])
+	name, _ := protocol.String(c.Data["name"])
+	if in, ok := protocol.Object(c.Data["skill"]); ok && name == "" {
+		name, _ = protocol.String(in["name"])
 	}
 	return []string{"workspace=" + c.namespace, "skill=" + name}
 }
@@ -274,19 +270,19 @@ func (c *call) changes(a *action) []string {
 // argv is the command that a request has, for its record, and the names of its environment.
 func (c *call) argv() (argv, env []string) {
 	names := func(raw json.RawMessage) (list []string) {
-		object, _ := lax.Object(raw)
+		object, _ := protocol.Object(raw)
 		for name := range object {
 			list = append(list, name)
 		}
 		return list
 	}
-	if spec, ok := lax.Object(c.Data["spec"]); ok {
-		command, _ := lax.String(spec["command"])
+	if spec, ok := protocol.Object(c.Data["spec"]); ok {
+		command, _ := protocol.String(spec["command"])
 		var args []string
 		_ = json.Unmarshal(spec["args"], &args) // or it is refused
 		return append([]string{command}, args...), names(spec["env"])
 	}
-	if cmd, ok := lax.String(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
+	if cmd, ok := protocol.String(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
 		return []string{cmd}, names(c.Data["env"])
 	}
 	return nil, nil

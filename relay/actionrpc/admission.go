@@ -10,20 +10,14 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
-	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
-	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
-	"github.com/boxd-dev/boxd/relay/actionrpc/skills"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
-func denied(text string) error { return envelope.Errorf("BoxAdmissionError", "%s", text) }
+func denied(text string) error { return protocol.Errorf("BoxAdmissionError", "%s", text) }
 
 // enforced refuses what is about grants where LangBot's own admission is not required.
-func enforced(told *setup.Told) error {
+func enforced(told *InitConfig) error {
 	if told.Required {
 		return nil
 	}
@@ -31,20 +25,20 @@ func enforced(told *setup.Told) error {
 }
 
 // unbroken refuses everything while it is not known what LangBot's admission is to be.
-func unbroken(told *setup.Told) error {
+func unbroken(told *InitConfig) error {
 	if told.Broken == "" {
 		return nil
 	}
-	return envelope.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
+	return protocol.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
 }
 
 // grant installs a grant. What it ends has ended when it is in force.
 func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	told := s.told.Load()
-	g, err := grants.ReadGrant(c.Data)
+	g, err := ReadGrant(c.Data)
 	switch {
 	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
-		return nil, envelope.Errorf("PermissionError", "Sandbox admission grant does not match the trusted instance")
+		return nil, protocol.Errorf("PermissionError", "Sandbox admission grant does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
 	case unbroken(told) != nil:
@@ -52,8 +46,8 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	key := fence.Key{Instance: g.Instance, Workspace: g.Workspace}
-	namespace, most := model.Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
+	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
+	namespace, most := protocol.Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
 	done, err := s.book.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
@@ -70,10 +64,10 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	canonical := model.Prefix(namespace, g.Generation) + grants.Logical
+	canonical := protocol.Prefix(namespace, g.Generation) + Logical
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := model.Parts(id)
-		return ok && of == namespace && (drop == grants.DropAll || id != canonical)
+		of, _, _, ok := protocol.Parts(id)
+		return ok && of == namespace && (drop == DropAll || id != canonical)
 	})
 	if err == nil {
 		err = s.book.Install(namespace, g, drop)
@@ -89,11 +83,11 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 // clear ends sessions for a grant, a revocation or a sweep. One that does not end is not waited for without an end: all
 // others wait meanwhile.
 func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
-	late, cancel := context.WithTimeout(ctx, fence.Patience)
+	late, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	err := s.end(late, which)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return envelope.Errorf("BoxError", "sessions have not ended within %v", fence.Patience)
+		return protocol.Errorf("BoxError", "sessions have not ended within %v", Patience)
 	}
 	return err
 }
@@ -107,21 +101,21 @@ func (s *Server) stir() {
 // revoke takes a grant away at once, whoever else has the turn, and ends what it has admitted.
 func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	told := s.told.Load()
-	v, err := grants.ReadRevocation(c.Data)
+	v, err := ReadRevocation(c.Data)
 	switch {
 	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
-		return nil, envelope.Errorf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
+		return nil, protocol.Errorf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
 	case err != nil:
 		return nil, err
 	}
-	namespace := model.Namespace(v.Instance, v.Workspace)
+	namespace := protocol.Namespace(v.Instance, v.Workspace)
 	if err := s.book.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := model.Parts(id)
+		of, _, _, ok := protocol.Parts(id)
 		return ok && of == namespace
 	})
 	if err != nil {
@@ -148,7 +142,7 @@ func (s *Server) assure(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	c.tenant.Admitted = &boxes.Admitted{Most: pass.Grant.MaxSessions, Namespace: c.namespace, Work: told.Work, Soft: s.cfg.AllowSoftStorage}
+	c.tenant.Admitted = &Admitted{Most: pass.Grant.MaxSessions, Namespace: c.namespace, Work: told.Work, Soft: s.cfg.AllowSoftStorage}
 	generation := c.Context.Generation
 	namespace := c.namespace
 	c.tenant.Still = func() error {
@@ -166,8 +160,8 @@ func (s *Server) assure(ctx context.Context, c *call) error {
 			return denied("Sandbox admission grant does not permit managed processes")
 		}
 	}
-	if id, ok := lax.String(c.Data["session_id"]); ok {
-		if physical, err := model.Physical(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+grants.Logical {
+	if id, ok := protocol.String(c.Data["session_id"]); ok {
+		if physical, err := protocol.Physical(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+Logical {
 			return denied("Managed sandbox session_id is runtime-owned")
 		}
 	}
@@ -175,38 +169,38 @@ func (s *Server) assure(ctx context.Context, c *call) error {
 }
 
 // pass admits a Workspace, or says why not.
-func (s *Server) pass(ctx context.Context, told *setup.Told, namespace string, generation int64) (*grants.Pass, error) {
+func (s *Server) pass(ctx context.Context, told *InitConfig, namespace string, generation int64) (*Pass, error) {
 	if err := unbroken(told); err != nil {
 		return nil, err
 	}
 	if r := s.readiness(ctx, false); !r.Ready {
-		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
+		return nil, protocol.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
 	}
 	return s.book.Admit(namespace, generation, &told.Policy)
 }
 
 // shape is what every admitted session has, whatever is asked for.
-func shape(p *grants.Policy) *model.Spec {
-	return &model.Spec{
-		SessionID: grants.Logical, Workdir: model.Workspace, Network: model.Off, Image: model.DefaultImage, HostPathMode: model.ReadWrite, MountPath: model.Workspace,
+func shape(p *Policy) *protocol.Spec {
+	return &protocol.Spec{
+		SessionID: Logical, Workdir: protocol.Workspace, Network: protocol.Off, Image: protocol.DefaultImage, HostPathMode: protocol.ReadWrite, MountPath: protocol.Workspace,
 		Persistent: true, TimeoutSec: p.MaxTimeoutSec, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB,
 	}
 }
 
 // admitted makes of a spec the one that an admitted Workspace may have: it refuses what that must not ask for, and
 // replaces what is not its own to say.
-func (s *Server) admitted(c *call, spec *model.Spec, p *grants.Policy) (*model.Spec, error) {
+func (s *Server) admitted(c *call, spec *protocol.Spec, p *Policy) (*protocol.Spec, error) {
 	home := c.tenant.Admitted.Home()
 	switch {
 	case c.tenant.Admitted.Work == "":
-		return nil, envelope.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
-	case spec.Network != model.Off:
+		return nil, protocol.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+	case spec.Network != protocol.Off:
 		return nil, denied("Managed sandbox network access is disabled")
 	case len(spec.ExtraMounts) > 0:
 		return nil, denied("Managed sandbox additional host mounts are disabled")
-	case spec.MountPath != model.Workspace:
+	case spec.MountPath != protocol.Workspace:
 		return nil, denied("Managed sandbox mount_path is runtime-owned")
-	case !isolation.Within(path.Clean(spec.Workdir), model.Workspace):
+	case !isolation.Within(path.Clean(spec.Workdir), protocol.Workspace):
 		return nil, denied("Managed sandbox workdir must stay under /workspace")
 	case spec.HostPath != nil && path.Clean(*spec.HostPath) != home:
 		return nil, denied("Managed sandbox host_path is runtime-owned")
@@ -214,7 +208,7 @@ func (s *Server) admitted(c *call, spec *model.Spec, p *grants.Policy) (*model.S
 	n := shape(p)
 	n.Cmd, n.Env, n.Workdir, n.HostPath, n.TimeoutSec = spec.Cmd, spec.Env, spec.Workdir, &home, min(spec.TimeoutSec, p.MaxTimeoutSec)
 	n.SkillName = spec.SkillName
-	if !skills.LendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
+	if !LendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
 		return nil, denied("Managed sandbox skill is unavailable in this Workspace")
 	}
 	return n, nil
@@ -254,14 +248,14 @@ func (s *Server) sweeps(ctx context.Context) {
 }
 
 // sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
-func (s *Server) sweep(ctx context.Context, told *setup.Told) bool {
+func (s *Server) sweep(ctx context.Context, told *InitConfig) bool {
 	err := s.clear(ctx, func(id string) bool {
-		namespace, generation, logical, ok := model.Parts(id)
+		namespace, generation, logical, ok := protocol.Parts(id)
 		if !ok {
 			return false
 		}
 		_, refused := s.book.Admit(namespace, generation, &told.Policy)
-		if refused == nil && logical == grants.Logical {
+		if refused == nil && logical == Logical {
 			return false
 		}
 		s.cfg.Log.Info("a session of LangBot ends: no grant admits it", "session", id)

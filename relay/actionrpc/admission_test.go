@@ -20,13 +20,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
-	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
-	"github.com/boxd-dev/boxd/relay/actionrpc/lax"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -34,7 +30,7 @@ import (
 type host struct {
 	*Server
 	t     *testing.T
-	proof boxes.Proof
+	proof Proof
 
 	mu       sync.Mutex
 	sessions []string
@@ -43,7 +39,7 @@ type host struct {
 }
 
 // all is a proof in which all is so.
-var all = boxes.Proof{Available: true, Groups: true, Namespaces: true, Mounts: true, Network: true, Ephemeral: true, Work: true, Bounded: true}
+var all = Proof{Available: true, Groups: true, Namespaces: true, Mounts: true, Network: true, Ephemeral: true, Work: true, Bounded: true}
 
 const policyInit = `{"backend":"local","local":{"host_root":"/srv/box","allowed_mount_roots":["/srv/box"]},"admission":{"required":true}}`
 
@@ -51,13 +47,13 @@ func admitting(t *testing.T, inits ...string) *host {
 	t.Helper()
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
-		cfg:  Config{Config: setup.Config{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: setup.Mark(filepath.Join(t.TempDir(), setup.MarkFile))},
-		book: grants.New(time.Now), instance: "i", boxes: boxes.New(boxes.Config{Who: func() (supervisor.Principal, error) { return supervisor.Principal{}, errors.New("there is none") }}),
+		cfg:  Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: Marker(filepath.Join(t.TempDir(), MarkerFile))},
+		book: NewGrants(time.Now), instance: "i", boxes: NewBoxes(BoxesConfig{Who: func() (supervisor.Principal, error) { return supervisor.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
-	h.told.Store(setup.Untold())
+	h.told.Store(Untold())
 	h.available = func() bool { return true }
-	h.look = func(context.Context, *model.Spec, string) boxes.Proof {
+	h.look = func(context.Context, *protocol.Spec, string) Proof {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.looks++
@@ -72,11 +68,11 @@ func admitting(t *testing.T, inits ...string) *host {
 		h.sessions = slices.DeleteFunc(h.sessions, which)
 		return nil
 	}
-	h.fence = fence.New(fence.Workspaces{
-		Highest: func(fence.Key) int64 { return 0 },
-		Retire: func(ctx context.Context, k fence.Key, generation int64) error {
+	h.fence = NewFence(Workspaces{
+		Highest: func(FenceKey) int64 { return 0 },
+		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
 			return h.end(ctx, func(id string) bool {
-				n, ok := model.Generation(model.Namespace(k.Instance, k.Workspace), id)
+				n, ok := protocol.Generation(protocol.Namespace(k.Instance, k.Workspace), id)
 				return ok && n < generation
 			})
 		},
@@ -93,15 +89,15 @@ func admitting(t *testing.T, inits ...string) *host {
 // ask does an action for Workspace w in a generation.
 func (h *host) ask(action, data string, generation int64) (any, error) {
 	h.t.Helper()
-	fields, ok := lax.Object(json.RawMessage(data))
+	fields, ok := protocol.Object(json.RawMessage(data))
 	if !ok {
 		h.t.Fatal(data)
 	}
-	c := &call{Request: &envelope.Request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
+	c := &call{Request: &protocol.Request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
 	if generation > 0 {
-		c.Context = &envelope.Context{Instance: "i", Workspace: "w", Generation: generation}
-		c.namespace = model.Namespace("i", "w")
-		c.tenant.Prefix = model.Prefix(c.namespace, generation)
+		c.Context = &protocol.Context{Instance: "i", Workspace: "w", Generation: generation}
+		c.namespace = protocol.Namespace("i", "w")
+		c.tenant.Prefix = protocol.Prefix(c.namespace, generation)
 	}
 	a := h.actions[action]
 	return a.do(h.t.Context(), c)
@@ -207,9 +203,9 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 
 	h = admitting(t, policyInit)
 	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
-	ns := model.Namespace("i", "w")
-	one, two := model.Prefix(ns, 1), model.Prefix(ns, 2)
-	stranger := model.Prefix(model.Namespace("i", "v"), 1) + "global"
+	ns := protocol.Namespace("i", "w")
+	one, two := protocol.Prefix(ns, 1), protocol.Prefix(ns, 2)
+	stranger := protocol.Prefix(protocol.Namespace("i", "v"), 1) + "global"
 	h.sessions = []string{one + "global", one + "old", stranger}
 	receipt, err := h.ask(upsert, grantOf(1, 1, 1, time.Minute), 0)
 	if got, ok := receipt.(map[string]any); err != nil || !ok || got["installed"] != true || got["workspace_uuid"] != "w" || got["execution_generation"] != int64(1) ||
@@ -230,7 +226,7 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.has(stranger)
-	if _, _, err := h.fence.Enter(t.Context(), fence.Key{Instance: "i", Workspace: "w"}, 1, 9); err == nil {
+	if _, _, err := h.fence.Enter(t.Context(), FenceKey{Instance: "i", Workspace: "w"}, 1, 9); err == nil {
 		t.Error("a grant has not advanced the fence")
 	}
 	h.sessions = []string{two + "global", stranger}
@@ -282,8 +278,8 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
 			t.Fatal(err)
 		}
-		global := model.Prefix(model.Namespace("i", "w"), 1) + "global"
-		c := &call{Request: &envelope.Request{Action: "box_exec", Context: &envelope.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: model.Namespace("i", "w")}
+		global := protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"
+		c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: protocol.Namespace("i", "w")}
 		if err := h.assure(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
 			t.Fatalf("%v, %+v", err, c.tenant)
 		}
@@ -344,7 +340,7 @@ func (h *host) hang(id string) (release func()) {
 	return func() { close(gone) }
 }
 
-// One box that does not die keeps no grant, no revocation and no sweep for longer than fence.Patience.
+// One box that does not die keeps no grant, no revocation and no sweep for longer than Patience.
 func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	t.Parallel()
 	const (
@@ -353,8 +349,8 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	)
 	synctest.Test(t, func(t *testing.T) {
 		h := admitting(t, policyInit)
-		stuck := model.Prefix(model.Namespace("i", "w"), 1) + "global"
-		other := model.Prefix(model.Namespace("i", "v"), 1) + "global"
+		stuck := protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"
+		other := protocol.Prefix(protocol.Namespace("i", "v"), 1) + "global"
 		release := h.hang(stuck)
 		took := func(want time.Duration, do func()) {
 			t.Helper()
@@ -364,7 +360,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 			}
 		}
 		h.sessions = []string{stuck}
-		took(fence.Patience, func() {
+		took(Patience, func() {
 			h.refused(upsert, grantOf(1, 1, 1, 4*time.Minute), 0, "BoxError: sessions have not ended within 20s")
 		})
 		h.sessions = nil
@@ -375,12 +371,12 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		}
 		// A revocation is in force at once, also while somebody else has the turn of its Workspace.
 		h.sessions = []string{stuck, other}
-		done, err := h.book.Turn(t.Context(), model.Namespace("i", "w"))
+		done, err := h.book.Turn(t.Context(), protocol.Namespace("i", "w"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.stirred.Store(false) // it was, by what came before
-		took(fence.Patience, func() {
+		took(Patience, func() {
 			if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 				t.Error(err)
 			}
@@ -391,7 +387,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 			t.Error("nobody ends what a revocation has not ended")
 		}
 		// What has expired meanwhile ends though the other does not, and that one as soon as it can.
-		took(fence.Patience, func() {
+		took(Patience, func() {
 			h.book.Expire()
 			if h.sweep(t.Context(), h.told.Load()) {
 				t.Error("all has ended")
@@ -408,7 +404,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		h.mu.Lock()
 		h.sessions = append(h.sessions, other)
 		h.mu.Unlock()
-		<-time.After(fence.Patience + 1100*time.Millisecond)
+		<-time.After(Patience + 1100*time.Millisecond)
 		synctest.Wait()
 		h.has(stuck)
 		release()
@@ -438,7 +434,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		synctest.Wait()
 		h.stirred.Store(false) // it was, by what came before
 		h.mu.Lock()
-		h.sessions, h.fails = []string{model.Prefix(model.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
+		h.sessions, h.fails = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
 		h.mu.Unlock()
 		if _, err := h.ask("box_revoke_sandbox_admission_grant", `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 			t.Error(err)
@@ -458,7 +454,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
-	c := &call{Request: &envelope.Request{Action: "box_exec", Context: &envelope.Context{Generation: 1}}}
+	c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Generation: 1}}}
 	if err := h.assure(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +490,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	h.available = func() bool { return false }
 	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
-	h.sessions = []string{model.Prefix(model.Namespace("i", "w"), 1) + "global"}
+	h.sessions = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}
 	if !h.sweep(t.Context(), h.told.Load()) {
 		t.Error("what was admitted is not ended")
 	}
@@ -526,12 +522,12 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, strings.Replace(policyInit, `"required":true`, `"required":true,"max_timeout_sec":20,"cpus":0.5,"memory_mb":99,"pids_limit":44,"read_only_rootfs":false,"workspace_quota_mb":7`, 1))
-	ns := model.Namespace("i", "w")
+	ns := protocol.Namespace("i", "w")
 	home := "/srv/box/default/tenants/" + ns
-	spec := func(text string) (*model.Spec, error) {
-		fields, _ := lax.Object(json.RawMessage(text))
-		c := &call{Request: &envelope.Request{Data: fields}, namespace: ns}
-		c.tenant.Admitted = &boxes.Admitted{Most: 1, Namespace: ns, Work: h.told.Load().Work}
+	spec := func(text string) (*protocol.Spec, error) {
+		fields, _ := protocol.Object(json.RawMessage(text))
+		c := &call{Request: &protocol.Request{Data: fields}, namespace: ns}
+		c.tenant.Admitted = &Admitted{Most: 1, Namespace: ns, Work: h.told.Load().Work}
 		return h.spec(c)
 	}
 	got, err := spec(`{"session_id":"person_1","cmd":" echo ","workdir":"/workspace/a","timeout_sec":900,"env":{"A":"b"},"image":"mine","host_path":"` + home + `/","host_path_mode":"ro","persistent":false,
@@ -539,7 +535,7 @@ func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != model.DefaultImage || *got.HostPath != home ||
+	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != protocol.DefaultImage || *got.HostPath != home ||
 		got.HostPathMode != "rw" || got.MountPath != "/workspace" || !got.Persistent || got.CPUs != 0.5 || got.MemoryMB != 99 || got.PidsLimit != 44 || got.ReadOnlyRootfs || got.WorkspaceQuotaMB != 7 ||
 		got.Network != "off" || got.ExtraMounts != nil || got.Skills != nil {
 		t.Errorf("%+v", got)
@@ -574,20 +570,20 @@ func TestReadinessIsWhatWasSeenOfARealBox(t *testing.T) {
 		t.Errorf("no kernel keeps how much skills are: %+v", r)
 	}
 	for name, tc := range map[string]struct {
-		change func(*boxes.Proof)
+		change func(*Proof)
 		failed []string
 		soft   []string // that fail though storage may be soft
 	}{
-		"nothing starts": {func(p *boxes.Proof) { *p = boxes.Proof{Error: "no"} }, slices.DeleteFunc(slices.Clone(checks), func(c string) bool {
+		"nothing starts": {func(p *Proof) { *p = Proof{Error: "no"} }, slices.DeleteFunc(slices.Clone(checks), func(c string) bool {
 			return slices.Contains([]string{"configuration", "required_backend", "session_cap", "managed_process_cap"}, c)
 		}), []string{"workspace_mount", "backend_available", "cgroup_v2", "namespace_isolation", "mount_isolation", "network_isolation"}},
-		"no groups":       {func(p *boxes.Proof) { p.Groups = false }, []string{"cgroup_v2", "hard_skill_storage_quota"}, []string{"cgroup_v2"}},
-		"no namespaces":   {func(p *boxes.Proof) { p.Namespaces = false }, []string{"namespace_isolation", "hard_skill_storage_quota"}, []string{"namespace_isolation"}},
-		"mounts":          {func(p *boxes.Proof) { p.Mounts = false }, []string{"mount_isolation", "hard_skill_storage_quota"}, []string{"mount_isolation"}},
-		"a network":       {func(p *boxes.Proof) { p.Network = false }, []string{"network_isolation", "hard_skill_storage_quota"}, []string{"network_isolation"}},
-		"no quota":        {func(p *boxes.Proof) { p.Bounded = false }, []string{"hard_workspace_quota", "hard_skill_storage_quota", "inode_quota"}, nil},
-		"endless storage": {func(p *boxes.Proof) { p.Ephemeral = false }, []string{"hard_skill_storage_quota", "bounded_ephemeral_storage"}, nil},
-		"no workspace":    {func(p *boxes.Proof) { p.Work = false }, []string{"workspace_mount", "hard_skill_storage_quota"}, []string{"workspace_mount"}},
+		"no groups":       {func(p *Proof) { p.Groups = false }, []string{"cgroup_v2", "hard_skill_storage_quota"}, []string{"cgroup_v2"}},
+		"no namespaces":   {func(p *Proof) { p.Namespaces = false }, []string{"namespace_isolation", "hard_skill_storage_quota"}, []string{"namespace_isolation"}},
+		"mounts":          {func(p *Proof) { p.Mounts = false }, []string{"mount_isolation", "hard_skill_storage_quota"}, []string{"mount_isolation"}},
+		"a network":       {func(p *Proof) { p.Network = false }, []string{"network_isolation", "hard_skill_storage_quota"}, []string{"network_isolation"}},
+		"no quota":        {func(p *Proof) { p.Bounded = false }, []string{"hard_workspace_quota", "hard_skill_storage_quota", "inode_quota"}, nil},
+		"endless storage": {func(p *Proof) { p.Ephemeral = false }, []string{"hard_skill_storage_quota", "bounded_ephemeral_storage"}, nil},
+		"no workspace":    {func(p *Proof) { p.Work = false }, []string{"workspace_mount", "hard_skill_storage_quota"}, []string{"workspace_mount"}},
 	} {
 		for _, soft := range []bool{false, true} {
 			h := admitting(t, policyInit)
@@ -648,18 +644,18 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		}
 		looked(4)
 		// What there is no room for is as it was seen last.
-		h.proof = boxes.Proof{Full: true, Error: "all room is taken"}
+		h.proof = Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {
 			t.Errorf("%+v", r)
 		}
 		// One that has failed is told as it is, and does not take the place of one that was there.
-		h.proof = boxes.Proof{Error: "no"}
+		h.proof = Proof{Error: "no"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); r.Ready {
 			t.Errorf("%+v", r)
 		}
-		h.proof = boxes.Proof{Full: true, Error: "all room is taken"}
+		h.proof = Proof{Full: true, Error: "all room is taken"}
 		<-time.After(time.Second)
 		if r := h.readiness(t.Context(), false); !r.Ready {
 			t.Errorf("%+v", r)
@@ -669,7 +665,7 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		before := h.looks
 		h.proof = all
 		look := h.look
-		h.look = func(ctx context.Context, spec *model.Spec, work string) boxes.Proof {
+		h.look = func(ctx context.Context, spec *protocol.Spec, work string) Proof {
 			<-block
 			return look(ctx, spec, work)
 		}
@@ -688,14 +684,14 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
-	_, entered, err := h.fence.Enter(t.Context(), fence.Key{Instance: "i", Workspace: "w"}, 1, 9)
+	_, entered, err := h.fence.Enter(t.Context(), FenceKey{Instance: "i", Workspace: "w"}, 1, 9)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer entered.Leave()
 	attach := func(want string) {
 		t.Helper()
-		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+model.Prefix(model.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
+		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+protocol.Prefix(protocol.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
 		r.Header.Set(headerInstance, "i")
 		r.Header.Set(headerWorkspace, "w")
 		r.Header.Set(headerGeneration, "1")
@@ -717,7 +713,7 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 func TestWhatThereIsNoRoomForAtFirstIsNotReady(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, policyInit)
-	h.proof = boxes.Proof{Full: true, Error: fault.Errorf(fault.Exhausted, "all room is taken").Error()}
+	h.proof = Proof{Full: true, Error: fault.Errorf(fault.Exhausted, "all room is taken").Error()}
 	if r := h.readiness(t.Context(), false); r.Ready || r.Backend.Available || r.Error != "all room is taken" {
 		t.Errorf("%+v", r)
 	}

@@ -12,9 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // backend is what LangBot knows boxd as.
@@ -53,14 +51,14 @@ var storage = []string{"hard_workspace_quota", "hard_skill_storage_quota", "boun
 type evidence struct {
 	turn  chan struct{} // has room for who looks
 	mu    sync.Mutex
-	told  *setup.Told // guarded by mu, as all below
+	told  *InitConfig // guarded by mu, as all below
 	at    time.Time
-	proof boxes.Proof
-	good  *boxes.Proof // the last one of a box that was there
+	proof Proof
+	good  *Proof // the last one of a box that was there
 }
 
 // recent is what was seen not longer ago than that.
-func (e *evidence) recent(told *setup.Told, since time.Time) (boxes.Proof, bool) {
+func (e *evidence) recent(told *InitConfig, since time.Time) (Proof, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.proof, e.told == told && !e.at.Before(since)
@@ -70,7 +68,7 @@ func (e *evidence) recent(told *setup.Told, since time.Time) (boxes.Proof, bool)
 const leastCache = 5 * time.Second
 
 // prove looks at a real box, or has looked not long ago. Who asks while somebody looks has the same answer.
-func (s *Server) prove(ctx context.Context, told *setup.Told, anybody bool) boxes.Proof {
+func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proof {
 	cache := told.Policy.ReadinessCache
 	if anybody {
 		cache = max(cache, leastCache)
@@ -84,7 +82,7 @@ func (s *Server) prove(ctx context.Context, told *setup.Told, anybody bool) boxe
 	case e.turn <- struct{}{}:
 		defer func() { <-e.turn }()
 	case <-ctx.Done():
-		return boxes.Proof{Error: context.Cause(ctx).Error()}
+		return Proof{Error: context.Cause(ctx).Error()}
 	}
 	if p, ok := e.recent(told, asked.Add(-cache)); ok { // somebody has looked meanwhile
 		return p
@@ -131,17 +129,17 @@ func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 }
 
 // plainly says what is so where LangBot's own admission is not required, or nobody has said yet whether it is.
-func (s *Server) plainly(told *setup.Told) readiness {
+func (s *Server) plainly(told *InitConfig) readiness {
 	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &told.Backend}}
 	if told.Ours() {
-		r.Backend.Name = new(boxes.Backend)
+		r.Backend.Name = new(Backend)
 	}
 	r.Backend.Available, r.Checks = r.Ready, map[string]bool{"backend_available": r.Ready}
 	return r
 }
 
 // noWork is why there is no directory for Workspaces, "" if there is one.
-func noWork(told *setup.Told) string {
+func noWork(told *InitConfig) string {
 	switch {
 	case told.Work != "":
 		return ""
@@ -152,7 +150,7 @@ func noWork(told *setup.Told) string {
 }
 
 // details are what was seen, whatever the operator does without.
-func details(p *boxes.Proof) any {
+func details(p *Proof) any {
 	seen := map[string]any{
 		"available": p.Available, "cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
 		"hard_workspace_quota": p.Bounded, "inode_quota": p.Bounded, "bounded_ephemeral_storage": p.Ephemeral, "hard_skill_storage_quota": false,
@@ -177,9 +175,9 @@ func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	told := s.told.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
-		return nil, envelope.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
+		return nil, protocol.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
 	case told.Work == "":
-		return nil, envelope.Errorf("BoxReadinessError", "%s", noWork(told))
+		return nil, protocol.Errorf("BoxReadinessError", "%s", noWork(told))
 	}
 	data, err := s.boxes.Probe(ctx, told.Work, name)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
 	"github.com/boxd-dev/boxd/supervisor/audit"
-	"github.com/boxd-dev/boxd/supervisor/recent"
+	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
 // recorded does what a request asks for, counts it, and writes down what was to change something: it is not done
@@ -20,7 +20,7 @@ import (
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
 	who, err := s.who()
 	if err != nil {
-		return nil, envelope.Errorf("PermissionError", "%s", err.Error())
+		return nil, protocol.Errorf("PermissionError", "%s", err.Error())
 	}
 	asked := trace.New("", "")
 	asked.Principal = who.Name
@@ -41,7 +41,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	s.cfg.Metrics.Request(name, status)
 	session, process := c.asked()
 	if err != nil {
-		s.cfg.Errors.Add(ctx, recent.Error{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
+		s.cfg.Errors.Add(ctx, events.RecentError{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
 	}
 	if !a.alters || s.cfg.Audit == nil {
 		return data, err
@@ -51,7 +51,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 		Kind: audit.KindCall, Request: asked.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
 		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
 	}
-	if m, ok := data.(*model.Execution); ok && m != nil {
+	if m, ok := data.(*protocol.Execution); ok && m != nil {
 		r.Outcome = m.Status
 	}
 	if err != nil {

@@ -14,11 +14,8 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // conn is a connection of the action RPC.
@@ -29,15 +26,15 @@ type conn struct {
 	calls    sync.WaitGroup
 	room     chan struct{} // holds a word for each call under way
 	owed     chan struct{} // and for each whose answer the client has not taken
-	files    *uploads.Store
+	files    *Uploads
 }
 
 // call is one request under way.
 type call struct {
-	*envelope.Request
+	*protocol.Request
 	conn      *conn
-	namespace string       // of the Workspace, if it is for one
-	tenant    boxes.Tenant // in its generation
+	namespace string // of the Workspace, if it is for one
+	tenant    Tenant // in its generation
 }
 
 // rpc is a connection from its handshake to its end.
@@ -57,7 +54,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
 	defer over()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, envelope.MaxCalls), owed: make(chan struct{}, maxOwed), files: uploads.New(s.uploads)}
+	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, protocol.MaxCalls), owed: make(chan struct{}, maxOwed), files: NewUploads(s.uploads)}
 	defer c.files.Close()
 	c.serve(ctx)
 	cancel() // what is under way ends with its client
@@ -81,12 +78,12 @@ func (c *conn) serve(ctx context.Context) {
 		if m.Count(ctx) != nil {
 			return
 		}
-		if !envelope.Sparse(m.Data) {
+		if !protocol.Sparse(m.Data) {
 			m.Free()
 			_ = c.ws.Close(websocket.StatusMessageTooBig, "too many values") // the client may have gone
 			return
 		}
-		req, seq, err := envelope.Parse(m.Data)
+		req, seq, err := protocol.Parse(m.Data)
 		m.Keep(2, len(m.Data)) // the copy of it that was parsed, and what an action makes of that
 		m.Data = nil
 		if err == nil && req == nil {
@@ -105,11 +102,11 @@ func (c *conn) serve(ctx context.Context) {
 				})
 				continue
 			default:
-				err = envelope.Busy()
+				err = protocol.Busy()
 			}
 		}
 		m.Free()
-		c.calls.Go(func() { c.send(ctx, envelope.Failure(seq, err)) })
+		c.calls.Go(func() { c.send(ctx, protocol.Failure(seq, err)) })
 	}
 }
 
@@ -127,7 +124,7 @@ func (c *conn) send(ctx context.Context, answer []byte) {
 func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	defer func() {
 		if what := recover(); what != nil {
-			text = envelope.Failure(c.Seq, s.broken(c, what))
+			text = protocol.Failure(c.Seq, s.broken(c, what))
 		}
 	}()
 	data, err := s.do(ctx, c)
@@ -135,16 +132,16 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 		if fault.DenialOf(err) != nil {
 			s.cfg.Sup.Refused(s.cfg.Principal)
 		}
-		return envelope.Failure(c.Seq, inWords(err))
+		return protocol.Failure(c.Seq, inWords(err))
 	}
-	return envelope.Success(c.Seq, data)
+	return protocol.Success(c.Seq, data)
 }
 
 // broken tells the log of a defect of boxd that a request has met, as net/http does for all other requests: the rest of
 // boxd goes on.
 func (s *Server) broken(c *call, what any) error {
 	s.cfg.Log.Error("an action of LangBot met a defect of boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
-	return envelope.Errorf("RuntimeError", "boxd has met a defect of its own; its log says more")
+	return protocol.Errorf("RuntimeError", "boxd has met a defect of its own; its log says more")
 }
 
 // safely does what an action is for. What it breaks is its own call, which has a record all the same.
@@ -159,29 +156,29 @@ func (s *Server) safely(ctx context.Context, c *call, a *action) (data any, err 
 
 // inWords gives every error a class of the protocol.
 func inWords(err error) error {
-	if e, ok := errors.AsType[*envelope.Error](err); ok {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		return e
 	}
-	return envelope.Errorf("BoxError", "%s", err.Error())
+	return protocol.Errorf("BoxError", "%s", err.Error())
 }
 
 // do checks whose a request is, and does it.
 func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	a, ok := s.actions[c.Action]
 	if !ok {
-		return nil, envelope.Errorf("ValueError", "Action %s not found", c.Action)
+		return nil, protocol.Errorf("ValueError", "Action %s not found", c.Action)
 	}
 	switch {
 	case c.Context == nil && !a.host:
-		return nil, envelope.Errorf("PermissionError", "Box tenant action requires a trusted Workspace context")
+		return nil, protocol.Errorf("PermissionError", "Box tenant action requires a trusted Workspace context")
 	case c.Context != nil && c.Context.Instance != c.conn.instance:
-		return nil, envelope.Errorf("PermissionError", "Box action context does not match the trusted instance")
+		return nil, protocol.Errorf("PermissionError", "Box action context does not match the trusted instance")
 	case a.host:
 		return s.recorded(ctx, c, &a)
 	}
-	key := fence.Key{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
-	c.namespace = model.Namespace(key.Instance, key.Workspace)
-	c.tenant.Prefix = model.Prefix(c.namespace, c.Context.Generation)
+	key := FenceKey{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
+	c.namespace = protocol.Namespace(key.Instance, key.Workspace)
+	c.tenant.Prefix = protocol.Prefix(c.namespace, c.Context.Generation)
 	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.told.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err

@@ -18,8 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
@@ -31,7 +30,7 @@ func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
 		none["x"] = 1 //nolint:staticcheck // it is to break
 		return none, nil
 	}}
-	c := &call{Request: &envelope.Request{Seq: 7, Action: "box_exec"}}
+	c := &call{Request: &protocol.Request{Seq: 7, Action: "box_exec"}}
 	data, err := s.safely(t.Context(), c, a)
 	if data != nil || err == nil || !strings.HasPrefix(err.Error(), "RuntimeError: ") {
 		t.Errorf("%v, %v", data, err)
@@ -48,7 +47,7 @@ func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
 // A client that asks and asks and takes no answers is cut off when its time is over, with all that is under way for it.
 func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 	t.Parallel()
-	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler), Patience: 50 * time.Millisecond}, held: intake.NewRoom(maxLongest)}
+	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler), Patience: 50 * time.Millisecond}, held: NewMessageBudget(maxLongest)}
 	over := make(chan struct{})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(over)
@@ -57,8 +56,8 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		ws.SetReadLimit(envelope.MaxMessage)
-		c := &conn{server: s, ws: ws, room: make(chan struct{}, envelope.MaxCalls), owed: make(chan struct{}, maxOwed)}
+		ws.SetReadLimit(protocol.MaxMessage)
+		c := &conn{server: s, ws: ws, room: make(chan struct{}, protocol.MaxCalls), owed: make(chan struct{}, maxOwed)}
 		c.serve(t.Context())
 		c.calls.Wait()
 	}))

@@ -22,22 +22,16 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/gate"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/actionrpc/attach"
-	"github.com/boxd-dev/boxd/relay/actionrpc/boxes"
-	"github.com/boxd-dev/boxd/relay/actionrpc/envelope"
-	"github.com/boxd-dev/boxd/relay/actionrpc/fence"
-	"github.com/boxd-dev/boxd/relay/actionrpc/grants"
-	"github.com/boxd-dev/boxd/relay/actionrpc/intake"
-	"github.com/boxd-dev/boxd/relay/actionrpc/model"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
-	"github.com/boxd-dev/boxd/relay/actionrpc/uploads"
-	"github.com/boxd-dev/boxd/relay/load"
-	"github.com/boxd-dev/boxd/relay/route"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
+	"github.com/boxd-dev/boxd/relay"
+
+	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/skills"
 )
 
 // Headers of requests.
@@ -56,7 +50,7 @@ const (
 	maxWorkspace   = 256
 	headerPatience = 10 * time.Second
 	stopPatience   = 5 * time.Second
-	maxOwed        = 2 * envelope.MaxCalls // answers of a connection that its client has not taken, or that are to come
+	maxOwed        = 2 * protocol.MaxCalls // answers of a connection that its client has not taken, or that are to come
 	sendPatience   = time.Minute           // for an answer, which may have 16 MiB, unless Config has another
 )
 
@@ -65,15 +59,15 @@ const goodbye = "Box runtime shutting down"
 
 // Config is what the dialect needs.
 type Config struct {
-	setup.Config
-	route.Notes
+	Settings
+	relay.Telemetry
 	Token  string // "": none is needed
-	Gate   *gate.Gate
+	Gate   *access.Gate
 	Sup    *supervisor.Supervisor
 	Skills *skills.Store
 	Log    *slog.Logger
 	// Mark is where it is noted that LangBot's own admission is required.
-	Mark setup.Mark
+	Mark Marker
 	// Taken is the directory where it is noted whose earlier skills are in the store; "": they are left where they are.
 	Taken string
 	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
@@ -84,21 +78,21 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	started time.Time
-	told    atomic.Pointer[setup.Told]
+	told    atomic.Pointer[InitConfig]
 	telling sync.Mutex // held by an INIT
-	boxes   *boxes.Boxes
-	fence   *fence.Fence
-	held    *intake.Room  // by requests
-	relayed *intake.Parts // by what is said to processes, of each Workspace
-	uploads *uploads.Room
+	boxes   *Boxes
+	fence   *Fence
+	held    *MessageBudget // by requests
+	relayed *PartBudget    // by what is said to processes, of each Workspace
+	uploads *UploadBudget
 	live    sync.WaitGroup // WebSockets, which http.Server does not know
 	actions map[string]action
-	book    *grants.Book // of LangBot's own admission
-	seen    evidence     // that boxes are what it demands
-	stirred atomic.Bool  // all sessions are to be held against the grants
+	book    *Grants     // of LangBot's own admission
+	seen    evidence    // that boxes are what it demands
+	stirred atomic.Bool // all sessions are to be held against the grants
 
 	// What is done with boxes for the admission, which tests do without.
-	look      func(ctx context.Context, spec *model.Spec, work string) boxes.Proof
+	look      func(ctx context.Context, spec *protocol.Spec, work string) Proof
 	end       func(ctx context.Context, which func(id string) bool) error
 	available func() bool
 
@@ -108,15 +102,15 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: intake.NewRoom(maxLongest), relayed: intake.NewParts(maxLongest), uploads: uploads.NewRoom(), book: grants.New(time.Now)}
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), book: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.told.Store(cfg.Mark.Told())
-	s.boxes = boxes.New(boxes.Config{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == setup.RefuseImage, Soft: cfg.AllowSoftStorage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
+	s.boxes = NewBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == RefuseImage, Soft: cfg.AllowSoftStorage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
 	s.look, s.end, s.available = s.boxes.Prove, s.boxes.EndAll, s.boxes.Available
-	namespace := func(k fence.Key) string { return model.Namespace(k.Instance, k.Workspace) }
-	s.fence = fence.New(fence.Workspaces{
-		Highest: func(k fence.Key) int64 { return s.boxes.Highest(namespace(k)) },
-		Retire: func(ctx context.Context, k fence.Key, generation int64) error {
+	namespace := func(k FenceKey) string { return protocol.Namespace(k.Instance, k.Workspace) }
+	s.fence = NewFence(Workspaces{
+		Highest: func(k FenceKey) int64 { return s.boxes.Highest(namespace(k)) },
+		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
 			return s.boxes.Retire(ctx, namespace(k), generation)
 		},
 	})
@@ -136,9 +130,9 @@ func (s *Server) who() (access.Principal, error) {
 
 // Serve answers until ctx ends, and returns when every connection has ended too.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
-	callers := load.NewCallers(maxConnections)
+	callers := relay.NewConnLimiter(maxConnections)
 	srv := &http.Server{
-		Handler: s, ConnContext: load.WithSeatOf, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		Handler: s, ConnContext: relay.WithSeatOf, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: headerPatience, ReadTimeout: headerPatience, WriteTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
 	}
 	done := make(chan struct{})
@@ -203,7 +197,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case get && len(ids) == 3 && path == "rpc/ws":
 		s.rpc(w, r)
 	case relayed && len(ids) == 6:
-		s.relay(w, r, ids[3], model.DefaultProcess)
+		s.relay(w, r, ids[3], protocol.DefaultProcess)
 	case relayed && len(ids) == 7:
 		s.relay(w, r, ids[3], ids[5])
 	default:
@@ -224,7 +218,7 @@ func fromHere(r *http.Request) error {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !at.IP.IsLoopback() {
 		return nil
 	}
-	return route.FromHere(r)
+	return relay.FromHere(r)
 }
 
 // resources are the counters of the two routes that anybody may ask.
@@ -276,7 +270,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 		return "", "the control token is another, or missing"
 	}
 	instance = only(r, headerInstance)
-	if !setup.ValidInstance(instance) {
+	if !ValidInstance(instance) {
 		return "", "the instance id is missing, or none"
 	}
 	s.mu.Lock()
@@ -289,7 +283,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	case s.instance != instance:
 		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
 	}
-	if err := load.Known(r.Context(), s.cfg.Principal); err != nil {
+	if err := relay.Known(r.Context(), s.cfg.Principal); err != nil {
 		return "", err.Error()
 	}
 	return instance, ""
@@ -308,7 +302,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.Ac
 	if err != nil {
 		return nil // Accept has answered
 	}
-	ws.SetReadLimit(envelope.MaxMessage)
+	ws.SetReadLimit(protocol.MaxMessage)
 	return ws
 }
 
@@ -317,7 +311,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	instance, why := s.admit(r, false)
 	workspace, text := only(r, headerWorkspace), only(r, headerGeneration)
 	generation, err := strconv.ParseInt(text, 10, 64)
-	key := fence.Key{Instance: instance, Workspace: workspace}
+	key := FenceKey{Instance: instance, Workspace: workspace}
 	switch {
 	case why != "":
 	case workspace == "" || len([]rune(workspace)) > maxWorkspace:
@@ -335,9 +329,9 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		return
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
-	tenant := boxes.Tenant{Prefix: model.Prefix(model.Namespace(instance, workspace), generation)}
+	tenant := Tenant{Prefix: protocol.Prefix(protocol.Namespace(instance, workspace), generation)}
 	if told := s.told.Load(); told.Required {
-		pass, err := s.pass(ctx, told, model.Namespace(instance, workspace), generation)
+		pass, err := s.pass(ctx, told, protocol.Namespace(instance, workspace), generation)
 		if err == nil && pass.Grant.MaxProcesses <= 0 {
 			err = denied("Sandbox admission grant does not permit managed process relay")
 		}
@@ -371,7 +365,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	defer retired()
 	room, leave := s.relayed.Enter(tenant.Prefix)
 	defer leave()
-	attach.Serve(context.WithoutCancel(ctx), ws, to, attach.Config{Started: s.started, Room: room, Log: s.cfg.Log})
+	ServeAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
 }
 
 // refuseRelay answers who was let in, and for whom there is nothing.
@@ -380,7 +374,7 @@ func (s *Server) refuseRelay(w http.ResponseWriter, err error) {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{"BoxError", err.Error()}
-	if e, ok := errors.AsType[*envelope.Error](err); ok {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		body.Code, body.Message = e.Class, e.Text
 	}
 	reply(w, http.StatusBadRequest, map[string]any{"error": body})

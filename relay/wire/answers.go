@@ -10,10 +10,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/activation"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/drive"
-	"github.com/boxd-dev/boxd/supervisor/traffic"
+
+	"github.com/boxd-dev/boxd/supervisor/driver"
 )
 
 // stateFrozen is shown instead of ready.
@@ -63,15 +63,15 @@ func Session(i supervisor.Info) api.Session {
 func Skill(k *policy.ActiveSkill) api.SessionSkill {
 	w := api.SessionSkill{Name: k.Name, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Missing: k.Missing}
 	if !k.Missing {
-		w.Target = activation.Target(k.Name)
+		w.Target = mounts.SkillTarget(k.Name)
 	}
 	return w
 }
 
 // Drive describes a drive of a session.
-func Drive(k *drive.Active) api.SessionDrive {
+func Drive(k *policy.ActiveDrive) api.SessionDrive {
 	return api.SessionDrive{
-		Name: k.Name, Target: activation.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
+		Name: k.Name, Target: mounts.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
 	}
 }
 
@@ -142,7 +142,7 @@ func Clamped(list []policy.Clamp) []api.Clamp {
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // Traffic describes what has gone over a network.
-func Traffic(u *traffic.Use) *api.Traffic {
+func Traffic(u *driver.TrafficUse) *api.Traffic {
 	t := &api.Traffic{
 		Addresses: []string{}, Received: quantity.Size(u.Received.Bytes), ReceivedPackets: u.Received.Packets,
 		Sent: quantity.Size(u.Sent.Bytes), SentPackets: u.Sent.Packets, DeniedPackets: u.PacketsRejected,

@@ -11,8 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	answer "github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor/changes"
-	"github.com/boxd-dev/boxd/supervisor/files"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // Name is a name of a file as JSON carries it: as text, and where it is none as bytes in base64 besides.
@@ -23,7 +22,7 @@ func Name(name []byte) (text, encoded string) {
 	return strings.ToValidUTF8(string(name), "�"), base64.StdEncoding.EncodeToString(name)
 }
 
-func fileFailure(f *files.Failure) *api.FileFailure {
+func fileFailure(f *sessionfiles.Failure) *api.FileFailure {
 	out := &api.FileFailure{Kind: string(f.Kind)}
 	out.Path, out.PathBase64 = Name(f.Path)
 	return out
@@ -44,7 +43,7 @@ const (
 )
 
 // Changes is what a request for an execution asks of the changes in the workspace; nil: nothing.
-func Changes(r *api.ExecRequest) (*changes.Asked, error) {
+func Changes(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	w := r.ChangesWith
 	switch {
 	case !r.Changes && w != nil:
@@ -58,7 +57,7 @@ func Changes(r *api.ExecRequest) (*changes.Asked, error) {
 	case w.Limit < 0 || w.Limit > mostChanges:
 		return nil, fault.Field("changes_with.limit", w.Limit, fmt.Sprintf("1 to %d", mostChanges))
 	}
-	asked := &changes.Asked{Include: w.Include, Exclude: w.Exclude, Limit: w.Limit, Digest: w.Digest}
+	asked := &sessionfiles.ChangesRequest{Include: w.Include, Exclude: w.Exclude, Limit: w.Limit, Digest: w.Digest}
 	if w.MaxSize != nil {
 		asked.MaxSize = int64(*w.MaxSize)
 	}
@@ -69,7 +68,7 @@ func Changes(r *api.ExecRequest) (*changes.Asked, error) {
 }
 
 // Changed describes what an execution has done to the workspace; nil if nobody has looked.
-func Changed(r *changes.Report) *api.Changes {
+func Changed(r *sessionfiles.ChangesReport) *api.Changes {
 	if r == nil {
 		return nil
 	}

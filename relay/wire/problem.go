@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor/files"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // Parts of every answer that is a problem.
@@ -81,7 +81,7 @@ func Refusal(err error) *api.Problem {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
 	}
-	if f, ok := errors.AsType[*files.Failure](err); ok {
+	if f, ok := errors.AsType[*sessionfiles.Failure](err); ok {
 		p.File = fileFailure(f)
 	}
 	if b, ok := errors.AsType[*mounts.Busy](err); ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
-	"github.com/boxd-dev/boxd/supervisor/outputs"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // Encodings of input and output in JSON.
@@ -46,12 +46,12 @@ func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
 		}
 	}
-	env, err := outputs.Environment(r.OutputVersion, r.Env)
+	env, err := sessionfiles.OutputEnvironment(r.OutputVersion, r.Env)
 	if err != nil {
 		return nil, err
 	}
 	req := &supervisor.ExecRequest{
-		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: outputs.WorkingDirectory(r.Cwd, r.OutputVersion),
+		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: sessionfiles.WorkingDirectory(r.Cwd, r.OutputVersion),
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
 		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
 	}

@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/chain"
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
 // DirName is the name of the directory in the state directory.
@@ -39,7 +39,7 @@ type Log struct {
 	file    *os.File   // the last, nil until something can be written
 	size    int64
 	files   []string // all of them, the last is file
-	head    chain.Link
+	head    hashchain.Link
 	dirty   bool     // something is not on the disk yet
 	pending [][]byte // records that could not be written yet
 	held    int      // bytes of them
@@ -181,7 +181,7 @@ func (l *Log) flushLocked() (err error) {
 	if l.lost == 0 {
 		return nil
 	}
-	err = l.noteLocked(&Record{Kind: chain.NoteLost, Records: l.lost, Detail: "records could not be written, nor kept in memory"})
+	err = l.noteLocked(&Record{Kind: hashchain.NoteLost, Records: l.lost, Detail: "records could not be written, nor kept in memory"})
 	if err == nil {
 		l.lost = 0
 	}
@@ -190,7 +190,7 @@ func (l *Log) flushLocked() (err error) {
 
 // writeLocked adds one record to the last file, or leaves the file as it was.
 func (l *Log) writeLocked(record []byte) error {
-	line, link, err := chain.Seal(l.head, record)
+	line, link, err := hashchain.Seal(l.head, record)
 	if err != nil { // shaped has seen to it that it fits
 		l.lost++
 		l.log.Error("audit record dropped", "error", err)
@@ -241,7 +241,7 @@ func (l *Log) rotateLocked(more int) error {
 
 // beginLocked makes the next file.
 func (l *Log) beginLocked() error {
-	name := chain.FileName(l.head.Seq + 1)
+	name := hashchain.FileName(l.head.Seq + 1)
 	f, err := l.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
@@ -256,11 +256,11 @@ func (l *Log) beginLocked() error {
 
 // dropLocked removes a file; the next begins with the hash of its last record.
 func (l *Log) dropLocked(name, next string) error {
-	last := chain.FirstOf(next) - 1
+	last := hashchain.FirstOf(next) - 1
 	hash := ""
 	f, err := l.dir.Open(next)
 	if err == nil {
-		err = chain.Lines(f, func(line *chain.Line) error {
+		err = hashchain.Lines(f, func(line *hashchain.Line) error {
 			if line.Err == nil && line.Link.Seq == last+1 {
 				hash = line.Link.Prev.String()
 			}
@@ -271,7 +271,7 @@ func (l *Log) dropLocked(name, next string) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	note := &Record{Kind: chain.NoteDropped, Last: last, LastAt: hash, Detail: name + " was removed: there were more than audit.max_files"}
+	note := &Record{Kind: hashchain.NoteDropped, Last: last, LastAt: hash, Detail: name + " was removed: there were more than audit.max_files"}
 	if hash == "" { // as the next file was edited
 		note.LastAt = "unknown"
 	}

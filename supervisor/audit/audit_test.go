@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/chain"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -39,9 +39,9 @@ func open(t testing.TB, dir string, cfg Config) (*Log, *[]said, *bytes.Buffer) {
 	return l, &told, &text
 }
 
-func inOrder(t testing.TB, dir string, expect *chain.Link) *chain.Report {
+func inOrder(t testing.TB, dir string, expect *hashchain.Link) *hashchain.Report {
 	t.Helper()
-	r, err := chain.Verify(os.DirFS(filepath.Join(dir, DirName)), expect)
+	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, DirName)), expect)
 	if err != nil || len(r.Problems) > 0 {
 		t.Fatalf("the log is not in order: %v, %+v", err, r)
 	}
@@ -60,7 +60,7 @@ func last(t testing.TB, l *Log, n int) []*Record {
 func TestTheChainGoesOnOverRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	var head chain.Link
+	var head hashchain.Link
 	for range 3 {
 		l, _, text := open(t, dir, DefaultConfig())
 		l.Append(&Record{Kind: KindCall, Route: "POST /v1/sessions", What: &What{Argv: []string{"ls", "-l"}, Env: []string{"SECRET"}}})
@@ -79,7 +79,7 @@ func TestTheChainGoesOnOverRestarts(t *testing.T) {
 	if len(list) != 2 || list[0].Seq != 6 || list[1].Kind != KindStarted || !slices.Equal(list[0].What.Argv, []string{"ls", "-l"}) || list[0].What.Argc != 2 {
 		t.Errorf("the last are %+v", list)
 	}
-	if st, err := os.Stat(filepath.Join(dir, DirName, chain.FileName(1))); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(filepath.Join(dir, DirName, hashchain.FileName(1))); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", st, err)
 	}
 }
@@ -101,7 +101,7 @@ func TestRotationKeepsTheChain(t *testing.T) {
 	}
 	l, _, _ = open(t, dir, cfg)
 	defer l.Close()
-	dropped, _, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == chain.NoteDropped })
+	dropped, _, err := l.Last(t.Context(), 1000, func(r *Record) bool { return r.Kind == hashchain.NoteDropped })
 	if err != nil || len(dropped) == 0 || dropped[len(dropped)-1].Last != r.First-1 {
 		t.Errorf("of what was removed the log says %+v, %v", dropped, err)
 	}
@@ -121,7 +121,7 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	before := l.size
 	l.Append(&Record{Kind: KindCall, Session: "b"})
 	l.Close()
-	path := filepath.Join(dir, DirName, chain.FileName(1))
+	path := filepath.Join(dir, DirName, hashchain.FileName(1))
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 		if r := inOrder(t, dir, nil); r.Repairs != 1 || r.Records != 4 {
 			t.Fatalf("cut at %d: %+v", n, r)
 		}
-		if list[0].Kind != chain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "cut off") {
+		if list[0].Kind != hashchain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "cut off") {
 			t.Fatalf("cut at %d: %+v, %s", n, list[0], text)
 		}
 	}
@@ -150,7 +150,7 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	l.Append(&Record{Kind: KindCall, Session: "a"})
 	l.Append(&Record{Kind: KindCall, Session: "guilty"})
 	l.Close()
-	path := filepath.Join(dir, DirName, chain.FileName(1))
+	path := filepath.Join(dir, DirName, hashchain.FileName(1))
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -161,8 +161,8 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	l, _, text := open(t, dir, DefaultConfig())
 	l.Append(&Record{Kind: KindCall})
 	l.Close()
-	r, err := chain.Verify(os.DirFS(filepath.Join(dir, DirName)), nil)
-	if err != nil || len(r.Problems) != 1 || r.Problems[0].Kind != chain.Edited || r.Problems[0].Seq != 3 || r.Records != 4 {
+	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, DirName)), nil)
+	if err != nil || len(r.Problems) != 1 || r.Problems[0].Kind != hashchain.Edited || r.Problems[0].Seq != 3 || r.Records != 4 {
 		t.Errorf("%v, %+v", err, r)
 	}
 	if !strings.Contains(text.String(), "was edited") {
@@ -260,7 +260,7 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _, _ := open(t, dir, DefaultConfig())
-	long, most := strings.Repeat("\x00", chain.MaxLine), strings.Repeat("i", 256)
+	long, most := strings.Repeat("\x00", hashchain.MaxLine), strings.Repeat("i", 256)
 	l.Append(&Record{Kind: KindCall, Session: long, Owner: long, Process: long, What: &What{Profile: long}})
 	l.Append(&Record{Kind: KindCall, Session: most})
 	list := last(t, l, 2)
@@ -271,7 +271,7 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	if r := inOrder(t, dir, nil); r.Records != 3 || r.Lost != 0 {
 		t.Errorf("%+v", r)
 	}
-	if info, err := os.Stat(filepath.Join(dir, DirName, chain.FileName(1))); err != nil || info.Size() > 16<<10 {
+	if info, err := os.Stat(filepath.Join(dir, DirName, hashchain.FileName(1))); err != nil || info.Size() > 16<<10 {
 		t.Errorf("the file has %v, %v", info, err)
 	}
 }

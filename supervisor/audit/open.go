@@ -14,22 +14,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
 // found is what the log has at its end.
 type found struct {
-	head    chain.Link // of the last record that is in order, counted on over those that are not
-	damaged int        // lines at the end that are no records
-	size    int64      // of the last file, up to its last whole line
-	torn    string     // hash of what is behind it, "" if there is nothing
+	head    hashchain.Link // of the last record that is in order, counted on over those that are not
+	damaged int            // lines at the end that are no records
+	size    int64          // of the last file, up to its last whole line
+	torn    string         // hash of what is behind it, "" if there is nothing
 	tornLen int64
 }
 
 // prepareLocked finds the end of the log and goes on there. What an earlier boxd died in is cut off, and that is said
 // in the log.
 func (l *Log) prepareLocked() error {
-	files, err := chain.Files(l.dir.FS())
+	files, err := hashchain.Files(l.dir.FS())
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (l *Log) prepareLocked() error {
 		}
 	}
 	if l.head = end.head; l.head.Seq == 0 { // nothing is in order: go on behind what was there
-		l.head.Seq = chain.FirstOf(files[0]) - 1
+		l.head.Seq = hashchain.FirstOf(files[0]) - 1
 	}
 	l.head.Seq += uint64(end.damaged) //nolint:gosec // it counts
 	name := files[len(files)-1]
@@ -75,7 +75,7 @@ func (l *Log) prepareLocked() error {
 		return nil
 	}
 	l.log.Warn("the last record of the audit log was not whole, and was cut off: boxd had died while it wrote it", "file", name, "bytes", end.tornLen)
-	return l.noteLocked(&Record{Kind: chain.NoteRepaired, Detail: fmt.Sprintf("%d bytes at the end of %s were no whole record and were cut off; their SHA-256 is %s", end.tornLen, name, end.torn)})
+	return l.noteLocked(&Record{Kind: hashchain.NoteRepaired, Detail: fmt.Sprintf("%d bytes at the end of %s were no whole record and were cut off; their SHA-256 is %s", end.tornLen, name, end.torn)})
 }
 
 // lookLocked reads one file to its end.
@@ -86,7 +86,7 @@ func (l *Log) lookLocked(name string) (at found, err error) {
 	}
 	defer f.Close()
 	whole := true
-	err = chain.Lines(f, func(line *chain.Line) error {
+	err = hashchain.Lines(f, func(line *hashchain.Line) error {
 		if whole = line.Ended; !whole {
 			at.size = line.Offset
 			return nil
@@ -145,7 +145,7 @@ const (
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
-	said, at := time.Now(), chain.Link{}
+	said, at := time.Now(), hashchain.Link{}
 	for {
 		select {
 		case <-tick.C:
@@ -178,7 +178,7 @@ func (l *Log) again() {
 }
 
 // Head is the place of the last record.
-func (l *Log) Head() chain.Link {
+func (l *Log) Head() hashchain.Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.head

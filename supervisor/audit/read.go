@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
 // Bounds of what Last returns.
@@ -59,7 +59,7 @@ func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list [
 	if l == nil || n <= 0 {
 		return nil, false, nil
 	}
-	files, err := chain.Files(l.dir.FS())
+	files, err := hashchain.Files(l.dir.FS())
 	if err != nil {
 		return nil, false, fmt.Errorf("audit log: %w", err)
 	}
@@ -88,7 +88,7 @@ func (l *Log) lastOf(ctx context.Context, name string, n int, match func(*Record
 	}
 	defer f.Close()
 	t := &tail{n: n}
-	err = chain.Lines(f, func(line *chain.Line) error {
+	err = hashchain.Lines(f, func(line *hashchain.Line) error {
 		if line.Err != nil {
 			return ctx.Err()
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -92,9 +92,9 @@ type Record struct {
 	Error     string    `json:"error,omitempty"`   // the end of the problem's type
 	Detail    string    `json:"detail,omitempty"`
 	TookMS    float64   `json:"took_ms,omitempty"`
-	Last      uint64    `json:"last,omitempty"`    // see chain.Note
-	LastAt    string    `json:"last_at,omitempty"` // see chain.Note
-	Records   uint64    `json:"records,omitempty"` // see chain.Note
+	Last      uint64    `json:"last,omitempty"`    // see hashchain.Note
+	LastAt    string    `json:"last_at,omitempty"` // see hashchain.Note
+	Records   uint64    `json:"records,omitempty"` // see hashchain.Note
 }
 
 // What is what was asked for.
@@ -180,7 +180,7 @@ func cut(s string) string {
 }
 
 // parse reads the record of a line.
-func parse(line *chain.Line) (*Record, error) {
+func parse(line *hashchain.Line) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(line.Text, &r); err != nil {
 		return nil, err

@@ -11,9 +11,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/egress"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/supervisor/traffic"
 )
 
 // Words of the keeper about what has gone over a network.
@@ -24,13 +23,13 @@ const (
 
 // watcher looks what boxes with a network were refused.
 type watcher struct {
-	tell func(key string, r traffic.Refused, name names.Name)
+	tell func(key string, r Refused, name egress.Name)
 	full func(key string, packets uint64)
 	stop context.CancelFunc
 	done sync.WaitGroup
 
 	mu    sync.Mutex
-	boxes map[string]*traffic.Tally
+	boxes map[string]*TrafficTally
 }
 
 // lookEvery is how often is looked, and lookMost how long one look may take: what waits for it goes on without.
@@ -42,9 +41,9 @@ const (
 // Watch has refused told of the connections that boxes were refused: where to, and the name that has led there, if
 // that is known; and crowded of boxes that have met their cap on connections. It is called once, before the first box;
 // StopResolving ends it.
-func (d *Driver) Watch(refused func(key string, r traffic.Refused, name names.Name), crowded func(key string, packets uint64)) {
+func (d *Driver) Watch(refused func(key string, r Refused, name egress.Name), crowded func(key string, packets uint64)) {
 	ctx, stop := context.WithCancel(context.Background())
-	d.watched = &watcher{tell: refused, full: crowded, stop: stop, boxes: map[string]*traffic.Tally{}}
+	d.watched = &watcher{tell: refused, full: crowded, stop: stop, boxes: map[string]*TrafficTally{}}
 	d.watched.done.Go(func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
@@ -74,7 +73,7 @@ func (d *Driver) watch(spec *isolation.Spec) {
 	}
 	d.watched.mu.Lock()
 	defer d.watched.mu.Unlock()
-	d.watched.boxes[spec.Key] = &traffic.Tally{}
+	d.watched.boxes[spec.Key] = &TrafficTally{}
 }
 
 // unwatch looks at a box for the last time.
@@ -109,7 +108,7 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 		d.watched.full(key, more)
 	}
 	for _, r := range tally.News(all.Lately, time.Now()) {
-		var name names.Name
+		var name egress.Name
 		if d.names != nil {
 			name = d.names.NameOf(key, r.To.Addr())
 		}
@@ -117,17 +116,17 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 	}
 }
 
-func (d *Driver) refused(ctx context.Context, key string) (*traffic.Refusals, error) {
+func (d *Driver) refused(ctx context.Context, key string) (*Refusals, error) {
 	words, files, err := d.Network(ctx, key, []string{wordDenied})
 	fdpass.CloseAll(files)
 	if err != nil {
 		return nil, err
 	}
-	return traffic.ReadRefused(words)
+	return ReadRefused(words)
 }
 
 // Traffic is what has gone over the network of a living box.
-func (d *Driver) Traffic(ctx context.Context, key string) (*traffic.Use, error) {
+func (d *Driver) Traffic(ctx context.Context, key string) (*TrafficUse, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
 	words, files, err := d.Network(ctx, key, []string{wordLook})
@@ -135,7 +134,7 @@ func (d *Driver) Traffic(ctx context.Context, key string) (*traffic.Use, error) 
 	if err != nil {
 		return nil, err
 	}
-	u, err := traffic.ReadLook(words)
+	u, err := ReadTraffic(words)
 	if err != nil {
 		return nil, err
 	}

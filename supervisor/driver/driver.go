@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/resolving"
+
 	"github.com/boxd-dev/boxd/systemd"
 )
 
@@ -25,8 +25,8 @@ type Driver struct {
 	*client.Keeper
 	scopes  *systemd.Scopes // nil: the keeper makes all groups
 	log     *slog.Logger
-	names   *resolving.Desk // nil: no names are resolved
-	watched *watcher        // nil: nobody is told what boxes are refused
+	names   *Resolver // nil: no names are resolved
+	watched *watcher  // nil: nobody is told what boxes are refused
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]kept

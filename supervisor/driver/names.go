@@ -18,20 +18,18 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/egress"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/network/talk"
-	"github.com/boxd-dev/boxd/supervisor/resolving"
 )
 
 // Resolve has the names of boxes with rules by name resolved, by the program that connect leads to, which asks the
 // resolvers, or those of the host if there are none. denied is told what
 // they are refused. It is called once, before the first box; StopResolving ends it.
-func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), resolvers []netip.Addr, denied func(*talk.Denied), log *slog.Logger) {
-	d.names = resolving.Open(resolving.Config{
+func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), resolvers []netip.Addr, denied func(*egress.Denied), log *slog.Logger) {
+	d.names = OpenResolver(ResolverConfig{
 		Connect: connect, Resolvers: resolvers, Denied: denied, Log: log, Gone: isGone, Sockets: d.sockets,
 		Dial: d.dial,
-		Pin: func(ctx context.Context, key string, to []netip.Addr, at []names.Opening, life time.Duration) error {
+		Pin: func(ctx context.Context, key string, to []netip.Addr, at []egress.Opening, life time.Duration) error {
 			return d.pin(ctx, key, to, at, int64(life/time.Second))
 		},
 	})
@@ -81,7 +79,7 @@ func (d *Driver) dial(ctx context.Context, key string, to netip.AddrPort) (int, 
 }
 
 // pin lets a box connect to addresses.
-func (d *Driver) pin(ctx context.Context, key string, to []netip.Addr, at []names.Opening, seconds int64) error {
+func (d *Driver) pin(ctx context.Context, key string, to []netip.Addr, at []egress.Opening, seconds int64) error {
 	var words []string
 	for _, a := range to {
 		for _, o := range at {
@@ -114,10 +112,10 @@ func (d *Driver) StopResolving() {
 
 // split takes the rules by name out of a specification: the keeper is told that there are some, and no more. byName is
 // nil if there are none, and the word rule.Names does not say that names are boxd's to resolve all the same.
-func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err error) {
+func split(spec *isolation.Spec) (in *isolation.Spec, byName *ResolverBox, err error) {
 	var texts, others []string
 	only := false
-	byName = &resolving.Box{}
+	byName = &ResolverBox{}
 	for i, text := range spec.Network {
 		switch {
 		case i == 0:
@@ -127,7 +125,7 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 			byName.Strict = true
 		case rule.IsCap(text):
 			others = append(others, text)
-		case names.Written(text):
+		case egress.Written(text):
 			texts = append(texts, text)
 		default:
 			others = append(others, text)
@@ -143,7 +141,7 @@ func split(spec *isolation.Spec) (in *isolation.Spec, byName *resolving.Box, err
 		}
 		return &own, nil, nil
 	}
-	if byName.Rules, err = names.ReadAll("network_rules", texts); err != nil {
+	if byName.Rules, err = egress.ReadRules("network_rules", texts); err != nil {
 		return nil, nil, err
 	}
 	words := []string{spec.Network[0], rule.Names + byName.Rules.Digest()}
@@ -194,7 +192,7 @@ func (d *Driver) SetNetwork(ctx context.Context, key string, network []string) e
 	}
 	known := false
 	if d.names != nil { // first: what a name leads to from here on is held against the new rules
-		box := resolving.Box{}
+		box := ResolverBox{}
 		if byName != nil {
 			box = *byName
 		}
@@ -226,7 +224,7 @@ func (d *Driver) resume(spec *isolation.Spec) {
 }
 
 // SetSecrets gives a box the secrets that are put into its requests, in the place of those that it has.
-func (d *Driver) SetSecrets(m *talk.Secrets) {
+func (d *Driver) SetSecrets(m *egress.Secrets) {
 	if d.names != nil {
 		d.names.Secrets(m)
 	}
@@ -234,7 +232,7 @@ func (d *Driver) SetSecrets(m *talk.Secrets) {
 
 // forget has the names of a box resolved no more.
 func (d *Driver) forget(key string) {
-	d.SetSecrets(&talk.Secrets{Key: key})
+	d.SetSecrets(&egress.Secrets{Key: key})
 	if d.names != nil {
 		d.names.Remove(key)
 	}

@@ -14,9 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/supervisor/images/archive"
-	"github.com/boxd-dev/boxd/supervisor/images/root"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Commitment is what an image is to be that a session has made: what is nil is as in the image it was made from.
@@ -30,7 +29,7 @@ type Commitment struct {
 
 // Commit makes an image of what a session has made of its own: pack writes an archive of the root, within bounds. Nobody
 // vouches for that, and it comes in as any other archive.
-func (s *Store) Commit(ctx context.Context, is *root.Root, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
+func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
 	if err := ValidName(to.Name); err != nil {
 		return Image{}, err
 	}
@@ -43,15 +42,15 @@ func (s *Store) Commit(ctx context.Context, is *root.Root, to *Commitment, pack 
 		fill: func(f *os.File) error {
 			return pack(ctx, files.Bounds{Bytes: int64(s.cfg.MaxBytes), Entries: s.cfg.MaxEntries}, f)
 		},
-		open: func(ctx context.Context, packed, _ *os.File) (*archive.Image, error) {
-			return archive.Committed(ctx, packed, config)
+		open: func(ctx context.Context, packed, _ *os.File) (*ArchiveImage, error) {
+			return Committed(ctx, packed, config)
 		},
 	})
 }
 
 // configOf is the configuration of an image that is made of another one.
-func (s *Store) configOf(is *root.Root, to *Commitment) (*archive.Config, error) {
-	c := &archive.Config{WorkingDir: is.Dir, Cmd: is.Command} // as the session knows it, if the image is not there any more
+func (s *Store) configOf(is *policy.ImageRoot, to *Commitment) (*ImageConfig, error) {
+	c := &ImageConfig{WorkingDir: is.Dir, Cmd: is.Command} // as the session knows it, if the image is not there any more
 	for _, name := range slices.Sorted(maps.Keys(is.Env)) {
 		c.Env = append(c.Env, name+"="+is.Env[name])
 	}
@@ -59,7 +58,7 @@ func (s *Store) configOf(is *root.Root, to *Commitment) (*archive.Config, error)
 		*c = img.Config
 	}
 	c.Architecture = runtime.GOARCH
-	if err := variables.Check(to.Env); err != nil {
+	if err := policy.CheckVariables(to.Env); err != nil {
 		return nil, err
 	}
 	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(kv string) bool {

@@ -17,13 +17,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/supervisor/images/archive"
+
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -37,9 +37,9 @@ type Source struct {
 // Import makes an image of an archive: all of it or nothing. One of the same name gives way. It waits while another
 // one is on its way in.
 func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, error) {
-	forms := []string{archive.Auto, archive.OCI, archive.Docker, archive.Rootfs}
+	forms := []string{Auto, OCI, Docker, Rootfs}
 	if from.Form == "" {
-		from.Form = archive.Auto
+		from.Form = Auto
 	}
 	if !slices.Contains(forms, from.Form) {
 		return Image{}, fault.Field("form", from.Form, strings.Join(forms, ", "))
@@ -52,9 +52,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 	return s.take(ctx, &incoming{
 		name: from.Name,
 		fill: func(f *os.File) error { return receive(f, r, int64(s.cfg.MaxArchive)) },
-		open: func(ctx context.Context, packed, plain *os.File) (*archive.Image, error) {
-			limits := archive.Limits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
-			return archive.Open(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
+		open: func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error) {
+			limits := ArchiveLimits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
+			return OpenArchive(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
 		},
 	})
 }
@@ -63,7 +63,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 type incoming struct {
 	name string                 // "": what open finds
 	fill func(f *os.File) error // writes the archive, in the caller's time
-	open func(ctx context.Context, packed, plain *os.File) (*archive.Image, error)
+	open func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error)
 }
 
 // take makes an image of what comes in: all of it or nothing.
@@ -171,7 +171,7 @@ func receive(f *os.File, r io.Reader, most int64) error {
 }
 
 // unpack has a box make the tree of an image, which is then thrown away.
-func (s *Store) unpack(ctx context.Context, img *Image, layers []archive.Layer, scratch *os.File) error {
+func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch *os.File) error {
 	spec, err := s.spec(ctx)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the host: %w", err)
 	}
-	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: usage.HostLayout(), Host: *found})
+	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: stats.HostLayout(), Host: *found})
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 const kept = 1 << 10
 
 // layer has one layer unpacked.
-func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *archive.Layer, scratch *os.File, last bool) error {
+func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer, scratch *os.File, last bool) error {
 	if err := errors.Join(scratch.Truncate(0), rewind(scratch)); err != nil {
 		return err
 	}

@@ -25,12 +25,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/trees"
+
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/images/archive"
-	"github.com/boxd-dev/boxd/supervisor/images/root"
+
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Directories of the store, in that of the state.
@@ -42,17 +40,17 @@ const (
 
 // Image is one of the store.
 type Image struct {
-	Name    string         `json:"name"`
-	Digest  string         `json:"digest"` // "sha256:…": of its manifest, or of what stands for it
-	Form    string         `json:"form"`   // of the archive it came in
-	Tree    string         `json:"tree"`
-	Bytes   int64          `json:"bytes"`
-	Entries int            `json:"entries"`
-	LeftOut int            `json:"left_out,omitempty"` // devices and FIFOs
-	Layers  int            `json:"layers"`
-	Config  archive.Config `json:"config"`
-	Created time.Time      `json:"created"`
-	Used    int            `json:"-"` // by how many sessions
+	Name    string      `json:"name"`
+	Digest  string      `json:"digest"` // "sha256:…": of its manifest, or of what stands for it
+	Form    string      `json:"form"`   // of the archive it came in
+	Tree    string      `json:"tree"`
+	Bytes   int64       `json:"bytes"`
+	Entries int         `json:"entries"`
+	LeftOut int         `json:"left_out,omitempty"` // devices and FIFOs
+	Layers  int         `json:"layers"`
+	Config  ImageConfig `json:"config"`
+	Created time.Time   `json:"created"`
+	Used    int         `json:"-"` // by how many sessions
 }
 
 // Parts are what a store works with. It owns none of them.
@@ -135,7 +133,7 @@ func (s *Store) load() error {
 	for _, name := range names {
 		img := &Image{}
 		err := durable.ReadJSON(dir, name, img)
-		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !trees.Valid(img.Tree)) {
+		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
 			err = errors.New("not the record of that image")
 		}
 		if err != nil {
@@ -155,7 +153,7 @@ func recordFile(name string) string {
 
 // ValidName checks the name of an image, as registries have them.
 func ValidName(name string) error {
-	if name == policy.ImageHost || !root.Valid(name) || strings.HasPrefix(name, "sha256:") {
+	if name == policy.ImageHost || !policy.ValidImageName(name) || strings.HasPrefix(name, "sha256:") {
 		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, not host")
 	}
 	return nil
@@ -209,7 +207,7 @@ func (s *Store) findLocked(name string) *Image {
 }
 
 // Root is what a session of an image is made from; nil: of the image "host".
-func (s *Store) Root(name string) (*root.Root, error) {
+func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 	if name == policy.ImageHost {
 		return nil, nil //nolint:nilnil // the host needs nothing
 	}
@@ -221,14 +219,14 @@ func (s *Store) Root(name string) (*root.Root, error) {
 		}
 		return nil, fault.Field("image", name, strings.Join(names, ", ")).WithHint("boxctl images import brings images in")
 	}
-	is := &root.Root{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
+	is := &policy.ImageRoot{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
 	for _, kv := range img.Config.Env {
 		// Where the box user is at home the image does not know.
 		if name, value, ok := strings.Cut(kv, "="); ok && name != "HOME" {
 			is.Env[name] = value
 		}
 	}
-	if variables.Check(is.Env) != nil {
+	if policy.CheckVariables(is.Env) != nil {
 		is.Env = nil
 	}
 	is.Command = slices.Concat(img.Config.Entrypoint, img.Config.Cmd)
@@ -239,7 +237,7 @@ func (s *Store) Root(name string) (*root.Root, error) {
 }
 
 // Take keeps the tree of a new session's image until Release. Where the image was removed since Root it is NotFound.
-func (s *Store) Take(session string, is *root.Root) error {
+func (s *Store) Take(session string, is *policy.ImageRoot) error {
 	if is == nil {
 		return nil
 	}
@@ -253,7 +251,7 @@ func (s *Store) Take(session string, is *root.Root) error {
 }
 
 // Hold is Take for a session of an earlier boxd, which has the tree whatever became of the image.
-func (s *Store) Hold(session string, is *root.Root) {
+func (s *Store) Hold(session string, is *policy.ImageRoot) {
 	if is == nil {
 		return
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/supervisor/images/root"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // stored is a store of one image, and the trees that it has removed.
@@ -44,7 +44,7 @@ func stored(t *testing.T) (*Store, *[]string) {
 func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 	t.Parallel()
 	s, removed := stored(t)
-	is := &root.Root{Digest: "sha256:1", Tree: "tree"}
+	is := &policy.ImageRoot{Digest: "sha256:1", Tree: "tree"}
 	if err := s.Take("a", is); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestATreeStaysAsLongAsSomebodyHasIt(t *testing.T) {
 func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 	t.Parallel()
 	s, removed := stored(t)
-	s.Hold(importing, &root.Root{Tree: "tree"})
+	s.Hold(importing, &policy.ImageRoot{Tree: "tree"})
 	if err := s.Remove("one"); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestATreeThatAnImportHasInHandStays(t *testing.T) {
 	if len(*removed) > 0 {
 		t.Errorf("removed %q", *removed)
 	}
-	if err := s.Take("a", &root.Root{Tree: "tree"}); err != nil {
+	if err := s.Take("a", &policy.ImageRoot{Tree: "tree"}); err != nil {
 		t.Error(err)
 	}
 	if len(s.doomed) > 0 {
@@ -174,7 +174,7 @@ func TestACommitThatBreaksOffLeavesNothing(t *testing.T) {
 	if err := s.root.Mkdir(scratchDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	is := &root.Root{Digest: "sha256:1", Tree: "tree"}
+	is := &policy.ImageRoot{Digest: "sha256:1", Tree: "tree"}
 	broken := errors.New("the box has ended")
 	for _, name := range []string{"two", "one"} {
 		_, err := s.Commit(t.Context(), is, &Commitment{Name: name}, func(_ context.Context, b files.Bounds, w io.Writer) error {

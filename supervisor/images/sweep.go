@@ -13,8 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd-dev/boxd/isolation/skillpath"
-	"github.com/boxd-dev/boxd/isolation/trees"
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Prune removes the images that no session has, but for those of these names and digests; it returns what is gone.
@@ -45,7 +44,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	entries, err := os.ReadDir(filepath.Join(filepath.Dir(host.Workspaces), skillpath.ImageTrees))
+	entries, err := os.ReadDir(filepath.Join(filepath.Dir(host.Workspaces), isolation.ImageTrees))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -56,7 +55,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	for _, e := range entries {
 		name := e.Name()
 		there[name] = true
-		if !trees.Valid(name) { // a removal that did not come to its end: with any tree the keeper removes it
+		if !isolation.ValidTree(name) { // a removal that did not come to its end: with any tree the keeper removes it
 			name = strings.ToLower(rand.Text())
 		}
 		s.drop(name)

@@ -9,17 +9,16 @@ import (
 	"log/slog"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/failure"
-	"github.com/boxd-dev/boxd/supervisor/ghosts"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Ghosts sees to it that no directory stays in directories of the host that was made for a mount, and that none is
+// MountPointCleanup sees to it that no directory stays in directories of the host that was made for a mount, and that none is
 // removed that another session has a mount on.
-type Ghosts struct {
+type MountPointCleanup struct {
 	Boxes Keeper
-	Book  *ghosts.Book
+	Book  *MountPoints
 	Keep  func(key string) error // writes the record of a session
 	Log   *slog.Logger
 }
@@ -56,7 +55,7 @@ func targetsOf(settings *policy.Settings) (list []string) {
 
 // Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
 // mounts. It reports whether that is to be written down before.
-func (d *Ghosts) Begin(ctx context.Context, s *session.Session) (bool, error) {
+func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool, error) {
 	d.Book.Begin(s.Key)
 	settings := s.Current()
 	for _, target := range targetsOf(&settings) {
@@ -83,7 +82,7 @@ func (d *Ghosts) Begin(ctx context.Context, s *session.Session) (bool, error) {
 }
 
 // enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
-func (d *Ghosts) enter(ctx context.Context, s *session.Session, target string) error {
+func (d *MountPointCleanup) enter(ctx context.Context, s *session.Session, target string) error {
 	lent, below := lentAt(s.Current().Mounts, target)
 	if !below {
 		return nil
@@ -102,7 +101,7 @@ func (d *Ghosts) enter(ctx context.Context, s *session.Session, target string) e
 }
 
 // real asks the keeper where a directory of the host is that has a target in it.
-func (d *Ghosts) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
+func (d *MountPointCleanup) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
 	if !makes(lent) { // what its owner may not write to has no answer about targets
 		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: lent.Source}})
 		if err != nil {
@@ -118,14 +117,14 @@ func (d *Ghosts) real(ctx context.Context, s *session.Session, lent *policy.Moun
 }
 
 // look asks the keeper what is missing of a target below a directory of the host.
-func (d *Ghosts) look(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
+func (d *MountPointCleanup) look(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
 	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.ghost(s.Key, s.Caller(), lent, target, target)))
 }
 
 // ghost is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
 // that is.
-func (d *Ghosts) ghost(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *ghosts.Ghost {
-	return &ghosts.Ghost{
+func (d *MountPointCleanup) ghost(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *MountPoint {
+	return &MountPoint{
 		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: lent.Source, Owner: lent.Owner, At: lent.Target,
 		Real: cmp.Or(d.Book.Real(key, lent.Source), lent.Source), Made: made, Target: target,
 	}
@@ -133,7 +132,7 @@ func (d *Ghosts) ghost(key string, caller isolation.Caller, lent *policy.Mount, 
 
 // outside asks for something about directories of the host, without a box. What is removed is where it was made: a link
 // may lead elsewhere by then.
-func outside(op isolation.MountOp, key string, g *ghosts.Ghost) *isolation.ChangeMount {
+func outside(op isolation.MountOp, key string, g *MountPoint) *isolation.ChangeMount {
 	source := g.Source
 	if op == isolation.MountTidy {
 		source = cmp.Or(g.Real, g.Source)
@@ -145,7 +144,7 @@ func outside(op isolation.MountOp, key string, g *ghosts.Ghost) *isolation.Chang
 }
 
 // made is what was made for a mount in a directory of the host, if that is where it is.
-func (d *Ghosts) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *ghosts.Ghost {
+func (d *MountPointCleanup) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *MountPoint {
 	l, below := lentAt(lent, target)
 	if !below || !makes(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
 		return nil
@@ -155,8 +154,8 @@ func (d *Ghosts) made(key string, caller isolation.Caller, lent []policy.Mount, 
 
 // Ending notes that a session ends, which has or may have mounts besides those it was made with. It reports whether
 // there are directories to be removed after its box.
-func (d *Ghosts) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
-	var list []ghosts.Ghost
+func (d *MountPointCleanup) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
+	var list []MountPoint
 	for _, m := range live {
 		if g := d.made(key, caller, settings.Mounts, m.Target, m.Made); g != nil {
 			list = append(list, *g)
@@ -168,7 +167,7 @@ func (d *Ghosts) Ending(key string, caller isolation.Caller, settings *policy.Se
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
 // cannot be removed is left, and told. After an error nobody has answered, and it is still to be removed: its record stays,
 // by which the next boxd does that, or the next session of its key.
-func (d *Ghosts) End(ctx context.Context, key string) error {
+func (d *MountPointCleanup) End(ctx context.Context, key string) error {
 	_, err := d.sweep(ctx, key)
 	if err == nil {
 		d.Book.Forget(key)
@@ -178,16 +177,16 @@ func (d *Ghosts) End(ctx context.Context, key string) error {
 
 // sweep removes what a session has to remove and does not need any more, and reports whether there was anything. After
 // an error nobody has answered.
-func (d *Ghosts) sweep(ctx context.Context, key string) (bool, error) {
+func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	found, err := d.Book.Sweep(ctx, key, func(r *ghosts.Removal) error {
+	found, err := d.Book.Sweep(ctx, key, func(r *Removal) error {
 		d.tell(r)
 		if r.Ghost.Made == "" {
 			return nil
 		}
 		_, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.Ghost))
-		if err != nil && (failure.Passing(err) || ctx.Err() != nil) {
+		if err != nil && (session.Transient(err) || ctx.Err() != nil) {
 			return err
 		}
 		if err != nil {
@@ -202,7 +201,7 @@ func (d *Ghosts) sweep(ctx context.Context, key string) (bool, error) {
 }
 
 // tell writes down who has been given something by a removal.
-func (d *Ghosts) tell(r *ghosts.Removal) {
+func (d *MountPointCleanup) tell(r *Removal) {
 	if r.Heir == "" {
 		return
 	}

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/ghosts"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -40,12 +40,12 @@ func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*is
 	return &isolation.Mounted{}, nil
 }
 
-func (k *keeper) ghosts() *Ghosts {
-	return &Ghosts{Boxes: k, Book: ghosts.New(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
+func (k *keeper) ghosts() *MountPointCleanup {
+	return &MountPointCleanup{Boxes: k, Book: NewMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
 }
 
 // begun is a session that is made with these mounts.
-func begun(t *testing.T, d *Ghosts, id string, uid uint32, mounts ...policy.Mount) *session.Session {
+func begun(t *testing.T, d *MountPointCleanup, id string, uid uint32, mounts ...policy.Mount) *session.Session {
 	t.Helper()
 	s := session.New(nil, &session.Params{
 		ID: id, Owner: access.Principal{Name: id, UID: uid, GID: uid}, Settings: policy.Settings{Mounts: mounts}, Profile: &policy.Profile{},
@@ -56,7 +56,7 @@ func begun(t *testing.T, d *Ghosts, id string, uid uint32, mounts ...policy.Moun
 	return s
 }
 
-func ended(t *testing.T, d *Ghosts, s *session.Session) error {
+func ended(t *testing.T, d *MountPointCleanup, s *session.Session) error {
 	t.Helper()
 	settings := s.Current()
 	d.Ending(s.Key, s.Caller(), &settings, s.Live())

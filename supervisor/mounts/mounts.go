@@ -18,12 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -34,7 +33,7 @@ type Changer struct {
 	Held    policy.Held // the bounds of the session's owner
 	Session *session.Session
 	Keep    func() error // writes the record of the session
-	Ghosts  *Ghosts
+	Ghosts  *MountPointCleanup
 }
 
 // patience bounds one change. What has begun is not left half done because its caller has gone.
@@ -272,8 +271,8 @@ func (c *Changer) failure(m *policy.Mount, err error) error {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: %w", fault.Show(c.Session.ID), err).
 			WithHint("boxd starts another keeper; try again")
-	case ok && failure.Unanswered(step):
-		return fieldOf(failure.NoAnswer(step.Refused.Field, step))
+	case ok && session.Unanswered(step):
+		return fieldOf(session.NoAnswerError(step.Refused.Field, step))
 	case ok && step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field("source", r.Value, r.Allowed).Of(fault.Denied).
@@ -359,8 +358,8 @@ func Leads(ctx context.Context, boxes Keeper, held *policy.Held, uid uint32, mou
 		switch {
 		case err == nil && !held.Lends(at.Made):
 			return held.NotLent(i, m.Source)
-		case answered && failure.Unanswered(step):
-			return failure.NoAnswer("mounts["+strconv.Itoa(i)+"].source", step)
+		case answered && session.Unanswered(step):
+			return session.NoAnswerError("mounts["+strconv.Itoa(i)+"].source", step)
 		case answered && step.Step == isolation.StepMountSource && (step.Errno == unix.ENOENT || step.Errno == unix.ENOTDIR):
 			continue // so says the keeper, too
 		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell

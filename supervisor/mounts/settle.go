@@ -12,8 +12,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/failure"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // settlePatience bounds how long it takes to find out what has come of a change. What is not known then is found out
@@ -46,7 +46,7 @@ func (c *Changer) look(ctx context.Context, target string) (*isolation.Mounted, 
 // all the same.
 func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
 	step, answered := errors.AsType[*isolation.StepError](err)
-	if answered && !failure.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
+	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
 		list, change := c.Session.Mounting()
 		told := *change
 		told.Missing = ""

@@ -7,12 +7,11 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 )
 
 // bound notes which directories of the host the quota of the workspace is for: those that are lent for writing, where the
 // operator has the kernel count.
-func (s *Settings) bound(where roots.List) {
+func (s *Settings) bound(where QuotaRoots) {
 	for _, m := range s.Mounts {
 		if s.WorkspaceQuota > 0 && m.Mode == MountReadWrite && where.Of(m.Source) != "" {
 			s.Bounded = append(s.Bounded, m.Target)
@@ -45,7 +44,7 @@ func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) err
 			continue
 		}
 		if s.Workspace != "" {
-			return fault.Field("workspace", s.Workspace, "nothing beside a mount for writing below a directory of "+roots.Key).Of(fault.Unsupported).
+			return fault.Field("workspace", s.Workspace, "nothing beside a mount for writing below a directory of "+QuotaRootsKey).Of(fault.Unsupported).
 				WithHint("the workspace has a quota of its own, and the directory would have none; leave one of them out, or mount it \"ro\"")
 		}
 		if err := c.Roots.Can(host.Bounds, m.Source); err != nil {

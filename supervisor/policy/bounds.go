@@ -11,13 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/naming"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // Bounds are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
@@ -213,7 +210,7 @@ func (h *Held) refuse(layer fault.Layer, field, value, key string, list []string
 }
 
 // MayHave reports whether a secret may be had. Whom no table is about may have all.
-func (h *Held) MayHave(name string) bool { return h.Name == "" || secret.Allowed(h.Secrets, name) }
+func (h *Held) MayHave(name string) bool { return h.Name == "" || SecretAllowed(h.Secrets, name) }
 
 // Lends reports whether a directory is at or below one of the roots of Mounts, as its path says.
 func (h *Held) Lends(source string) bool {
@@ -321,7 +318,7 @@ func (b *Bounds) validate(c *Config) error {
 		}
 	}
 	b.validateTotals(bad)
-	if err := naming.Valid(b.Template); err != nil {
+	if err := ValidTemplate(b.Template); err != nil {
 		bad("session_template", fmt.Sprintf("%q", b.Template), err.Error())
 	}
 	if b.Force && b.Template == "" && c.Sessions.Template == "" {
@@ -372,7 +369,7 @@ func (c *Ceilings) validate() error {
 		CPUWeight: cmp.Or(c.CPUWeight, p.CPUWeight), IOWeight: cmp.Or(c.IOWeight, p.IOWeight), IORead: c.IORead, IOWrite: c.IOWrite, Tmp: cmp.Or(c.Tmp, p.Tmp),
 		WorkspaceQuota: cmp.Or(c.WorkspaceQuota, p.WorkspaceQuota), WorkspaceInodes: cmp.Or(c.WorkspaceInodes, p.WorkspaceInodes),
 	}
-	if err := cmp.Or(s.validate(), (egress.Caps{Connections: c.NetworkConnections, Bandwidth: c.NetworkBandwidth}).Check()); err != nil {
+	if err := cmp.Or(s.validate(), (NetworkCaps{Connections: c.NetworkConnections, Bandwidth: c.NetworkBandwidth}).Check()); err != nil {
 		return fmt.Errorf("ceilings: %w", err)
 	}
 	if c.Timeout > longestTimeout {

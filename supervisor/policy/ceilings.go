@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
@@ -68,7 +67,7 @@ func (h *Held) Limits(s *Settings, asked *Request) error {
 func joined(was, now []Clamp) []Clamp {
 	was = slices.DeleteFunc(slices.Clone(was), func(c Clamp) bool {
 		i := slices.IndexFunc(now, func(n Clamp) bool { return n.Field == c.Field })
-		if i >= 0 && (c.Field == egress.FieldConnections || c.Field == egress.FieldBandwidth) { // the profile has cut it first
+		if i >= 0 && (c.Field == FieldConnections || c.Field == FieldBandwidth) { // the profile has cut it first
 			now[i].Asked = c.Asked
 		}
 		return i >= 0
@@ -105,8 +104,8 @@ func (h *Held) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
 	s.IORead = ceiling(&t, "io_read", s.IORead, c.IORead, asked.IORead != nil, true)
 	s.IOWrite = ceiling(&t, "io_write", s.IOWrite, c.IOWrite, asked.IOWrite != nil, true)
 	if s.Network == NetworkEgress {
-		s.NetworkConnections = ceiling(&t, egress.FieldConnections, s.NetworkConnections, c.NetworkConnections, asked.NetworkConnections != nil, true)
-		s.NetworkBandwidth = ceiling(&t, egress.FieldBandwidth, s.NetworkBandwidth, c.NetworkBandwidth, asked.NetworkBandwidth != nil, true)
+		s.NetworkConnections = ceiling(&t, FieldConnections, s.NetworkConnections, c.NetworkConnections, asked.NetworkConnections != nil, true)
+		s.NetworkBandwidth = ceiling(&t, FieldBandwidth, s.NetworkBandwidth, c.NetworkBandwidth, asked.NetworkBandwidth != nil, true)
 	}
 	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
 	if !stays && (s.OwnDisk() || len(s.Bounded) > 0) {

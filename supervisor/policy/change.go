@@ -13,8 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/machine"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Change applies a request to a living session: what the request leaves out stays. It takes the fields
@@ -49,7 +47,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 		return s, err
 	}
 	if req.Labels != nil {
-		if err := variables.CheckLabels(req.Labels); err != nil {
+		if err := CheckLabels(req.Labels); err != nil {
 			return s, err
 		}
 		s.Labels = req.Labels
@@ -62,7 +60,7 @@ func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s,
 
 // Fits refuses limits that were asked for, as far as they are given, and are above what the machine has: they
 // would be none.
-func (req *Request) Fits(has machine.Size, s *Settings) error {
+func (req *Request) Fits(has Machine, s *Settings) error {
 	switch {
 	case req.CPUs != nil && s.CPUs > float64(has.CPUs):
 		return fault.Field("cpus", s.CPUs, fmt.Sprintf("at most %d, which this host has", has.CPUs))

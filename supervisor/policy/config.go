@@ -13,35 +13,26 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/naming"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
-	"github.com/boxd-dev/boxd/supervisor/policy/filelimits"
-	"github.com/boxd-dev/boxd/supervisor/policy/language"
-	"github.com/boxd-dev/boxd/supervisor/policy/queue"
-	"github.com/boxd-dev/boxd/supervisor/policy/roots"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
-	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
-	Enabled   bool                         `toml:"enabled"` // new sessions may start
-	Limits    Limits                       `toml:"limits"`
-	Host      HostReserve                  `toml:"host"`
-	Sessions  SessionLimits                `toml:"sessions"`
-	Queue     queue.Limits                 `toml:"queue"`
-	Exec      ExecLimits                   `toml:"exec"`
-	Processes ProcessLimits                `toml:"processes"`
-	Files     filelimits.Limits            `toml:"files"`
-	Usage     UsageKeep                    `toml:"usage"`
-	Env       map[string]string            `toml:"env"`
-	Languages map[string]language.Language `toml:"languages"`
-	Secrets   map[string]secret.Secret     `toml:"secrets"`
-	Profiles  map[string]Profile           `toml:"-"` // [profiles.x], each on top of the built-in default
-	Policies  map[string]Bounds            `toml:"-"` // [policy.x], each on top of NoBounds
-	UsualCaps egress.Caps                  `toml:"-"` // of profiles that have none of their own
-	Roots     roots.List                   `toml:"-"` // mounts.quota_roots
+	Enabled   bool                `toml:"enabled"` // new sessions may start
+	Limits    Limits              `toml:"limits"`
+	Host      HostReserve         `toml:"host"`
+	Sessions  SessionLimits       `toml:"sessions"`
+	Queue     QueueLimits         `toml:"queue"`
+	Exec      ExecLimits          `toml:"exec"`
+	Processes ProcessLimits       `toml:"processes"`
+	Files     FileLimits          `toml:"files"`
+	Usage     UsageKeep           `toml:"usage"`
+	Env       map[string]string   `toml:"env"`
+	Languages map[string]Language `toml:"languages"`
+	Secrets   map[string]Secret   `toml:"secrets"`
+	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
+	Policies  map[string]Bounds   `toml:"-"` // [policy.x], each on top of NoBounds
+	UsualCaps NetworkCaps         `toml:"-"` // of profiles that have none of their own
+	Roots     QuotaRoots          `toml:"-"` // mounts.quota_roots
 }
 
 // Limits says which limits may be missing on a host that cannot enforce them.
@@ -108,7 +99,7 @@ type Profile struct {
 	Image           string            `toml:"image"`
 	Network         string            `toml:"network"`
 	NetworkRules    []string          `toml:"network_rules"`  // of an egress network; none: nothing
-	NetworkStrict   bool              `toml:"network_strict"` // what connects to names is looked at, see isolation/network/proxy
+	NetworkStrict   bool              `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
 	ReadOnlyRoot    bool              `toml:"read_only_root"`
 	Mounts          string            `toml:"mounts"`
 	Skills          []string          `toml:"skills"` // names, of a session that asks for none; one that is not there is told
@@ -171,7 +162,7 @@ func LimitNames() []string {
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
-		Image: ImageHost, Network: NetworkOff, NetworkRules: egress.Public(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
+		Image: ImageHost, Network: NetworkOff, NetworkRules: PublicRules(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
 		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
 		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
@@ -188,15 +179,15 @@ func DefaultConfig() Config {
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
 		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
-		Queue:    queue.Default(),
+		Queue:    DefaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
-		Files:     filelimits.Default(),
+		Files:     DefaultFileLimits(),
 		Usage:     UsageKeep{KeepDays: 400},
-		Env:       variables.Default(),
-		Languages: language.Default(),
+		Env:       DefaultVariables(),
+		Languages: DefaultLanguages(),
 		Profiles:  defaultProfiles(),
 		Policies:  map[string]Bounds{UsualBounds: NoBounds()},
 	}
@@ -272,11 +263,11 @@ func (c *Config) Validate() error {
 	}
 	c.Files.Validate(bad)
 	for name, value := range c.Env {
-		if err := variables.CheckOne(name, value); err != nil {
+		if err := CheckVariable(name, value); err != nil {
 			errs = append(errs, fmt.Errorf("env.%s: %w", name, err))
 		}
 	}
-	errs = append(errs, secret.Validate(c.Secrets)...)
+	errs = append(errs, ValidateSecrets(c.Secrets)...)
 	for name, l := range c.Languages {
 		if allowed := l.Lacks(); allowed != "" {
 			bad("languages."+name, fmt.Sprintf("%q", l), allowed)
@@ -295,7 +286,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	errs = append(errs, c.named()...)
-	if err := naming.Valid(c.Sessions.Template); err != nil {
+	if err := ValidTemplate(c.Sessions.Template); err != nil {
 		bad("sessions.template", fmt.Sprintf("%q", c.Sessions.Template), err.Error())
 	}
 	if c.Sessions.ForceTemplate && c.Sessions.Template == "" {
@@ -325,16 +316,16 @@ func (p *Profile) validate() (errs []error) {
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
 	}
-	if _, err := egress.Merge("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
+	if _, err := MergeRules("", p.NetworkRules, nil, false, p.NetworkStrict); err != nil {
 		errs = append(errs, err)
 	}
-	if err := (egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
+	if err := (NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}).Check(); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := rlimitsOf(p.Rlimits); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := skillnames.Read(p.Skills, MaxSkills); err != nil {
+	if _, err := ReadSkillNames(p.Skills, MaxSkills); err != nil {
 		bad("skills", fmt.Sprintf("%q", p.Skills), fmt.Sprintf("names of skills, at most %d", MaxSkills))
 	}
 	if p.FreezeAfter < 0 || p.FreezeAfter > longestTimeout {

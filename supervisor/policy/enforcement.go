@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -42,7 +42,7 @@ const (
 
 // Host is what a host can enforce.
 type Host struct {
-	Layout usage.Layout
+	Layout stats.Layout
 	isolation.Host
 }
 
@@ -86,7 +86,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 
 // Groups is a word or two on what the limits of boxes rest on.
 func (h *Host) Groups() string {
-	if h.Layout == usage.Unified && h.NoGroups != "" {
+	if h.Layout == stats.Unified && h.NoGroups != "" {
 		return string(h.Layout) + ", none for boxes"
 	}
 	return string(h.Layout)
@@ -132,7 +132,7 @@ func whyNot(name string, host Host) string {
 	switch {
 	case name == LimitWorkspace:
 		return host.NoQuota
-	case host.Layout != usage.Unified:
+	case host.Layout != stats.Unified:
 		return "the host's control groups are " + string(host.Layout) + ", not v2"
 	case host.NoGroups != "":
 		return host.NoGroups

@@ -9,11 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/policy/language"
 )
 
 func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
@@ -22,11 +21,11 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 	with := maps.Clone(kept)
 	with["workspace"] = "none"
 	grouped := map[string]Mechanism{"tmp": "tmpfs", "memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2", "io": "cgroup2"}
-	host := func(layout usage.Layout, why string, controllers ...string) Host {
+	host := func(layout stats.Layout, why string, controllers ...string) Host {
 		return Host{Layout: layout, Host: isolation.Host{Controllers: controllers, NoGroups: why}}
 	}
 	all := []string{"cpu", "memory", "pids", "io"}
-	bare, quotas := host(usage.Unified, "", all...), host(usage.Unified, "", all...)
+	bare, quotas := host(stats.Unified, "", all...), host(stats.Unified, "", all...)
 	bare.NoQuota, quotas.Quota = "no quota here", isolation.QuotaProject
 	project := maps.Clone(grouped)
 	project["workspace"] = "project-quota"
@@ -38,17 +37,17 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 		want    map[string]Mechanism
 		refused string // a part of the reason
 	}{
-		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(usage.Hybrid, "no"), kept, ""},
-		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(usage.Hybrid, "no"), with, ""},
-		{"a workspace without a quota needs no effort", LimitNames(), 0, host(usage.Absent, "no"), kept, ""},
-		{"none", nil, 0, host(usage.Hybrid, "no"), nil, "memory limit cannot be enforced: the host's control groups are hybrid"},
-		{"without a group on a good host", nil, 0, host(usage.Unified, "the anchor is not running"), nil, "memory limit cannot be enforced: the anchor is not running"},
-		{"all by groups", nil, 0, host(usage.Unified, "", all...), grouped, ""},
-		{"by groups, whatever may be missing", LimitNames(), 0, host(usage.Unified, "", all...), grouped, ""},
-		{"a controller is missing", nil, 0, host(usage.Unified, "", "memory", "pids"), nil, "cpu limit cannot be enforced: the boxes' control groups have no controller cpu"},
-		{"without memory", []string{"cpu", "pids"}, 0, host(usage.Legacy, "no"), nil, "memory limit"},
-		{"without cpu", []string{"memory", "pids"}, 0, host(usage.Legacy, "no"), nil, "cpu limit"},
-		{"without pids", []string{"memory", "cpu"}, 0, host(usage.Legacy, "no"), nil, "pids limit"},
+		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(stats.Hybrid, "no"), kept, ""},
+		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(stats.Hybrid, "no"), with, ""},
+		{"a workspace without a quota needs no effort", LimitNames(), 0, host(stats.Absent, "no"), kept, ""},
+		{"none", nil, 0, host(stats.Hybrid, "no"), nil, "memory limit cannot be enforced: the host's control groups are hybrid"},
+		{"without a group on a good host", nil, 0, host(stats.Unified, "the anchor is not running"), nil, "memory limit cannot be enforced: the anchor is not running"},
+		{"all by groups", nil, 0, host(stats.Unified, "", all...), grouped, ""},
+		{"by groups, whatever may be missing", LimitNames(), 0, host(stats.Unified, "", all...), grouped, ""},
+		{"a controller is missing", nil, 0, host(stats.Unified, "", "memory", "pids"), nil, "cpu limit cannot be enforced: the boxes' control groups have no controller cpu"},
+		{"without memory", []string{"cpu", "pids"}, 0, host(stats.Legacy, "no"), nil, "memory limit"},
+		{"without cpu", []string{"memory", "pids"}, 0, host(stats.Legacy, "no"), nil, "cpu limit"},
+		{"without pids", []string{"memory", "cpu"}, 0, host(stats.Legacy, "no"), nil, "pids limit"},
 		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, bare, nil, "workspace limit cannot be enforced: no quota here"},
 		{"a workspace by project quota", nil, 1, quotas, project, ""},
 	} {
@@ -113,7 +112,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"exec.max_interactive":      func(c *Config) { c.Exec.MaxInteractive = longestTimeout + 1 },
 		"exec.max_stdin":            func(c *Config) { c.Exec.MaxStdin = quantity.GiB },
 		"env.A":                     func(c *Config) { c.Env["A"] = "\x00" },
-		"languages.sh":              func(c *Config) { c.Languages["sh"] = language.Language{} },
+		"languages.sh":              func(c *Config) { c.Languages["sh"] = Language{} },
 		"profiles.default.timeout":  func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = 1 }) },
 		"profiles.default.max_time": func(c *Config) { profile(c, func(p *Profile) { p.MaxTimeout = longestTimeout + 1 }) },
 		"profiles.default.skills":   func(c *Config) { profile(c, func(p *Profile) { p.Skills = []string{"a\n"} }) },

@@ -11,8 +11,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/naming"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // maxID is the length of a session id in bytes.
@@ -20,7 +18,7 @@ const maxID = 256
 
 // ValidateID accepts any UTF-8 text without control characters. No id is ever a path: the key is.
 func ValidateID(id string) error {
-	if id == "" || len(id) > maxID || !variables.Printable(id) {
+	if id == "" || len(id) > maxID || !Printable(id) {
 		return fault.Field("id", id, "1 to 256 bytes of UTF-8 without control characters")
 	}
 	return nil
@@ -58,7 +56,7 @@ func (c *Config) SessionID(h *Held, req *Request) (string, error) {
 		return "", fault.Field("variables", fault.Word("given"), "left out without a template").
 			WithHint("template names one, such as per_chat; the operator's is sessions.template")
 	}
-	t, err := naming.Parse(text)
+	t, err := ParseTemplate(text)
 	if err != nil {
 		return "", fault.Field("template", text, err.Error())
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/naming"
 )
 
 func TestIDsAreTextWithoutControlCharacters(t *testing.T) {
@@ -56,7 +55,7 @@ func TestHostnamesAreLabels(t *testing.T) {
 		strings.Repeat("a", 62) + "/b": strings.Repeat("a", 62),
 	} {
 		want = strings.ReplaceAll(want, ".", "-")
-		if got := naming.Hostname(id, isolation.MaxHostname); got != want {
+		if got := Hostname(id, isolation.MaxHostname); got != want {
 			t.Errorf("%q: %q, want %q", id, got, want)
 		}
 	}
@@ -68,7 +67,7 @@ func FuzzHostname(f *testing.F) {
 	f.Add("-\x00é/")
 	f.Fuzz(func(t *testing.T, id string) {
 		spec := isolation.Spec{
-			Key: Key("uid:0", id), Hostname: naming.Hostname(id, isolation.MaxHostname), Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 64},
+			Key: Key("uid:0", id), Hostname: Hostname(id, isolation.MaxHostname), Scratch: isolation.Scratch{Bytes: isolation.MinScratch, Inodes: 64},
 		}
 		if err := spec.Validate(); err != nil {
 			t.Errorf("%q: %v", id, err)

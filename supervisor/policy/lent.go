@@ -11,7 +11,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/policy/roots"
 )
 
 // maxSpaceName bounds the name of a workspace, in bytes.
@@ -41,7 +40,7 @@ func (s *Settings) quotaFor(req *Request) error {
 		return nil
 	}
 	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
-		WithHint("it is not lent for writing below a directory of " + roots.Key + "; leave the mount out, or have its filesystem bound it")
+		WithHint("it is not lent for writing below a directory of " + QuotaRootsKey + "; leave the mount out, or have its filesystem bound it")
 }
 
 // lent refuses what does not go with a workspace that is lent by name.

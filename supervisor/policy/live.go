@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
 )
 
 // Mount asks for a host directory in the box.
@@ -66,11 +65,11 @@ const MaxSkills = 128
 
 // mergeSkills are the skills of a session: those it asks for, or those of its profile if it asks for none.
 func mergeSkills(name string, p *Profile, asked []string) ([]string, error) {
-	usual, err := skillnames.Read(p.Skills, MaxSkills)
+	usual, err := ReadSkillNames(p.Skills, MaxSkills)
 	if err != nil || asked == nil {
 		return usual, err
 	}
-	list, err := skillnames.Read(asked, MaxSkills)
+	list, err := ReadSkillNames(asked, MaxSkills)
 	if err == nil && slices.Contains(p.Locked, "skills") && !slices.Equal(list, usual) {
 		err = locked("skills", strings.Join(list, ", "), cmp.Or(strings.Join(usual, ", "), "none"), name)
 	}

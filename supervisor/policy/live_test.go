@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/policy/skillnames"
 )
 
 func TestSkillsAreThoseAskedForOrTheProfiles(t *testing.T) {
@@ -36,7 +35,7 @@ func TestSkillsAreThoseAskedForOrTheProfiles(t *testing.T) {
 		"too many":                  {asked: many, kind: fault.Invalid},
 		"no name":                   {asked: []string{""}, kind: fault.Invalid},
 		"more than a name":          {asked: []string{"a\nb"}, kind: fault.Invalid},
-		"longer than any name":      {asked: []string{strings.Repeat("a", skillnames.Longest+1)}, kind: fault.Invalid},
+		"longer than any name":      {asked: []string{strings.Repeat("a", LongestSkillNames+1)}, kind: fault.Invalid},
 		"a name that leads nowhere": {asked: []string{"../a"}, want: []string{"../a"}}, // which is nobody's: it will be missing
 	} {
 		p := Profile{Skills: tc.usual}

@@ -4,24 +4,21 @@ package policy
 
 import (
 	"slices"
-
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
 )
 
 // mergeNetwork settles where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
-	if err := egress.Shared(s.Network, s.Profile, p.Network); err != nil {
+	if err := CheckHostNetwork(s.Network, s.Profile, p.Network); err != nil {
 		return err
 	}
-	s.NamesOnly, s.NetworkRules, err = egress.Settle(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, egress.Field), s.NetworkStrict)
+	s.NamesOnly, s.NetworkRules, err = SettleRules(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
 	return err
 }
 
 // mergeCaps settles how much of the network the session may use.
 func (s *Settings) mergeCaps(p *Profile, req *Request) error {
-	w := egress.Wish{
-		Network: s.Network, Profile: s.Profile, Most: egress.Caps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: egress.Caps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
+	w := NetworkRequest{
+		Network: s.Network, Profile: s.Profile, Most: NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
 		Connections: req.NetworkConnections, Bandwidth: req.NetworkBandwidth, Locked: p.Locked,
 	}
 	got, cuts, err := w.Settle()
@@ -35,8 +32,8 @@ func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 
 // mergeSecrets settles which secrets go with that.
 func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
-	s.Secrets, s.NetworkStrict, err = secret.Settle(c.Secrets, &secret.Wish{
-		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, egress.FieldStrict), Rules: s.NetworkRules, Env: req.Env,
+	s.Secrets, s.NetworkStrict, err = SettleSecrets(c.Secrets, &SecretRequest{
+		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, FieldStrict), Rules: s.NetworkRules, Env: req.Env,
 	}, s.NetworkStrict)
 	return err
 }
@@ -51,5 +48,5 @@ func (s *Settings) rules() []string {
 
 // KeeperNetwork is what the driver of boxes is asked for.
 func (s *Settings) KeeperNetwork() []string {
-	return egress.Words(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict, egress.Caps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth})
+	return NetworkWords(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict, NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth})
 }

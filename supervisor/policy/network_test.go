@@ -8,7 +8,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 func TestRulesOfALivingSessionAreHeld(t *testing.T) {
@@ -63,7 +62,7 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 func TestCapsAreTheProfilesAtMost(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	c.UsualCaps = egress.Caps{Connections: 1024}
+	c.UsualCaps = NetworkCaps{Connections: 1024}
 	p := c.Profiles["network_basic"]
 	p.NetworkBandwidth = quantity.MiB
 	c.Profiles["network_basic"] = p
@@ -78,10 +77,10 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		"nothing": {nil, nil, Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, nil},
 		"less":    {new(5), new(64 * quantity.KiB), Held{Bounds: NoBounds()}, []string{"connections=5", "bandwidth=65536"}, nil},
 		"more": {new(5000), new(quantity.Size(0)), Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, []Clamp{
-			{egress.FieldConnections, "5000", "1024", "profiles.network_basic.network_connections"}, {egress.FieldBandwidth, "0", "1MiB", "profiles.network_basic.network_bandwidth"},
+			{FieldConnections, "5000", "1024", "profiles.network_basic.network_connections"}, {FieldBandwidth, "0", "1MiB", "profiles.network_basic.network_bandwidth"},
 		}},
-		"held":      {nil, nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{egress.FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
-		"held more": {new(5000), nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{egress.FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
+		"held":      {nil, nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
+		"held more": {new(5000), nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
 	} {
 		req := &Request{Profile: "network_basic", NetworkConnections: k.connections, NetworkBandwidth: k.bandwidth}
 		s, profile, err := c.Merge(req)
@@ -97,7 +96,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		if err == nil {
 			err = k.held.Limits(&next, less)
 		}
-		if err != nil || next.NetworkConnections != 3 || next.NetworkBandwidth != s.NetworkBandwidth || slices.ContainsFunc(next.Clamped, func(c Clamp) bool { return c.Field == egress.FieldConnections }) {
+		if err != nil || next.NetworkConnections != 3 || next.NetworkBandwidth != s.NetworkBandwidth || slices.ContainsFunc(next.Clamped, func(c Clamp) bool { return c.Field == FieldConnections }) {
 			t.Errorf("%s, less while it lives: %+v, %v", name, next, err)
 		}
 	}
@@ -110,7 +109,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		"too slow": {Request{Profile: "network_basic", NetworkBandwidth: new(quantity.KiB)}, fault.Invalid},
 		"locked":   {Request{Profile: "locked", NetworkConnections: new(5)}, fault.Denied},
 	} {
-		p.Locked = []string{egress.FieldConnections}
+		p.Locked = []string{FieldConnections}
 		c.Profiles["locked"] = p
 		if _, _, err := c.Merge(&k.req); fault.KindOf(err) != k.kind {
 			t.Errorf("%s: %v", name, err)

@@ -6,15 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
-	cfg.Secrets = map[string]secret.Secret{"a": {File: "/a", Hosts: []string{"a.example"}, Env: "A"}, "b": {File: "/b", Hosts: []string{"b.example"}, Env: "B"}}
+	cfg.Secrets = map[string]Secret{"a": {File: "/a", Hosts: []string{"a.example"}, Env: "A"}, "b": {File: "/b", Hosts: []string{"b.example"}, Env: "B"}}
 	some, all := NoBounds(), NoBounds()
 	some.Principals, some.Secrets = []string{"some"}, []string{"a"}
 	all.Principals, all.Secrets = []string{"all"}, []string{Any}

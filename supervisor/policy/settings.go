@@ -16,10 +16,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/images/root"
-	"github.com/boxd-dev/boxd/supervisor/policy/drive"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
@@ -101,7 +97,7 @@ type Settings struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
-	Root            *root.Root        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
+	Root            *ImageRoot        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
 
 	NetworkConnections int           `json:"network_connections,omitempty"` // at a time; 0: as the keeper says
 	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // a second, in each direction; 0: as the keeper says
@@ -134,7 +130,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Profile:         name,
 		Image:           pick(&m, "image", p.Image, req.Image),
 		Network:         pick(&m, "network", p.Network, req.Network),
-		NetworkStrict:   pick(&m, egress.FieldStrict, p.NetworkStrict, req.NetworkStrict),
+		NetworkStrict:   pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
 		ReadOnlyRoot:    pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
 		CPUs:            pick(&m, "cpus", p.CPUs, req.CPUs),
 		Memory:          pick(&m, "memory", p.Memory, req.Memory),
@@ -169,7 +165,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if s.Skills, err = mergeSkills(name, &p, req.Skills); err != nil {
 		return s, nil, err
 	}
-	if s.Drives, err = drive.Asked(req.Drives); err != nil {
+	if s.Drives, err = ReadDrives(req.Drives); err != nil {
 		return s, nil, err
 	}
 	if s.Inputs, err = s.inputs(req.Inputs); err != nil {
@@ -179,7 +175,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), variables.CheckLabels(req.Labels), variables.Check(req.Env), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckVariables(req.Env), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -270,7 +266,7 @@ func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
 // validate checks the values that have bounds of their own.
 func (s *Settings) validate() error {
 	switch {
-	case !root.Valid(s.Image):
+	case !ValidImageName(s.Image):
 		return fault.Field("image", s.Image, ImageHost+", or the name or digest of an image of the store")
 	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
 		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
@@ -325,8 +321,8 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("network", req.Network != nil, s.Network == asked.Network)
 	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
 	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
-	check(egress.FieldConnections, req.NetworkConnections != nil, s.NetworkConnections == asked.NetworkConnections)
-	check(egress.FieldBandwidth, req.NetworkBandwidth != nil, s.NetworkBandwidth == asked.NetworkBandwidth)
+	check(FieldConnections, req.NetworkConnections != nil, s.NetworkConnections == asked.NetworkConnections)
+	check(FieldBandwidth, req.NetworkBandwidth != nil, s.NetworkBandwidth == asked.NetworkBandwidth)
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // refusal is what an error says about a field.
@@ -148,7 +147,7 @@ func TestTheValueOfALockedFieldMayBeAskedFor(t *testing.T) {
 func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 	t.Parallel()
 	tooMany := map[string]string{}
-	for i := range variables.Max + 1 {
+	for i := range MaxVariables + 1 {
 		tooMany[strings.Repeat("x", i+1)] = ""
 	}
 	for _, tc := range []struct {
@@ -183,7 +182,7 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"label with a newline", Request{Labels: map[string]string{"a": "x\ny"}}, fault.Invalid, "labels"},
 		{"long label", Request{Labels: map[string]string{"a": strings.Repeat("x", 256)}}, fault.Invalid, "labels"},
 		{"many variables", Request{Env: tooMany}, fault.Invalid, "env"},
-		{"long variables", Request{Env: map[string]string{"A": strings.Repeat("x", int(variables.MaxSize))}}, fault.Invalid, "env"},
+		{"long variables", Request{Env: map[string]string{"A": strings.Repeat("x", int(MaxSize))}}, fault.Invalid, "env"},
 		{"variable without a name", Request{Env: map[string]string{"": "x"}}, fault.Invalid, "env"},
 		{"variable with =", Request{Env: map[string]string{"A=B": "x"}}, fault.Invalid, "env"},
 		{"variable with NUL", Request{Env: map[string]string{"A": "secret\x00"}}, fault.Invalid, "env"},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/overdue"
 )
 
 // KillPatience is what PID 1 gets to report an end that is due; after that, and another look, the box is given up.
@@ -53,7 +52,7 @@ func (p *Process) Drive() {
 // attend stays with one program until that has ended.
 func (p *Process) attend() *ending {
 	end := &ending{}
-	late := overdue.After(KillPatience, p.home.Lose)
+	late := After(KillPatience, p.home.Lose)
 	defer late.Stop()
 	now := p.now                          // nobody else sets it
 	_ = now.Started(context.Background()) // ends: Lose sees to it

@@ -20,7 +20,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/variables"
 )
 
 // Size is that of a terminal, in characters.
@@ -163,7 +162,7 @@ func (s *Spec) validate() error {
 			return fault.Field(t.field, quantity.Duration(*t.value), fmt.Sprintf("%v to %v", quantity.Duration(t.least), quantity.Duration(t.max)))
 		}
 	}
-	return variables.CheckLabels(s.Labels)
+	return policy.CheckLabels(s.Labels)
 }
 
 func (r *Ready) validate() error {

@@ -25,8 +25,8 @@ type Day interface {
 	Used(principal string) (used int, rest time.Duration)
 }
 
-// Book holds all reservations.
-type Book struct {
+// Accounts holds all reservations.
+type Accounts struct {
 	day Day
 	now func() time.Time
 
@@ -43,7 +43,7 @@ type part struct {
 }
 
 // parts are those of a principal, and of the tenant that held is about.
-func (b *Book) parts(principal string, held *policy.Held) []part {
+func (b *Accounts) parts(principal string, held *policy.Held) []part {
 	list := []part{{principal, b.of(principal), held}}
 	if tenant := held.Tenants(); tenant != nil {
 		name := principal + "\x00" + *held.Of // no principal has such a name
@@ -52,7 +52,7 @@ func (b *Book) parts(principal string, held *policy.Held) []part {
 	return list
 }
 
-func (b *Book) forgetAll(list []part) {
+func (b *Accounts) forgetAll(list []part) {
 	for _, p := range list {
 		b.forget(p.name)
 	}
@@ -80,13 +80,13 @@ type Size struct {
 // SizeOf is that of a session with these settings.
 func SizeOf(s *policy.Settings) Size { return Size{s.Memory, s.CPUs} }
 
-// New returns an empty book. now is the clock that rates go by; it must not jump.
-func New(day Day, now func() time.Time) *Book {
-	return &Book{day: day, now: now, accounts: map[string]*account{}, tenants: map[string]string{}}
+// NewAccounts returns an empty book. now is the clock that rates go by; it must not jump.
+func NewAccounts(day Day, now func() time.Time) *Accounts {
+	return &Accounts{day: day, now: now, accounts: map[string]*account{}, tenants: map[string]string{}}
 }
 
 // of is the account of a principal.
-func (b *Book) of(principal string) *account {
+func (b *Accounts) of(principal string) *account {
 	a := b.accounts[principal]
 	if a == nil {
 		a = &account{sessions: map[string]Size{}}
@@ -96,14 +96,14 @@ func (b *Book) of(principal string) *account {
 }
 
 // forget drops an account that says nothing any more, or names would be kept for ever.
-func (b *Book) forget(principal string) {
+func (b *Accounts) forget(principal string) {
 	if a := b.accounts[principal]; a != nil && len(a.sessions) == 0 && a.processes == 0 && a.executions == 0 && !b.now().Before(a.again) {
 		delete(b.accounts, principal)
 	}
 }
 
 // Session reserves a session of a principal under a key that it has none of.
-func (b *Book) Session(principal string, held *policy.Held, key string, size Size) error {
+func (b *Accounts) Session(principal string, held *policy.Held, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -118,7 +118,7 @@ func (b *Book) Session(principal string, held *policy.Held, key string, size Siz
 }
 
 // addAll counts a session.
-func (b *Book) addAll(list []part, key string, size Size) {
+func (b *Accounts) addAll(list []part, key string, size Size) {
 	for i, p := range list {
 		p.add(key, size)
 		if i > 0 {
@@ -136,7 +136,7 @@ func (a *account) another(held *policy.Held, size Size) error {
 }
 
 // TrySession says whether Session would be refused now, and reserves nothing.
-func (b *Book) TrySession(principal string, held *policy.Held, size Size) error {
+func (b *Accounts) TrySession(principal string, held *policy.Held, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -150,7 +150,7 @@ func (b *Book) TrySession(principal string, held *policy.Held, size Size) error 
 }
 
 // TryExecution says whether Execution would be refused now, and takes nothing.
-func (b *Book) TryExecution(principal string, held *policy.Held) error {
+func (b *Accounts) TryExecution(principal string, held *policy.Held) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -204,7 +204,7 @@ func (a *account) fits(held *policy.Held, was, size Size) error {
 func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
 
 // Resize reserves another size for a session; it is refused where that is more and too much.
-func (b *Book) Resize(principal string, held *policy.Held, key string, size Size) error {
+func (b *Accounts) Resize(principal string, held *policy.Held, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -228,7 +228,7 @@ func (b *Book) Resize(principal string, held *policy.Held, key string, size Size
 }
 
 // Restore counts a session that is there already, whatever anybody may have.
-func (b *Book) Restore(principal string, held *policy.Held, key string, size Size) {
+func (b *Accounts) Restore(principal string, held *policy.Held, key string, size Size) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if list := b.parts(principal, held); list[0].sessions[key] == (Size{}) {
@@ -237,7 +237,7 @@ func (b *Book) Restore(principal string, held *policy.Held, key string, size Siz
 }
 
 // Release gives a session back; one that is not reserved is of no matter.
-func (b *Book) Release(principal, key string) {
+func (b *Accounts) Release(principal, key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, name := range []string{principal, b.tenants[key]} {
@@ -257,7 +257,7 @@ func (b *Book) Release(principal, key string) {
 
 // Execution reserves an execution that begins now, of the number under way, of the rate and of the day. What it
 // returns gives back the first, once.
-func (b *Book) Execution(principal string, held *policy.Held) (release func(), err error) {
+func (b *Accounts) Execution(principal string, held *policy.Held) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -274,7 +274,7 @@ func (b *Book) Execution(principal string, held *policy.Held) (release func(), e
 }
 
 // Process does the same for a process that stays: its start is an execution of the rate and of the day.
-func (b *Book) Process(principal string, held *policy.Held) (release func(), err error) {
+func (b *Accounts) Process(principal string, held *policy.Held) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -291,7 +291,7 @@ func (b *Book) Process(principal string, held *policy.Held) (release func(), err
 }
 
 // Running counts what runs already, whatever anybody may have. What it returns gives it back, once.
-func (b *Book) Running(principal string, held *policy.Held, process bool) (release func()) {
+func (b *Accounts) Running(principal string, held *policy.Held, process bool) (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.count(b.parts(principal, held), func(a *account, n int) {
@@ -304,7 +304,7 @@ func (b *Book) Running(principal string, held *policy.Held, process bool) (relea
 }
 
 // count adds one to each account. What it returns takes it away, once.
-func (b *Book) count(list []part, add func(a *account, n int)) (release func()) {
+func (b *Accounts) count(list []part, add func(a *account, n int)) (release func()) {
 	for _, p := range list {
 		add(p.account, 1)
 	}
@@ -327,7 +327,7 @@ func (a *account) oneMore(held *policy.Held) error {
 }
 
 // begin takes an execution from the rate and from the day, or neither.
-func (b *Book) begin(principal string, a *account, held *policy.Held) error {
+func (b *Accounts) begin(principal string, a *account, held *policy.Held) error {
 	now := b.now()
 	if err := a.inRate(held, now); err != nil {
 		return err
@@ -414,7 +414,7 @@ type Standing struct {
 }
 
 // Standing tells what a principal has now.
-func (b *Book) Standing(principal string) Standing {
+func (b *Accounts) Standing(principal string) Standing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[principal]

@@ -46,9 +46,9 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time       { return time.Unix(1, c.at.Load()) }
 func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
 
-func book() (*quota.Book, *clock) {
+func book() (*quota.Accounts, *clock) {
 	c := &clock{}
-	return quota.New(&days{used: map[string]int{}}, c.now), c
+	return quota.NewAccounts(&days{used: map[string]int{}}, c.now), c
 }
 
 func held(change func(*policy.Bounds)) *policy.Held {
@@ -72,33 +72,33 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 	for _, tc := range []struct {
 		rule, used, allowed string
 		bounds              func(*policy.Bounds)
-		do                  func(*quota.Book, *policy.Held, int) error
+		do                  func(*quota.Accounts, *policy.Held, int) error
 	}{
-		{"sessions", "2", "2", func(b *policy.Bounds) { b.Sessions = 2 }, func(b *quota.Book, h *policy.Held, i int) error {
+		{"sessions", "2", "2", func(b *policy.Bounds) { b.Sessions = 2 }, func(b *quota.Accounts, h *policy.Held, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"total_memory", "200MiB", "299MiB", func(b *policy.Bounds) { b.Memory = 299 * quantity.MiB }, func(b *quota.Book, h *policy.Held, i int) error {
+		{"total_memory", "200MiB", "299MiB", func(b *policy.Bounds) { b.Memory = 299 * quantity.MiB }, func(b *quota.Accounts, h *policy.Held, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"total_cpus", "1", "1.25", func(b *policy.Bounds) { b.CPUs = 1.25 }, func(b *quota.Book, h *policy.Held, i int) error {
+		{"total_cpus", "1", "1.25", func(b *policy.Bounds) { b.CPUs = 1.25 }, func(b *quota.Accounts, h *policy.Held, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"executions", "2", "2", func(b *policy.Bounds) { b.Executions = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+		{"executions", "2", "2", func(b *policy.Bounds) { b.Executions = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
 			_, err := b.Execution("ann", h)
 			return err
 		}},
-		{"processes", "2", "2", func(b *policy.Bounds) { b.Processes = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+		{"processes", "2", "2", func(b *policy.Bounds) { b.Processes = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
 			_, err := b.Process("ann", h)
 			return err
 		}},
-		{"executions_per_day", "2", "2", func(b *policy.Bounds) { b.PerDay = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+		{"executions_per_day", "2", "2", func(b *policy.Bounds) { b.PerDay = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
 			release, err := b.Execution("ann", h)
 			if err == nil {
 				release()
 			}
 			return err
 		}},
-		{"executions_per_minute", "2", "2", func(b *policy.Bounds) { b.PerMinute = 2 }, func(b *quota.Book, h *policy.Held, _ int) error {
+		{"executions_per_minute", "2", "2", func(b *policy.Bounds) { b.PerMinute = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
 			_, err := b.Process("ann", h)
 			return err
 		}},
@@ -217,7 +217,7 @@ func TestARefusalTakesNothing(t *testing.T) {
 	t.Parallel()
 	day := &days{used: map[string]int{}}
 	c := &clock{}
-	b := quota.New(day, c.now)
+	b := quota.NewAccounts(day, c.now)
 	h := held(func(b *policy.Bounds) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
 	release, err := b.Execution("ann", h)
 	if err != nil {

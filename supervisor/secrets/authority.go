@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/durable"
-	"github.com/boxd-dev/boxd/isolation/network/names"
+	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
 // record is where the authority is kept, in the state directory of boxd.
@@ -108,7 +108,7 @@ func template(now time.Time, life time.Duration) *x509.Certificate {
 }
 
 // leaf makes a certificate for hosts, in DER, and its key in PKCS 8.
-func (a *authority) leaf(hosts []names.Name, now time.Time) (cert, key []byte, err error) {
+func (a *authority) leaf(hosts []egress.Name, now time.Time) (cert, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

@@ -17,10 +17,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/isolation/network/names"
-	"github.com/boxd-dev/boxd/isolation/network/talk"
+	"github.com/boxd-dev/boxd/isolation/egress"
+
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -73,7 +73,7 @@ func (d *Desk) Begin(s *session.Session) error {
 		if err != nil {
 			d.cfg.Log.Error("a secret cannot be read", "secret", name, "error", err)
 			f := fault.Errorf(fault.Unavailable, "the secret %s cannot be read", fault.Show(name)).WithHint("the log of boxd says why")
-			f.Field, f.Value = secret.Field, name
+			f.Field, f.Value = policy.FieldSecrets, name
 			return f
 		}
 	}
@@ -149,13 +149,13 @@ func (d *Desk) give(h *holder) {
 	h.giving.Lock()
 	defer h.giving.Unlock()
 	s := h.session
-	m := &talk.Secrets{Key: s.BoxKey()}
+	m := &egress.Secrets{Key: s.BoxKey()}
 	auth, err := d.authority()
 	var env map[string]string
 	if err == nil {
 		m.List, env = d.list(s, auth)
 	}
-	var hosts []names.Name
+	var hosts []egress.Name
 	for i := range m.List {
 		hosts = append(hosts, m.List[i].Hosts...)
 	}
@@ -179,7 +179,7 @@ func (d *Desk) give(h *holder) {
 	h.given = sum
 	d.cfg.Boxes.SetSecrets(m)
 	if !d.holds(h) { // it has ended meanwhile
-		d.cfg.Boxes.SetSecrets(&talk.Secrets{Key: m.Key})
+		d.cfg.Boxes.SetSecrets(&egress.Secrets{Key: m.Key})
 	}
 }
 
@@ -190,11 +190,11 @@ func (d *Desk) holds(h *holder) bool {
 }
 
 // list is what a session may have now, and the variables of its programs.
-func (d *Desk) list(s *session.Session, auth *authority) (list []talk.Secret, env map[string]string) {
+func (d *Desk) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
 	cfg, now := s.Config(), s.Current()
 	held := cfg.BoundsOf(s.Owner)
 	env = map[string]string{}
-	for _, name := range secret.Trusting() {
+	for _, name := range policy.Trusting() {
 		if !slices.Contains(now.EnvNames, name) {
 			env[name] = Bundle
 		}
@@ -216,7 +216,7 @@ func (d *Desk) list(s *session.Session, auth *authority) (list []talk.Secret, en
 			d.cfg.Log.Error("a session has a secret no more: it cannot be read", "session", s.ID, "secret", name, "error", err)
 			continue
 		}
-		list = append(list, talk.Secret{Placeholder: mark, Value: value, Hosts: conf.Names(), Authorities: roots})
+		list = append(list, egress.Secret{Placeholder: mark, Value: value, Hosts: conf.Names(), Authorities: roots})
 	}
 	return list, env
 }

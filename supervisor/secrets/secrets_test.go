@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/isolation/network/names"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/isolation/egress"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 			t.Errorf("placeholders: %q and %q of another %s", old, other, what)
 		}
 	}
-	cert, _, err := one.leaf([]names.Name{"a.example", "b.example"}, now)
+	cert, _, err := one.leaf([]egress.Name{"a.example", "b.example"}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,27 +100,27 @@ func TestValuesThatAreNone(t *testing.T) {
 		if err := os.Chmod(filepath.Join(dir, "k"), c.mode); err != nil {
 			t.Fatal(err)
 		}
-		got, err := d.value(&secret.Secret{Credential: "k"})
+		got, err := d.value(&policy.Secret{Credential: "k"})
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v", c.what, got, err)
 		}
 		if err != nil && strings.Contains(err.Error(), strings.TrimSpace(c.text)) {
 			t.Errorf("%s: the error has the value: %v", c.what, err)
 		}
-		if _, err := d.value(&secret.Secret{File: filepath.Join(dir, "k")}); c.mode == 0o440 && err == nil {
+		if _, err := d.value(&policy.Secret{File: filepath.Join(dir, "k")}); c.mode == 0o440 && err == nil {
 			t.Errorf("%s: a file that a group can read", c.what)
 		}
 		if err := os.Remove(filepath.Join(dir, "k")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Open(Config{}).value(&secret.Secret{Credential: "k"}); err == nil || !strings.Contains(err.Error(), "LoadCredential") {
+	if _, err := Open(Config{}).value(&policy.Secret{Credential: "k"}); err == nil || !strings.Contains(err.Error(), "LoadCredential") {
 		t.Errorf("without credentials: %v", err)
 	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "l")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.value(&secret.Secret{Credential: "l"}); err == nil {
+	if _, err := d.value(&policy.Secret{Credential: "l"}); err == nil {
 		t.Error("a link is read")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/boxd-dev/boxd/internal/closed"
-	"github.com/boxd-dev/boxd/supervisor/policy/secret"
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Bounds of what is read, in bytes. A short secret would be found in answers where it is none.
@@ -24,7 +24,7 @@ const (
 )
 
 // value reads a secret. An end of line behind it is none of it. No error has anything of it.
-func (d *Desk) value(s *secret.Secret) (string, error) {
+func (d *Desk) value(s *policy.Secret) (string, error) {
 	path := s.File
 	if s.Credential != "" {
 		if d.cfg.Credentials == "" {
@@ -32,7 +32,7 @@ func (d *Desk) value(s *secret.Secret) (string, error) {
 		}
 		path = filepath.Join(d.cfg.Credentials, s.Credential)
 	}
-	data, err := closed.Read(path, s.Credential != "", mostValue+2)
+	data, err := durable.ReadSecret(path, s.Credential != "", mostValue+2)
 	if err != nil {
 		return "", err
 	}
@@ -49,7 +49,7 @@ func (d *Desk) value(s *secret.Secret) (string, error) {
 }
 
 // authorities reads the certificates of a secret's own authorities; "": it has none.
-func authorities(s *secret.Secret) (string, error) {
+func authorities(s *policy.Secret) (string, error) {
 	if s.Authorities == "" {
 		return "", nil
 	}

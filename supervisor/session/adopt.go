@@ -9,7 +9,6 @@ import (
 	"log/slog"
 
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/overdue"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -78,7 +77,7 @@ func (s *Session) enter(p *process.Process) bool {
 // EndUnnamed ends a program nobody can ask for.
 func (s *Session) EndUnnamed(program *client.Program) {
 	s.host.Work.Go(func() {
-		late := overdue.After(process.KillPatience, s.lose)
+		late := process.After(process.KillPatience, s.lose)
 		defer late.Stop()
 		_ = program.Kill() // without a box it has ended
 		<-program.Exited()

@@ -13,16 +13,11 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/command"
+
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/overdue"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
-	"github.com/boxd-dev/boxd/supervisor/result"
 )
-
-// ExecRequest asks for one execution.
-type ExecRequest = command.Exec
 
 // Execution is a program under way.
 type Execution struct {
@@ -40,19 +35,19 @@ type Execution struct {
 	done    sync.Once
 	told    sync.Once       // of its end
 	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
-	late    *overdue.Timer  // ends the session
+	late    *process.Timer  // ends the session
 	hurry   sync.Once
 }
 
 // context is what a session gives to its programs.
-func (s *Session) context() *command.Context {
+func (s *Session) context() *Context {
 	cfg := s.host.Config()
-	return &command.Context{Config: cfg, Held: cfg.BoundsOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: command.WithEnv(s.env, s.givenEnv())}
+	return &Context{Config: cfg, Held: cfg.BoundsOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: WithEnv(s.env, s.givenEnv())}
 }
 
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
 // have.
-func (s *Session) Plan(req *ExecRequest) (*command.Order, error) {
+func (s *Session) Plan(req *ExecRequest) (*ExecPlan, error) {
 	given := s.context()
 	order, err := given.Order(req, false)
 	if err != nil {
@@ -86,7 +81,7 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	if err != nil {
 		return nil, err
 	}
-	defer command.CloseFiles(&files)
+	defer CloseFiles(&files)
 	cmd := &order.Command
 	select {
 	case <-s.started:
@@ -121,13 +116,13 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
 	e := &Execution{caller: context.WithoutCancel(ctx), session: s, over: over, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
-	e.late = overdue.After(e.timeout+process.KillPatience, e.lose)
+	e.late = process.After(e.timeout+process.KillPatience, e.lose)
 	return e, nil
 }
 
 // take admits one execution, as long as its session has room and its owner may; release gives back what was
 // reserved.
-func (s *Session) take(given *command.Context) (box *client.Box, release func(), err error) {
+func (s *Session) take(given *Context) (box *client.Box, release func(), err error) {
 	limit := given.Config.Exec.MaxPerSession
 	if err := s.room(limit); err != nil { // which takes nothing of the owner's day
 		return nil, nil, err
@@ -209,7 +204,7 @@ func (e *Execution) Wait(ctx context.Context) (*Result, error) {
 			if step, ok := errors.AsType[*isolation.StepError](err); ok {
 				if err := e.session.limitHit(step); err != nil {
 					e.told.Do(func() {
-						e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(result.StatusStartFailed), Detail: err.Error()})
+						e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
 					})
 					return nil, err
 				}
@@ -251,7 +246,7 @@ func (e *Execution) Close() {
 		}
 		e.program.Close()
 		e.told.Do(func() { // nobody has waited for it
-			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(result.StatusCanceled)})
+			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusCanceled)})
 		})
 		e.release()
 		e.session.done()

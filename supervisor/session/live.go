@@ -7,7 +7,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 )
 
 // Live lists the mounts that the session has been given while it lives, by their targets.
@@ -46,14 +45,14 @@ func (s *Session) SetSkills(list []policy.ActiveSkill) {
 }
 
 // Drives lists the drives of the session, and those it has had, by their names.
-func (s *Session) Drives() []drive.Active {
+func (s *Session) Drives() []policy.ActiveDrive {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.drives)
 }
 
 // SetDrives says which they are. Only who has the session exclusively may.
-func (s *Session) SetDrives(list []drive.Active) {
+func (s *Session) SetDrives(list []policy.ActiveDrive) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drives = list

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -79,7 +79,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (entry *slot, mine bool, err error) {
+func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slot, mine bool, err error) {
 	crowded := s.host.Line.Waits(s.Key) // before the lock: the line takes it
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *command.Context) (en
 	}
 	if !spec.Managed {
 		if crowded { // they come first
-			return nil, false, &admission.Full{Reason: admission.Executions, Own: true}
+			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
 		}
 		if err := s.roomLocked(given.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
@@ -374,6 +374,3 @@ func (s *Session) processOutcome(ctx context.Context, p *process.Process, kept f
 	o.Kept, o.Most = kept, int(s.host.Config().Exec.OutputLimit)
 	return o.Result()
 }
-
-// ProcessRequest asks for a process.
-type ProcessRequest = command.Process

@@ -10,8 +10,8 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
 // errAsleep means that the session has to be woken first.
@@ -21,7 +21,7 @@ var errAsleep = errors.New("the session is asleep")
 // lock, maybe more than once.
 func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
 	for {
-		err := s.host.Line.Admit(ctx, admission.Ticket{Who: s.Key, What: s.ID, Wait: wait}, try)
+		err := s.host.Line.Admit(ctx, quota.Waiter{Who: s.Key, What: s.ID, Wait: wait}, try)
 		if !errors.Is(err, errAsleep) {
 			return err
 		}

@@ -13,18 +13,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd-dev/boxd/access"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/admission"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/failure"
-	"github.com/boxd-dev/boxd/supervisor/naming"
-	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/drive"
 	"github.com/boxd-dev/boxd/supervisor/quota"
-	"github.com/boxd-dev/boxd/supervisor/turns"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Host is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
@@ -36,13 +32,13 @@ type Host struct {
 	Due      func(time.Time) // the session has an end that may be earlier than any other
 	Leaving  func() bool     // the boxes are about to be left to the next boxd
 	Events   *events.Log     // nil: what happens is not noted
-	Book     *quota.Book     // what owners have
+	Book     *quota.Accounts // what owners have
 	Used     func(owner string, cpu time.Duration)
-	Line     *admission.Line // where executions wait for room in their session
-	Turns    *turns.Turns    // of which owner how many programs begin at a time
-	Bequeath func(*Session)  // gives PID 1 what the next boxd needs, anew
-	Keep     func(*Session)  // writes down what has changed of the session
-	Reclaim  func(*Session)  // takes back memory that nothing needs, as far as that can be
+	Line     *quota.Queue        // where executions wait for room in their session
+	Turns    *quota.StartLimiter // of which owner how many programs begin at a time
+	Bequeath func(*Session)      // gives PID 1 what the next boxd needs, anew
+	Keep     func(*Session)      // writes down what has changed of the session
+	Reclaim  func(*Session)      // takes back memory that nothing needs, as far as that can be
 }
 
 // Params are what a session is made of.
@@ -58,13 +54,13 @@ type Params struct {
 	OneShot  bool // no later boxd takes it over
 	Live     []policy.LiveMount
 	Skills   []policy.ActiveSkill
-	Drives   []drive.Active
+	Drives   []policy.ActiveDrive
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Host, p *Params) *Session {
 	return &Session{
-		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: naming.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
+		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
 		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
@@ -107,7 +103,7 @@ type Session struct {
 	live     []policy.LiveMount  // mounts it was given, by target
 	mounting *policy.MountChange // the change of them that is under way
 	skills   []policy.ActiveSkill
-	drives   []drive.Active
+	drives   []policy.ActiveDrive
 	given    map[string]string // variables that boxd adds to env: placeholders of secrets
 
 	processes map[string]*slot
@@ -132,7 +128,7 @@ type Info struct {
 	Settings   policy.Settings
 	Enforced   map[string]policy.Mechanism
 	Skills     []policy.ActiveSkill
-	Drives     []drive.Active
+	Drives     []policy.ActiveDrive
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int
@@ -221,7 +217,7 @@ func (s *Session) roomLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
 		return nil // or beginLocked refuses it
 	}
-	return &admission.Full{Reason: admission.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
+	return &quota.Full{Reason: quota.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
 		WithHint("wait for one of them to end").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})}
 }
@@ -235,7 +231,7 @@ func (s *Session) openLocked() error {
 		return errAsleep
 	}
 	if s.frozen {
-		return failure.Frozen(s.ID)
+		return FrozenError(s.ID)
 	}
 	return nil
 }
@@ -267,7 +263,7 @@ func (s *Session) limitHit(step *isolation.StepError) error {
 	if s.Grouped() {
 		pids = s.Current().Pids
 	}
-	return failure.Limit(s.ID, pids, step)
+	return LimitError(s.ID, pids, step)
 }
 
 // finish ends an execution and returns when the session ends if it was the last use.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/supervisor/admission"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -142,7 +142,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var told []time.Time
-	line := admission.New(func() admission.Limits { return admission.Limits{} })
+	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
 	host := &Host{Line: line, Due: func(at time.Time) { told = append(told, at) }}
 	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Minute)}}
 	for range 2 {

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/totals"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
 // Spec is what the keeper is asked for.
@@ -51,16 +51,16 @@ func (s *Session) Total() cgroup.Owner {
 		return cgroup.Owner{}
 	}
 	held := s.host.Config().BoundsOf(s.Owner)
-	return totals.Of(s.Owner, &held.Bounds)
+	return quota.OwnerOf(s.Owner, &held.Bounds)
 }
 
 // Totals are those of the owners of sessions, the one of the latest session where its owner has several.
-func Totals(all []*Session) []totals.Total {
+func Totals(all []*Session) []quota.Total {
 	slices.SortFunc(all, func(a, b *Session) int { return a.Created.Compare(b.Created) })
-	var list []totals.Total
+	var list []quota.Total
 	for _, s := range all {
 		if state, _, _ := s.State(); state == StateReady && s.Grouped() {
-			list = append(list, totals.Total{UID: s.Owner.UID, Owner: s.Total()})
+			list = append(list, quota.Total{UID: s.Owner.UID, Owner: s.Total()})
 		}
 	}
 	return list

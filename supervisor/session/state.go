@@ -2,8 +2,6 @@
 
 package session
 
-import "github.com/boxd-dev/boxd/supervisor/ended"
-
 // State is where a session is in its life.
 type State string
 
@@ -26,17 +24,3 @@ func moves() map[State][]State {
 		StateEnding:   {StateEnded},
 	}
 }
-
-// EndReason is why a session ended.
-type EndReason = ended.Reason
-
-// The reasons that this room gives or is asked for.
-const (
-	EndDeleted   = ended.Deleted
-	EndIdle      = ended.Idle
-	EndLifetime  = ended.Lifetime
-	EndLost      = ended.Lost
-	EndOneShot   = ended.OneShot
-	EndUnclaimed = ended.Unclaimed
-	EndShutdown  = ended.Shutdown
-)

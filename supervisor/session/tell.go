@@ -11,7 +11,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/process"
-	"github.com/boxd-dev/boxd/supervisor/result"
 )
 
 // Tell notes what has happened to the session.
@@ -22,17 +21,17 @@ func (s *Session) Tell(ctx context.Context, e events.Event) {
 
 // tellResult notes the end of a program, and which limits it has come to.
 func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err error) {
-	e.Reason = string(result.StatusLost)
+	e.Reason = string(StatusLost)
 	if err == nil {
 		e.Reason, e.Took = string(r.Status), r.Duration
 		switch r.Status {
-		case result.StatusExited:
+		case StatusExited:
 			e.Detail = fmt.Sprintf("exit code %d", r.ExitCode)
-		case result.StatusSignaled:
+		case StatusSignaled:
 			e.Detail = r.Signal
-		case result.StatusStartFailed:
+		case StatusStartFailed:
 			e.Detail = r.Failed.Error()
-		case result.StatusTimedOut, result.StatusOOMKilled, result.StatusCanceled, result.StatusLost:
+		case StatusTimedOut, StatusOOMKilled, StatusCanceled, StatusLost:
 		}
 	}
 	s.Tell(ctx, e)

@@ -7,24 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/usage"
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/result"
 )
 
-// Result is what an execution came to.
-type Result = result.Result
-
-// StatusExited is that of a program that has ended by itself.
-const StatusExited = result.StatusExited
-
-// IsFull reports whether nothing more fits.
-func IsFull(d isolation.Disk) bool { return result.IsFull(d) }
-
 // outcome is what a Result of a program is made of; group is the name of its control group.
-func (s *Session) outcome(exit *isolation.Exit, err error, group string) *result.Outcome {
-	o := &result.Outcome{ID: s.ID, Exit: exit, Err: err, Settings: s.Current(), Enforced: s.enforced}
+func (s *Session) outcome(exit *isolation.Exit, err error, group string) *Outcome {
+	o := &Outcome{ID: s.ID, Exit: exit, Err: err, Settings: s.Current(), Enforced: s.enforced}
 	if info := s.Info(); info.Group != "" {
 		o.Group = filepath.Join(info.Group, "work", group)
 	}
@@ -65,11 +55,11 @@ func (s *Session) HostWork() string {
 }
 
 // Usage is what the programs of a session use, nil if it has no control groups or is gone.
-func (s *Session) Usage() *usage.Box {
+func (s *Session) Usage() *stats.Box {
 	info := s.Info()
 	if info.Group == "" || info.State != StateReady {
 		return nil
 	}
-	b, _ := usage.Read(filepath.Join(info.Group, "work")) // nil of one that is ending
+	b, _ := stats.Read(filepath.Join(info.Group, "work")) // nil of one that is ending
 	return b
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/supervisor/admission"
-	"github.com/boxd-dev/boxd/supervisor/command"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -28,7 +28,7 @@ const (
 
 // place finds the place of a process, or makes one: to be filled by the caller, or by itself when there is
 // room in the session.
-func (s *Session) place(ctx context.Context, spec *process.Spec, given *command.Context, wait *time.Duration) (entry *slot, mine bool, err error) {
+func (s *Session) place(ctx context.Context, spec *process.Spec, given *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
 	for {
 		entry, mine, err = s.reserveProcess(spec, given)
 		if errors.Is(err, errAsleep) {
@@ -37,7 +37,7 @@ func (s *Session) place(ctx context.Context, spec *process.Spec, given *command.
 			}
 			continue
 		}
-		if _, full := errors.AsType[*admission.Full](err); !full {
+		if _, full := errors.AsType[*quota.Full](err); !full {
 			return entry, mine, err
 		}
 		if entry, err = s.enqueue(spec); err != nil {

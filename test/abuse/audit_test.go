@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
 // boxd is killed while many callers make it write records, again and again. No record of a call that was answered is
@@ -71,11 +71,11 @@ func TestTheAuditLogSurvivesKills(t *testing.T) {
 		callers.Wait()
 		d.Restart()
 	}
-	report, err := chain.Verify(os.DirFS(audit), nil)
+	report, err := hashchain.Verify(os.DirFS(audit), nil)
 	if err != nil || len(report.Problems) > 0 || report.Files < 3 || report.Lost > 0 {
 		t.Fatalf("%v, %+v", err, report)
 	}
-	names, err := chain.Files(os.DirFS(audit))
+	names, err := hashchain.Files(os.DirFS(audit))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestAFullDiskStopsWhatWouldHaveNoRecord(t *testing.T) {
 	if got := ask(http.MethodPost, "/v1/sessions", `{"id":"after"}`); got != http.StatusCreated {
 		t.Errorf("with room again: %d", got)
 	}
-	report, err := chain.Verify(os.DirFS(audit), nil)
+	report, err := hashchain.Verify(os.DirFS(audit), nil)
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 {
 		t.Errorf("%v, %+v", err, report)
 	}

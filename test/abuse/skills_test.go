@@ -12,7 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/skills"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // No program of a box changes a skill that it has, by whatever name it gets at it: what the kernel says is that the
@@ -21,7 +21,7 @@ import (
 func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	if _, err := c.Create(t.Context(), &api.SkillRequest{Name: "one", Description: "Does it."}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/spaces"
 )
 
 // One session renames and links in a workspace for as long as others start with it, have directories for their output
@@ -20,7 +19,7 @@ import (
 func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := spaces.Client{Client: d.Client}
+	c := client.Workspaces{Client: d.Client}
 	if _, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "shared"}); err != nil {
 		t.Fatal(err)
 	}

@@ -20,13 +20,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/access"
-	"github.com/boxd-dev/boxd/access/tokens"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/grants"
 )
 
 // principals are one of each role among the users of the host, and two tenants of tokens.
@@ -87,7 +86,7 @@ func (h *house) find() {
 // token makes boxd know a token of a principal, and returns it.
 func (h *house) token(name, principal, more string) string {
 	h.t.Helper()
-	secret, hash := tokens.New()
+	secret, hash := access.NewToken()
 	h.entries[name] = fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hash, principal, more)
 	h.reload()
 	return secret
@@ -353,7 +352,7 @@ func TestWhoIsNotKnownIsAnsweredTheSame(t *testing.T) {
 	stray := h.token("stray", "tenant-of-another-host", "")
 	gone := h.token("gone", "tenant", "")
 	h.revoke("gone")
-	strange, hash := tokens.New()
+	strange, hash := access.NewToken()
 	if a := h.over(good, "GET", "/v1/sessions", "", nil); a.Code != http.StatusOK {
 		t.Fatalf("%d %s", a.Code, a.Body)
 	}
@@ -516,7 +515,7 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	h := open(t, "")
 	uid := users()[access.User]
-	granted := grants.Client{Client: h.Client}
+	granted := client.Grants{Client: h.Client}
 	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 3600e9}); err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func TestProgramsHearEverySignal(t *testing.T) {
 	}
 }
 
-// A program is woken as punctually as one outside, though PID 1 has a thread that is not (isolation/inherited).
+// A program is woken as punctually as one outside, though PID 1 has a thread that is not (internal/linux).
 func TestProgramsAreWokenOnTime(t *testing.T) {
 	b := newBox(t, start(t))
 	if got := b.run("cat", "/proc/self/timerslack_ns"); got != "50000\n" {

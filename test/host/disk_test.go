@@ -59,7 +59,7 @@ func placeAt(t *testing.T, path string) *place {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { root.Close() })
-	q, err := disk.Open(root)
+	q, err := disk.OpenQuotas(root)
 	require(t, err)
 	t.Cleanup(q.Close)
 	return &place{t: t, path: path, root: root, quotas: q}

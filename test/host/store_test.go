@@ -113,7 +113,7 @@ func loops(t *testing.T, state *os.Root) []string {
 
 func TestStoreHasTheQuotaThatTheDiskLacks(t *testing.T) {
 	state := newState(t)
-	_, err := disk.Open(state)
+	_, err := disk.OpenQuotas(state)
 	why, ok := errors.AsType[*disk.UnavailableError](err)
 	if !ok || why.Reason != disk.Off || why.Kind != "ext4" || !strings.Contains(why.Hint(), "tune2fs") {
 		t.Fatalf("the disk below: %v", err)
@@ -335,7 +335,7 @@ func TestQuotaThatOnlyCountsIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	_, err = disk.Open(root)
+	_, err = disk.OpenQuotas(root)
 	why, ok := errors.AsType[*disk.UnavailableError](err)
 	if !ok || why.Reason != disk.NotEnforced {
 		t.Errorf("%v", err)
@@ -362,7 +362,7 @@ func TestQuotaOnOverlayIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	_, err = disk.Open(root)
+	_, err = disk.OpenQuotas(root)
 	if why, ok := errors.AsType[*disk.UnavailableError](err); !ok || why.Reason != disk.NoKind || why.Kind != "overlay" {
 		t.Errorf("%v", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // What programs have made of an image becomes another one: with what they have removed, other kinds of files, links, and
@@ -26,7 +26,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	d := boxtest.Start(t, "[images]\nmax_bytes = \"64MiB\"\nmax_entries = 200\n")
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "opt/a", content: "a"},
 		entry{name: "var/run", kind: tar.TypeSymlink, link: "/run"}, entry{name: "away/x", content: "x"}, entry{name: "closed", content: "c", mode: 0o600}, entry{name: "link", kind: tar.TypeSymlink, link: "usr/lib"})).layout(t), "")
 	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false)})
@@ -84,7 +84,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 }
 
 // refusesCommits asks for what does not become an image, and leaves nothing.
-func refusesCommits(t *testing.T, d *boxtest.Daemon, c images.Client) {
+func refusesCommits(t *testing.T, d *boxtest.Daemon, c client.Images) {
 	there := trees(t, d)
 	if got := does(t, d, "a", "write=/opt/secret"); got != "" {
 		t.Errorf("%q", got)

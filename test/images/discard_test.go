@@ -13,8 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/images"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // What programs have changed of their image is undone while they run, all of it or at some paths; afterwards nothing is other,
@@ -24,7 +23,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	lent := filepath.Join(d.Dir, "lent", "one")
 	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/kept", []byte("one"), 0o644)); err != nil {
 		t.Fatal(err)
@@ -57,7 +56,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 		}
 	}
 	// A directory that programs have made has something of the host's in it.
-	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/opt/mine/one", Mode: "ro"}); err != nil {
+	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/opt/mine/one", Mode: "ro"}); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/mine"}}); err == nil || !strings.Contains(err.Error(), "/opt/mine") {
@@ -66,7 +65,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	if data, err := os.ReadFile(lent + "/kept"); err != nil || string(data) != "one" {
 		t.Fatalf("what is mounted: %q, %v", data, err)
 	}
-	if err := mounts.Remove(t.Context(), d.Client, "a", "/opt/mine/one", false); err != nil {
+	if err := client.RemoveMount(t.Context(), d.Client, "a", "/opt/mine/one", false); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil || done.Removed == 0 || done.Restored == 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // An image of several layers is what / of a box is, with what it says about its programs; of the host nothing is there.
@@ -67,7 +67,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	if got := runs(t, d, "saved:1", "cat=/opt/twin", "ls=/opt"); got != "twob twin \n" || img.Form != "docker" || img.Name != "saved:1" || img.Layers != 3 {
 		t.Errorf("docker save: %q of %+v", got, img)
 	}
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	if err := errors.Join(c.Delete(t.Context(), "tools:1"), c.Delete(t.Context(), "saved:1")); err != nil {
 		t.Fatal(err)
 	}

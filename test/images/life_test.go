@@ -10,7 +10,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // cats returns a file of a session that lives.
@@ -30,7 +30,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting+"[profiles.default]\nimage = \"now:1\"\n[profiles.host]\n[profiles.locked]\nlocked = [\"image\"]\n[sessions]\ndefault_profile = \"host\"\n")
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	old := imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "old"})).layout(t), "")
 	twin := imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "old"})).layout(t), "twin:1")
 	if twin.Digest != old.Digest || trees(t, d) != 1 {
@@ -92,7 +92,7 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nread_only_root = false\nwarm = 2\n")
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	for _, version := range []string{"old", "young"} {
 		imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: version})).layout(t), "")
 		boxtest.Eventually(t, "boxes are ahead of need, and one tree is there", func() bool {

@@ -23,7 +23,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/images"
 )
 
 // programVariable makes the test binary the one program of the images that are made here: it is static.
@@ -219,7 +218,7 @@ func simple(t testing.TB, name string, layers ...[]byte) *image {
 // imports makes an image.
 func imports(t *testing.T, d *boxtest.Daemon, archive []byte, name string) api.Image {
 	t.Helper()
-	img, err := images.Client{Client: d.Client}.Import(t.Context(), bytes.NewReader(archive), name, "")
+	img, err := client.Images{Client: d.Client}.Import(t.Context(), bytes.NewReader(archive), name, "")
 	if err != nil {
 		t.Fatalf("import %s: %v\n%s", name, err, d.Log())
 	}

@@ -23,10 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/ctl"
-	commands "github.com/boxd-dev/boxd/cmd/boxctl/images"
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/client/images"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // pushes puts an image into a registry.
@@ -56,16 +54,17 @@ func withProgram() v1.Config {
 	return v1.Config{Env: []string{programVariable + "=1", "COLOR=green"}, Entrypoint: []string{"/bin/program"}, Cmd: []string{"env=COLOR"}}
 }
 
-// pulls has boxctl pull.
+// pulls has boxctl pull. An error is what boxctl says of it.
 func pulls(t *testing.T, d *boxtest.Daemon, args ...string) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd := commands.Command(&ctl.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard, Socket: d.Socket})
-	cmd.SetArgs(append([]string{"pull"}, args...))
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(io.Discard)
-	err := cmd.ExecuteContext(t.Context())
-	return out.String(), err
+	var said bytes.Buffer
+	cmd := d.Boxctl(t, append([]string{"image", "pull"}, args...)...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		err = errors.New(strings.TrimPrefix(said.String(), "boxctl: "))
+	}
+	return string(out), err
 }
 
 // An image is pulled from a registry, once, and boxes are made of it; of one that comes in half nothing stays.
@@ -117,7 +116,7 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	if got := runs(t, d, "tools:young", "cat=/version"); got != "young" {
 		t.Errorf("in the box: %q", got)
 	}
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	if err := errors.Join(c.Delete(t.Context(), ref), c.Delete(t.Context(), "tools:young")); err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/images"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // does runs the program of an image in a session that lives, and returns what it has printed.
@@ -67,7 +66,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	imports(t, d, simple(t, "tools:1", layer(t,
 		entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "etc/passwd", content: "root:x:0:0::/root:/bin/sh\n"},
 		entry{name: "opt/a", content: "a"}, entry{name: "var", kind: tar.TypeSymlink, link: "/usr"}, entry{name: "closed", content: "c", mode: 0o600},
@@ -168,7 +167,7 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	lent := d.NamedMountSource(t, "one", 0)
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "opt/a", content: "a"}, entry{name: "srv/b", content: "b"})).layout(t), "")
 	s, _, err := d.Create(t.Context(), &api.SessionRequest{
@@ -177,7 +176,7 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}
-	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv/in/one", Mode: "ro"}); err != nil {
+	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv/in/one", Mode: "ro"}); err != nil {
 		t.Errorf("a mount of a session that lives: %v", err)
 	}
 	if got := does(t, d, "a", "cat=/opt/a", "cat=/opt/in/one/name", "cat=/srv/b", "cat=/srv/in/one/name"); got != "aonebone" {

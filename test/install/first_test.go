@@ -16,7 +16,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/ports"
 )
 
 // From nothing to the first program in a box: install, join the group, run.
@@ -101,7 +100,7 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	c := client.New(client.DefaultSocket)
 	c.Owner = s.Owner // root acts for the member
 	boxtest.Eventually(t, "its port is reached", func() bool {
-		conn, err := ports.Open(t.Context(), c, "alive", 8000)
+		conn, err := client.OpenPort(t.Context(), c, "alive", 8000)
 		if e, ok := errors.AsType[*client.Error](err); ok && e.Type == api.ProblemType+"conflict" {
 			return false // nobody listens yet
 		} else if err != nil {

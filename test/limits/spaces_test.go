@@ -9,14 +9,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/spaces"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // The quota of a workspace with a name is that of all sessions together that have it: what one fills it with the other
 // has not, and is told. It holds on through the ends of sessions, keeper and boxd.
 func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := spaces.Client{Client: d.Client}
+	c := client.Workspaces{Client: d.Client}
 	w, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB), Inodes: new(100)})
 	if err != nil || w.Enforcement == "none" || w.Enforcement == "" || w.Usage == nil || w.Usage.Limit != 8*quantity.MiB || w.Usage.FilesLimit != 100 {
 		t.Fatalf("%+v, %v", w, err)
@@ -76,7 +76,7 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 // it then, through the ends of keeper and boxd.
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := spaces.Client{Client: d.Client}
+	c := client.Workspaces{Client: d.Client}
 	d.NewSession(t, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
 	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/isolation/network/apart"
+	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -134,7 +134,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	defer space.Close()
 	rate := func() (list []uint64) {
 		t.Helper()
-		must(t, apart.In(space, func() error {
+		must(t, network.InNamespace(space, func() error {
 			all, err := netlink.QdiscList(nil)
 			for _, q := range all {
 				if slow, ok := q.(*netlink.Tbf); ok {

@@ -15,10 +15,9 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/isolation/shared"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/ports"
 )
 
 // greet says a word to everybody who connects.
@@ -94,13 +93,13 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 			}
 		}
 		said := in(t, d, profile, `python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect("\0`+abstract[1:]+`"); print(s.recv(20))'`)
-		if refused := strings.Contains(said, "Operation not permitted"); refused != shared.Scopes() {
-			t.Errorf("the host's abstract socket: %q; the kernel can keep it: %v", said, shared.Scopes())
+		if refused := strings.Contains(said, "Operation not permitted"); refused != isolation.CanScopeSockets() {
+			t.Errorf("the host's abstract socket: %q; the kernel can keep it: %v", said, isolation.CanScopeSockets())
 		}
 		if said := in(t, d, profile, `python3 -c 'import socket; l=socket.socket(socket.AF_UNIX); l.bind("\0own-`+abstract[1:]+`"); l.listen(); socket.socket(socket.AF_UNIX).connect(l.getsockname()); print("own")'`); said != "own\n" {
 			t.Errorf("an abstract socket of its own: %q", said)
 		}
-		if conn, err := ports.Open(t.Context(), d.Client, profile, 7001); err == nil {
+		if conn, err := client.OpenPort(t.Context(), d.Client, profile, 7001); err == nil {
 			conn.Close()
 			t.Error("a port of the host is forwarded")
 		} else if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusConflict {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation/network"
-	"github.com/boxd-dev/boxd/isolation/network/apart"
+
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -69,7 +69,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 		}
 	}
 	must(t, settled(w.links()[0], "1")())
-	must(t, apart.In(space, settled("eth0", "0")))
+	must(t, network.InNamespace(space, settled("eth0", "0")))
 
 	// A keeper of before has left it otherwise.
 	must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+w.links()[0]+"/accept_source_route", []byte("1"), 0))
@@ -86,7 +86,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 		func() error { return strictly(netip.MustParseAddr(look[0])) },
 		func() error { return routed(netip.MustParseAddr(look[1])) },
 	} {
-		must(t, apart.In(space, send))
+		must(t, network.InNamespace(space, send))
 		boxtest.Eventually(t, "a packet is dropped that says where it goes", func() bool { return dropped(t) == before+uint64(i)+1 })
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/metrics"
+	"github.com/boxd-dev/boxd/relay"
 )
 
 // promtool is Prometheus's own, out of its package: installed, that would start a server on this host.
@@ -93,7 +93,7 @@ func TestPrometheusReadsWhatIsMadeForIt(t *testing.T) {
 		t.Error("a broken expression passes")
 	}
 	w := httptest.NewRecorder()
-	metrics.New("1.2.3", func() metrics.Snapshot { return metrics.Snapshot{Started: time.Now(), Ready: true} }).
+	relay.NewMetrics("1.2.3", func() relay.MetricsSnapshot { return relay.MetricsSnapshot{Started: time.Now(), Ready: true} }).
 		ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	cmd := exec.CommandContext(t.Context(), tool, "check", "metrics")
 	cmd.Stdin = w.Body

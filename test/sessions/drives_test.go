@@ -13,8 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/drives"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
 const drive = "me/data"
@@ -23,7 +21,7 @@ const drive = "me/data"
 func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVersion {
 	t.Helper()
 	archive := bytes.NewReader(boxtest.Tar(0o644, map[string]string{"text": text, "dir/file": text}))
-	v, isNew, err := drives.Client{Client: d.Client}.Fill(t.Context(), name, &drives.Filling{Archive: archive})
+	v, isNew, err := client.Drives{Client: d.Client}.Fill(t.Context(), name, &client.Filling{Archive: archive})
 	if err != nil || !isNew {
 		t.Fatalf("fill %s: %v, %v", name, isNew, err)
 	}
@@ -32,7 +30,7 @@ func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVers
 
 func switchDrive(t *testing.T, d *boxtest.Daemon, id, name string, version int, isNew bool) api.SessionDrive {
 	t.Helper()
-	k, fresh, err := drives.Client{Client: d.Client}.Switch(t.Context(), id, name, version)
+	k, fresh, err := client.Drives{Client: d.Client}.Switch(t.Context(), id, name, version)
 	if err != nil || fresh != isNew {
 		t.Fatalf("switch %s: new %v, %v", name, fresh, err)
 	}
@@ -91,7 +89,7 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	if got, err := io.ReadAll(logs); err != nil || string(got) != "firstfirst\nsecond" {
 		t.Errorf("%q, %v", got, err)
 	}
-	c := drives.Client{Client: d.Client}
+	c := client.Drives{Client: d.Client}
 	if err := c.Detach(t.Context(), "s", drive, true); err != nil {
 		t.Fatal(err)
 	}
@@ -123,20 +121,20 @@ func TestResultsBecomeADrive(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "makes"})
 	d.Output(t, "makes", versioned("echo result > $OUTPUT_DIR/r; mkdir $OUTPUT_DIR/d; cp /bin/true $OUTPUT_DIR/d/run", "v1"))
-	c := drives.Client{Client: d.Client}
-	v, isNew, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v1", Into: "runs/v1"})
+	c := client.Drives{Client: d.Client}
+	v, isNew, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Output: "v1", Into: "runs/v1"})
 	if err != nil || !isNew || v.Origin != "session makes, /workspace/output/v1" {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	d.Output(t, "makes", versioned("echo more > $OUTPUT_DIR/r", "v2"))
-	if v, _, err = c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
+	if v, _, err = c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	d.Sh(t, "makes", "mkdir out; ln -s /etc/shadow out/link")
-	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
+	if _, _, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
 		t.Errorf("a link: %v", err)
 	}
-	if _, _, err := c.Fill(t.Context(), "me/results", &drives.Filling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
+	if _, _, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
 		t.Errorf("nothing: %v", err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "reads", Drives: []string{"me/results@1"}})
@@ -145,7 +143,7 @@ func TestResultsBecomeADrive(t *testing.T) {
 	}
 	process(t, d, "reads", "sits", &api.ProcessRequest{Argv: []string{"sleep", "10000"}, Cwd: "/drives/me/results/runs"})
 	err = c.Detach(t.Context(), "reads", "me/results", false)
-	if users := mounts.UsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || !strings.HasPrefix(users[0].Path, "/drives/me/results") {
+	if users := client.MountUsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || !strings.HasPrefix(users[0].Path, "/drives/me/results") {
 		t.Errorf("in use: %v, %+v", err, users)
 	}
 	for _, req := range []api.SessionRequest{{ID: "x", Drives: []string{"me/none"}}, {ID: "x", Drives: []string{"me/results@7"}}} {

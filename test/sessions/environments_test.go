@@ -10,13 +10,13 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/skills"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // pythonSkill makes a skill with files.
 func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.SkillFileWrite) {
 	t.Helper()
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	_, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
 	for i := range files {
 		if err == nil {
@@ -33,7 +33,7 @@ func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.Skil
 func TestASkillHasAnEnvironment(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "# nothing yet\n"})
 	space(t, d, "both")
 	for _, id := range []string{"a", "b"} {
@@ -78,7 +78,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 func TestASkillsPackagesAreInstalled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "hello-box\n"},
 		api.SkillFileWrite{Path: "wheels/hello_box-1.0-py3-none-any.whl", Content: base64.StdEncoding.EncodeToString(boxtest.Wheel("hello_box", "print('hello')\n")), Encoding: "base64"})
 	pythonSkill(t, d, "plain")

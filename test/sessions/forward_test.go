@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/ports"
 )
 
 // Bytes go through boxctl forward, both ways, and it ends when it is told to; the audit log has who has connected, and
@@ -55,7 +54,7 @@ func TestForwardingAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = forward.Wait()
-	if _, err := ports.Preview(t.Context(), d.Client, "s1", 8000, "1h"); err != nil {
+	if _, err := client.PreviewPort(t.Context(), d.Client, "s1", 8000, "1h"); err != nil {
 		t.Fatal(err)
 	}
 	for _, route := range []string{"GET /v1/sessions/{id}/ports/{port}/stream", "POST /v1/sessions/{id}/ports/{port}/token"} {

@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
 // hanging is a filesystem of a user that lets others in: an empty directory, as long as it answers.
@@ -124,7 +123,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 		if e := problemOf(t, <-starting); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "1s") {
 			t.Errorf("%s: %+v", source, e.Problem)
 		}
-		_, _, err := mounts.Add(t.Context(), d.Client, id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
+		_, _, err := client.AddMount(t.Context(), d.Client, id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
 		if e := problemOf(t, err); e.Status != 503 || e.Field != "source" {
 			t.Errorf("live, %s: %+v", source, e.Problem)
 		}
@@ -143,7 +142,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	mount(t, d, "deaf", api.MountRequest{Source: later.at, Target: "/mnt/y"})
 	mount(t, d, "silent", api.MountRequest{Source: later.at, Target: "/mnt/y"})
 	later.silent.Store(true)
-	if err := mounts.Remove(t.Context(), d.Client, "deaf", "/mnt/y", true); err != nil {
+	if err := client.RemoveMount(t.Context(), d.Client, "deaf", "/mnt/y", true); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []string{"deaf", "silent"} {

@@ -16,7 +16,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
 )
 
 // mount gives a session a mount that it has not had.
@@ -25,7 +24,7 @@ func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api
 	if req.Mode == "" {
 		req.Mode = "ro"
 	}
-	m, isNew, err := mounts.Add(t.Context(), d.Client, id, &req)
+	m, isNew, err := client.AddMount(t.Context(), d.Client, id, &req)
 	if err != nil || !isNew {
 		t.Fatalf("mount %+v: new %v, %v", req, isNew, err)
 	}
@@ -34,7 +33,7 @@ func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api
 
 func unmount(t *testing.T, d *boxtest.Daemon, id, target string) {
 	t.Helper()
-	if err := mounts.Remove(t.Context(), d.Client, id, target, false); err != nil {
+	if err := client.RemoveMount(t.Context(), d.Client, id, target, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -65,10 +64,10 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 		if got := d.Sh(t, "s", "cat "+target+"/name; ! touch "+target+"/x; grep -c ' "+target+" ro,nosuid,nodev' /proc/self/mountinfo"); !strings.HasPrefix(got, "one1\n") {
 			t.Errorf("%s in the box: %q", target, got)
 		}
-		if _, isNew, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
+		if _, isNew, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
 			t.Errorf("once more: new %v, %v", isNew, err)
 		}
-		list, err := mounts.List(t.Context(), d.Client, "s")
+		list, err := client.ListMounts(t.Context(), d.Client, "s")
 		if err != nil || len(list) != 1 || list[0].Target != target {
 			t.Errorf("listed %+v, %v", list, err)
 		}
@@ -76,7 +75,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 		if after := d.Sh(t, "s", "find /mnt /data /workspace /home/box /tmp | sort"); after != before {
 			t.Errorf("%s has left something: before %q, after %q", target, before, after)
 		}
-		if e := problemOf(t, mounts.Remove(t.Context(), d.Client, "s", target, false)); e.Status != 404 {
+		if e := problemOf(t, client.RemoveMount(t.Context(), d.Client, "s", target, false)); e.Status != 404 {
 			t.Errorf("removed twice: %+v", e.Problem)
 		}
 	}
@@ -102,13 +101,13 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 			case $name in one) one=1 ;; two) [ -z "$two" ] && two=1 && touch /workspace/two ;; *) echo "$name" >>/workspace/gaps ;; esac
 		done; touch /workspace/stopped`}})
 	other := api.MountRequest{Source: one, Target: "/mnt/x", Mode: "ro"}
-	if _, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
+	if _, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
 		t.Errorf("replaced without a word: %v", err)
 	}
 	const rounds = 50 // fewer than can be on each other on an old kernel
 	for i := range rounds {
 		other.Source, other.Replace = []string{two, one}[i%2], true
-		if _, isNew, err := mounts.Add(t.Context(), d.Client, "s", &other); err != nil || isNew {
+		if _, isNew, err := client.AddMount(t.Context(), d.Client, "s", &other); err != nil || isNew {
 			t.Fatalf("replaced: new %v, %v", isNew, err)
 		}
 		if i == 0 {
@@ -155,17 +154,17 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "ready") })
 		var users []api.MountUser
 		boxtest.Eventually(t, "it is in use by what is to use it", func() bool {
-			err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", false)
+			err := client.RemoveMount(t.Context(), d.Client, "s", "/mnt/x", false)
 			if e := problemOf(t, err); e.Status != 409 {
 				t.Fatal(err)
 			}
-			users = mounts.UsersOf(err)
+			users = client.MountUsersOf(err)
 			return len(users) == 1 && users[0].How == tc.how && users[0].Program == tc.program
 		})
 		if u := users[0]; u.Path != tc.path || u.PID < 2 {
 			t.Errorf("%s: in use by %+v", tc.name, u)
 		}
-		if err := mounts.Remove(t.Context(), d.Client, "s", "/mnt/x", true); err != nil {
+		if err := client.RemoveMount(t.Context(), d.Client, "s", "/mnt/x", true); err != nil {
 			t.Errorf("%s: by force: %v", tc.name, err)
 		}
 		if got := d.Sh(t, "s", "ls -A /mnt"); got != "" {
@@ -193,13 +192,13 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 	for _, target := range []string{"/mnt/a", "/mnt/b", "/workspace/in/c"} {
 		mount(t, d, "s", api.MountRequest{Source: source, Target: target})
 	}
-	before, err := mounts.List(t.Context(), d.Client, "s")
+	before, err := client.ListMounts(t.Context(), d.Client, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Kill()
 	d.Restart()
-	after, err := mounts.List(t.Context(), d.Client, "s")
+	after, err := client.ListMounts(t.Context(), d.Client, "s")
 	if err != nil || len(after) != 3 || len(before) != 3 {
 		t.Fatalf("before %+v, after %+v, %v", before, after, err)
 	}
@@ -213,7 +212,7 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "another keeper", func() bool {
-		_, _, err := mounts.Add(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
+		_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
 		return err == nil
 	})
 	if got := d.Sh(t, "s", "cat /mnt/b/name /workspace/in/c/name"); got != "twoone" {

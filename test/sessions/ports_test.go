@@ -11,7 +11,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/ports"
 )
 
 // upper answers each connection, when its other end has said all, with that in capitals. A connection that begins with
@@ -49,7 +48,7 @@ func serving(t *testing.T, d *boxtest.Daemon, id string, args ...string) {
 // says sends a text to a port, and returns the answer to all of it.
 func says(t *testing.T, d *boxtest.Daemon, id, text string) string {
 	t.Helper()
-	conn, err := ports.Open(t.Context(), d.Client, id, 8000)
+	conn, err := client.OpenPort(t.Context(), d.Client, id, 8000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,14 +83,14 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for session, want := range map[string]string{"s1": "conflict", "none": "not_found"} {
-		_, err := ports.Open(t.Context(), d.Client, session, 8001)
+		_, err := client.OpenPort(t.Context(), d.Client, session, 8001)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+want {
 			t.Errorf("%s: %v", session, err)
 		}
 	}
-	var held []ports.Conn
+	var held []client.PortConn
 	for {
-		conn, err := ports.Open(t.Context(), d.Client, "s1", 8000)
+		conn, err := client.OpenPort(t.Context(), d.Client, "s1", 8000)
 		if err != nil {
 			if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+"exhausted" || len(held) != 64 {
 				t.Errorf("after %d: %v", len(held), err)
@@ -109,7 +108,7 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 	}
 	held[0].Close()
 	boxtest.Eventually(t, "there is room for another", func() bool {
-		conn, err := ports.Open(t.Context(), d.Client, "s1", 8000)
+		conn, err := client.OpenPort(t.Context(), d.Client, "s1", 8000)
 		if err == nil {
 			conn.Close()
 		}

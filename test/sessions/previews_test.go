@@ -13,7 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/ports"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // echo is an HTTP server that answers with the head of the request, as it came, and some headers that are not for everybody.
@@ -62,7 +62,7 @@ func preview(t *testing.T, d *boxtest.Daemon, id string) api.PortToken {
 		p, err := d.Process(t.Context(), id, "web", 0)
 		return err == nil && p.Ready
 	})
-	token, err := ports.Preview(t.Context(), d.Client, id, 8000, "1h")
+	token, err := client.PreviewPort(t.Context(), d.Client, id, 8000, "1h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/images"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // ofHost makes a directory below one of the host's, with files in it by name and mode.
@@ -72,7 +71,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 		t.Errorf("it was not: %s", d.Log())
 	}
 	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
-	if _, _, err := mounts.Add(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
+	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "a", "cat /srv/name"); got != "one" {
@@ -87,7 +86,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if got := d.Sh(t, "b", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true"); got != "text of old\ntext of other\nlib\ntool\n" {
 		t.Errorf("in another session: %q", got)
 	}
-	c := images.Client{Client: d.Client}
+	c := client.Images{Client: d.Client}
 	if diff, err := c.Diff(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("%+v, %v", diff, err)
 	}

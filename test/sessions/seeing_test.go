@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -158,11 +158,11 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	if n := len(list.Records); n != 9 {
 		t.Errorf("%d records, want one for the start and one for each call", n)
 	}
-	place, err := chain.ParseLink(list.Head)
+	place, err := hashchain.ParseLink(list.Head)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := chain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &place)
+	report, err := hashchain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &place)
 	if err != nil || len(report.Problems) > 0 {
 		t.Errorf("%v, %+v", err, report)
 	}
@@ -235,11 +235,11 @@ func TestSeeingGoesOnOverAKill(t *testing.T) {
 	if len(after) == 0 || after[0].Type != api.EventGap || after[0].Gap == nil || !after[0].Gap.Restarted || !slices.Contains(types, "session.adopted") || slices.Contains(types, "session.ended") {
 		t.Errorf("after a kill: %+v", after)
 	}
-	expect, err := chain.ParseLink(head)
+	expect, err := hashchain.ParseLink(head)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := chain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &expect)
+	report, err := hashchain.Verify(os.DirFS(filepath.Join(d.State, "audit")), &expect)
 	if err != nil || len(report.Problems) > 0 || report.Records < 4 {
 		t.Errorf("%v, %+v", err, report)
 	}

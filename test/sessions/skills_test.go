@@ -14,14 +14,13 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/mounts"
-	"github.com/boxd-dev/boxd/relay/client/skills"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // skill makes a skill with a file "text", which has that text.
 func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 	t.Helper()
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	_, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
 	if err == nil {
 		err = reword(t, d, name, text)
@@ -34,14 +33,14 @@ func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 // reword gives a skill another text, and so another version.
 func reword(t *testing.T, d *boxtest.Daemon, name, text string) error {
 	t.Helper()
-	_, err := skills.Client{Client: d.Client}.WriteFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
+	_, err := client.Skills{Client: d.Client}.WriteFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
 	return err
 }
 
 // activate gives a session a skill; isNew says whether it must have had none of that name.
 func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.SessionSkill {
 	t.Helper()
-	k, fresh, err := skills.Client{Client: d.Client}.Activate(t.Context(), id, name)
+	k, fresh, err := client.Skills{Client: d.Client}.Activate(t.Context(), id, name)
 	if err != nil || fresh != isNew {
 		t.Fatalf("activate %s: new %v, %v", name, fresh, err)
 	}
@@ -50,7 +49,7 @@ func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.
 
 func deactivate(t *testing.T, d *boxtest.Daemon, id, name string, force bool) error {
 	t.Helper()
-	return skills.Client{Client: d.Client}.Deactivate(t.Context(), id, name, force)
+	return client.Skills{Client: d.Client}.Deactivate(t.Context(), id, name, force)
 }
 
 // trees are the versions of skills that are on the disk, of all users.
@@ -155,7 +154,7 @@ func TestSkillsComeAndGo(t *testing.T) {
 	activate(t, d, "s", "two", true)
 	boxtest.Eventually(t, "the program sees both", func() bool { return strings.Contains(d.Sh(t, "s", "ls /tmp"), "seen") })
 	err := deactivate(t, d, "s", "one", false)
-	if users := mounts.UsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || users[0].Path != "/skills/one" {
+	if users := client.MountUsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || users[0].Path != "/skills/one" {
 		t.Errorf("in use: %v, %+v", err, users)
 	}
 	if err := deactivate(t, d, "s", "one", true); err != nil {
@@ -173,7 +172,7 @@ func TestSkillsComeAndGo(t *testing.T) {
 	if got := d.Sh(t, "s", "ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true"); got != "0\n" {
 		t.Errorf("left is %q", got)
 	}
-	if _, _, err := (skills.Client{Client: d.Client}).Activate(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
+	if _, _, err := (client.Skills{Client: d.Client}).Activate(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
 		t.Errorf("one that is not there: %v", err)
 	}
 }
@@ -197,7 +196,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	if got := read("s") + read("other"); got != "secondfirst" || trees(t, d) != 2 {
 		t.Errorf("activated again: %q, %d trees", got, trees(t, d))
 	}
-	if err := (skills.Client{Client: d.Client}).Delete(t.Context(), "one"); err != nil {
+	if err := (client.Skills{Client: d.Client}).Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := read("s") + read("other"); got != "secondfirst" {
@@ -221,7 +220,7 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one", "gone"}})
 	d.NewSession(t, api.SessionRequest{ID: "other"})
 	activate(t, d, "other", "two", true)
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	for _, name := range []string{"one", "two"} {
 		if err := c.Delete(t.Context(), name); err != nil {
 			t.Fatal(err)

@@ -18,10 +18,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client/spaces"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
-func spacesOf(d *boxtest.Daemon) spaces.Client { return spaces.Client{Client: d.Client} }
+func spacesOf(d *boxtest.Daemon) client.Workspaces { return client.Workspaces{Client: d.Client} }
 
 // space makes a workspace with a name.
 func space(t *testing.T, d *boxtest.Daemon, name string) {

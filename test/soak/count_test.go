@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/chain"
+	"github.com/boxd-dev/boxd/internal/hashchain"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -226,11 +226,11 @@ func (s *soak) noLeaks() {
 func (s *soak) recorded() {
 	s.t.Helper()
 	dir := filepath.Join(s.d.State, "audit")
-	report, err := chain.Verify(os.DirFS(dir), nil)
+	report, err := hashchain.Verify(os.DirFS(dir), nil)
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 || report.First != 1 {
 		s.t.Errorf("%v, %+v", err, report)
 	}
-	names, err := chain.Files(os.DirFS(dir))
+	names, err := hashchain.Files(os.DirFS(dir))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/client/skills"
 )
 
 // An MCP server answers every question, and is never started again, while its session is given two skills and loses one.
@@ -69,7 +68,7 @@ func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 		was := asked.Load()
 		boxtest.Eventually(t, "the server answers "+when, func() bool { return asked.Load() > was+2 || t.Failed() })
 	}
-	c := skills.Client{Client: d.Client}
+	c := client.Skills{Client: d.Client}
 	answers("at first")
 	for _, name := range []string{"one", "two"} {
 		if _, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."}); err != nil {

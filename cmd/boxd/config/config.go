@@ -14,17 +14,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/access/rules"
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/setup"
+	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/skills"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
-	"github.com/boxd-dev/boxd/supervisor/drives"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/skills"
-	"github.com/boxd-dev/boxd/systemd/journal"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+	"github.com/boxd-dev/boxd/systemd"
 )
 
 // Config is box.toml. Every key is explained there, and a test proves that the file at the root of
@@ -38,15 +38,15 @@ type Config struct {
 	Image  Image      `toml:"image"`
 
 	Network Network        `toml:"network"`
-	Log     journal.Config `toml:"log"`
+	Log     systemd.Config `toml:"log"`
 	Audit   audit.Config   `toml:"audit"`
 	Skills  skills.Config  `toml:"skills"`
-	Drives  drives.Config  `toml:"drives"`
+	Drives  volumes.Config `toml:"drives"`
 	Images  images.Config  `toml:"images"`
-	Access  rules.Config   `toml:"access"`
+	Access  access.Config  `toml:"access"`
 	policy.Config
-	LangBot    setup.Config          `toml:"langbot"`
-	Principals map[string]rules.Rule `toml:"principals"`
+	LangBot    actionrpc.Settings     `toml:"langbot"`
+	Principals map[string]access.Rule `toml:"principals"`
 	// Origins says where each key comes from that has been set: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
 }
@@ -197,15 +197,15 @@ func Default() Config {
 			"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf",
 			"pki/ca-trust/extracted", "pki/tls/certs", "crypto-policies", "fonts", "java-*", "mime.types", "services", "protocols",
 		}},
-		Log:    journal.DefaultConfig(),
+		Log:    systemd.DefaultConfig(),
 		Audit:  audit.DefaultConfig(),
-		Skills: skills.DefaultConfig(), Drives: drives.DefaultConfig(),
+		Skills: skills.DefaultConfig(), Drives: volumes.DefaultConfig(),
 		Images: images.DefaultConfig(),
-		Access: rules.DefaultConfig(),
+		Access: access.DefaultConfig(),
 		Config: policy.DefaultConfig(),
 
 		Network: defaultNetwork(),
-		LangBot: setup.DefaultConfig(),
+		LangBot: actionrpc.DefaultSettings(),
 	}
 }
 
@@ -247,7 +247,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), rules.Validate(c.Access, c.Principals), c.langbot())
+	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"github.com/boxd-dev/boxd/access/rules"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -20,7 +20,7 @@ import (
 func Fixed(before, after *Config) ([]string, error) {
 	var tables [2]map[string]map[string]any
 	for i, c := range []Config{*before, *after} {
-		c.Config, c.Access, c.Principals = policy.Config{}, rules.Config{}, nil
+		c.Config, c.Access, c.Principals = policy.Config{}, access.Config{}, nil
 		var text strings.Builder
 		if err := toml.NewEncoder(&text).Encode(c); err != nil {
 			return nil, fmt.Errorf("compare configurations: %w", err)

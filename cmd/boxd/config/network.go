@@ -12,7 +12,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/policy/egress"
 )
 
 // Network is the table of how boxes with an egress network are connected.
@@ -26,7 +25,7 @@ type Network struct {
 }
 
 func defaultNetwork() Network {
-	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}, Connections: egress.UsualConnections}
+	return Network{IPv4: "10.231.64.0/18", IPv6: "fd62:6f78:6400::/64", Resolvers: []string{}, Connections: policy.DefaultConnections}
 }
 
 func (n *Network) validate() error {
@@ -72,7 +71,7 @@ func (c *Config) NetworkWords() []string {
 		}
 	}
 	slices.Sort(k.Shared) // the keeper's flags are compared
-	k.Named = egress.Named(all)
+	k.Named = policy.NamedRules(all)
 	k.Block4, _ = rule.Block(c.Network.IPv4, true) // Check has read them
 	k.Block6, _ = rule.Block(c.Network.IPv6, false)
 	k.Resolvers = make([]netip.Addr, len(c.Network.Resolvers))
@@ -93,7 +92,7 @@ func most[T cmp.Ordered](usual, its T) T {
 
 // usualCaps tells profiles what their boxes have where they do not say.
 func (c *Config) usualCaps() {
-	c.UsualCaps = egress.Caps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
+	c.UsualCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 
 // Resolvers are those that are named for boxes.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/verbs"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // state is what tells whether an entry is other than it was. Nobody in a box can set an inode's change time: it is the
@@ -178,7 +178,7 @@ func (c *comparison) gone() error {
 	was := c.was
 	if c.want.wants(was.path) {
 		c.a.Removed++
-		c.list(files.WasRemoved, files.Entry{Path: []byte(was.path), Type: verbs.TypeOf(was.mode), Size: was.size, Mode: was.mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		c.list(files.WasRemoved, files.Entry{Path: []byte(was.path), Type: ops.TypeOf(was.mode), Size: was.size, Mode: was.mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	}
 	return c.next()
 }
@@ -208,13 +208,13 @@ func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) er
 	} else {
 		c.a.Changed++
 	}
-	e := verbs.EntryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+	e := ops.EntryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 	if e.Type == files.TypeLink {
-		e.Target = verbs.Target(dir, name)
+		e.Target = ops.Target(dir, name)
 	}
 	if c.room(&e) && e.Type == files.TypeFile && e.Size <= c.left && c.req.Digest > 0 {
 		c.left -= e.Size
-		e.Digest = verbs.Digest(dir, name, max(e.Size, 1))
+		e.Digest = ops.Digest(dir, name, max(e.Size, 1))
 	}
 	c.list(what, e)
 	return nil

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/verbs"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // job is a file to be searched, as one worker gets it and one result comes of it.
@@ -76,7 +76,7 @@ type walked struct {
 
 // one searches a single file.
 func (g *grep) one() (*files.GrepAnswer, error) {
-	f, st, err := verbs.OpenRegular(unix.AT_FDCWD, string(g.req.Path), unix.O_RDONLY)
+	f, st, err := ops.OpenRegular(unix.AT_FDCWD, string(g.req.Path), unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation/files/verbs"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // leftOut are directories that a search which ignores does not enter: what programs have made of the rest.
@@ -74,7 +74,7 @@ func (r *rule) matches(p, name string, directory bool) bool {
 
 // readRules reads the .gitignore of a directory, if it has one.
 func readRules(dir int, at string, above *rules) *rules {
-	f, _, err := verbs.OpenRegular(dir, ".gitignore", unix.O_RDONLY|unix.O_NOFOLLOW)
+	f, _, err := ops.OpenRegular(dir, ".gitignore", unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return above
 	}

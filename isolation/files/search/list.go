@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/verbs"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // maxNames bounds the bytes of the paths in an answer: those of a deep tree are long.
@@ -29,9 +29,9 @@ func (c *collector) add(dir int, path, name string) error {
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return nil //nolint:nilerr // it is gone
 	}
-	e := verbs.EntryOf(path, &st)
+	e := ops.EntryOf(path, &st)
 	if e.Type == files.TypeLink {
-		e.Target = verbs.Target(dir, name)
+		e.Target = ops.Target(dir, name)
 	}
 	c.names += len(path) + len(e.Target)
 	if len(c.entries) == c.limit || c.names > maxNames {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/verbs"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // difference is a survey of what overlayfs keeps of the changes of a root.
@@ -54,7 +54,7 @@ func (d *difference) same(dir int, name string, is *state, st *unix.Statx_t, was
 		return false
 	}
 	defer unix.Close(above)
-	return verbs.SameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
+	return ops.SameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
 // hidden tells of what the image has in a directory that was removed and made again, if it is not there any more.
@@ -80,7 +80,7 @@ func (d *difference) hidden(dir int, name, at string) {
 			continue
 		}
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: verbs.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: ops.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	}
 }
 
@@ -107,12 +107,12 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	case st.Uid == 0 && !removed: // what every box has
 	case removed && there:
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: verbs.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: ops.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	case removed, d.shared[is.path] && !both, there && d.same(dir, name, is, st, &was):
 	default:
-		e := verbs.EntryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+		e := ops.EntryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 		if e.Type == files.TypeLink {
-			e.Target = verbs.Target(dir, name)
+			e.Target = ops.Target(dir, name)
 		}
 		if there {
 			d.a.Changed++

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/containerd/cgroups/v3/cgroup2/stats"
+)
+
+// Box is what the programs of a box use and have used, all of them together.
+type Box struct {
+	CPU           time.Duration
+	Memory        uint64 // bytes now
+	MemoryPeak    uint64 // bytes; zero where the kernel does not tell
+	Swap          uint64 // bytes now
+	Pids          uint64 // now
+	Read, Written uint64 // bytes of all devices
+	OOMKills      uint64 // processes killed for want of memory
+	// Throttled is how long programs were made to wait for processor time by the limit.
+	Throttled time.Duration
+	// Pressure is the share of the last ten seconds, in percent, in which some program waited for each
+	// resource (Documentation/accounting/psi.rst). Zero too where the kernel does not tell.
+	CPUPressure, MemoryPressure, IOPressure float64
+}
+
+// Read reads what the group of a path uses. What is not there is zero.
+func Read(path string) (*Box, error) {
+	dir, name := filepath.Split(path)
+	// The mount point given is the parent, so that nothing above the group is looked at.
+	m, err := cgroup2.Load("/"+name, cgroup2.WithMountpoint(filepath.Clean(dir)))
+	if err != nil {
+		return nil, fmt.Errorf("control group %s: %w", path, err)
+	}
+	s, err := m.StatFiltered(cgroup2.StatPids | cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
+	if err != nil {
+		return nil, fmt.Errorf("usage of %s: %w", path, err)
+	}
+	b := &Box{
+		CPU: microseconds(s.GetCPU().GetUsageUsec()), Throttled: microseconds(s.GetCPU().GetThrottledUsec()),
+		Memory: s.GetMemory().GetUsage(), MemoryPeak: s.GetMemory().GetMaxUsage(), Swap: s.GetMemory().GetSwapUsage(),
+		Pids: s.GetPids().GetCurrent(), OOMKills: s.GetMemoryEvents().GetOomKill(),
+		CPUPressure: some(s.GetCPU().GetPSI()), MemoryPressure: some(s.GetMemory().GetPSI()), IOPressure: some(s.GetIo().GetPSI()),
+	}
+	for _, device := range s.GetIo().GetUsage() {
+		b.Read += device.GetRbytes()
+		b.Written += device.GetWbytes()
+	}
+	return b, nil
+}
+
+func microseconds(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func some(p *stats.PSIStats) float64 { return p.GetSome().GetAvg10() }

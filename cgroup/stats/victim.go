@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Victims returns the names of the processes that the kernel has killed in a group for want of memory,
+// oldest first, as far as its log still has them. Nothing else tells: the line is one of mm/oom_kill.c.
+// group is an absolute path below mount, and so is limited, the group whose limit the last of them was killed for.
+func Victims(mount, group string) (names []string, limited string) {
+	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, "" // a host that hides its log
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 8<<10) // longer than any record (PRINTKRB_RECORD_MAX)
+	for {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EPIPE): // overwritten while it was read: on with the next
+			continue
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || n <= 0:
+			return names, limited
+		}
+		if name, by := victimOf(buf[:n], strings.TrimPrefix(group, mount)); name != "" {
+			names, limited = append(names, name), mount+by
+		}
+	}
+}
+
+// victimOf reads one record: "6,1234,5678,-;oom-kill:constraint=…,task_memcg=/a/b,task=python3,pid=42,uid=…".
+// by is what the record has as oom_memcg, "" if the host itself was short of memory.
+func victimOf(record []byte, group string) (name, by string) {
+	line, _, _ := bytes.Cut(record, []byte("\n"))
+	_, text, ok := bytes.Cut(line, []byte(";oom-kill:"))
+	if !ok || group == "" {
+		return "", ""
+	}
+	before, rest, ok := bytes.Cut(text, []byte(",task_memcg="+group+",task="))
+	if !ok {
+		return "", ""
+	}
+	// A program may give itself any name of up to 15 bytes, commas too: the last ",pid=" is the kernel's.
+	if i := bytes.LastIndex(rest, []byte(",pid=")); i >= 0 {
+		return string(rest[:i]), limitOf(before)
+	}
+	return "", ""
+}
+
+func limitOf(text []byte) string {
+	_, by, _ := bytes.Cut(text, []byte(",oom_memcg="))
+	return string(by)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands of boxctl about who may do what: tokens, and roles for a time.
+
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// accessFlags adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
+// BOXD_TOKEN_FILE names.
+func accessFlags(set *pflag.FlagSet, app *App) {
+	app.Token = os.Getenv("BOXD_TOKEN")
+	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && app.Token == "" {
+		app.Token = fromFile(path)
+	}
+	set.Var(hidden{&app.Token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
+}
+
+// maxToken is more than any token has, in bytes.
+const maxToken = 4096
+
+// fromFile reads a token. What cannot be read is a token that holds nowhere: boxd says so.
+func fromFile(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return "unreadable"
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxToken))
+	if err != nil {
+		return "unreadable"
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// hidden is the value of a flag that no help shows.
+type hidden struct{ token *string }
+
+// String shows nothing.
+func (hidden) String() string { return "" }
+
+// Set takes a token, or the file that has it.
+func (h hidden) Set(text string) error {
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		if text = fromFile(path); text == "unreadable" {
+			return fmt.Errorf("%s cannot be read", path)
+		}
+	}
+	*h.token = text
+	return nil
+}
+
+// Type is what help calls it.
+func (hidden) Type() string { return "TOKEN" }
+
+// tokenCommand makes tokens.
+func tokenCommand(app *App) *cobra.Command {
+	return Group("token", "Make tokens, by which boxd knows who has them", "", newCommand(app))
+}
+
+// token is what is printed of a new one.
+type token struct {
+	Token string `json:"token"`
+	Line  string `json:"line"`
+}
+
+func newCommand(app *App) *cobra.Command {
+	var role, until string
+	var routes []string
+	cmd := &cobra.Command{
+		Use:   "new [flags] NAME PRINCIPAL",
+		Short: "Make a token and print it, once",
+		Long: `new prints a token, and the lines that make boxd know it: put them into the file that access.tokens of
+box.toml names, /etc/boxd/tokens, which must be root's and of mode 0600, and reload boxd. They have the hash of
+the token and not the token; nobody can print it again.
+
+PRINCIPAL is a table [principals.NAME] of box.toml: whose sessions the bearer has, and the most that it may be.`,
+		Args: Usage(cobra.ExactArgs(2)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			lines := []string{"[[token]]", fmt.Sprintf("name = %q", args[0])}
+			secret := "boxd_" + rand.Text() + rand.Text()
+			sum := sha256.Sum256([]byte(secret))
+			lines = append(lines, fmt.Sprintf("sha256 = %q", hex.EncodeToString(sum[:])), fmt.Sprintf("principal = %q", args[1]))
+			if role != "" {
+				lines = append(lines, fmt.Sprintf("role = %q", role))
+			}
+			if len(routes) > 0 {
+				quoted := make([]string, len(routes))
+				for i, r := range routes {
+					quoted[i] = fmt.Sprintf("%q", r)
+				}
+				lines = append(lines, "routes = ["+strings.Join(quoted, ", ")+"]")
+			}
+			if until != "" {
+				end, err := parseUntil(until, time.Now())
+				if err != nil {
+					return &UsageError{Err: err}
+				}
+				lines = append(lines, "expires = "+end.UTC().Format(time.RFC3339))
+			}
+			t := token{secret, strings.Join(lines, "\n") + "\n"}
+			if app.JSON {
+				return app.PrintJSON(t)
+			}
+			_, err := fmt.Fprintf(app.Stdout, "%s\n\n# for the file of tokens, /etc/boxd/tokens; then: systemctl reload boxd\n%s", t.Token, t.Line)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&role, "role", "", "the most its bearer may be: `ROLE` viewer, user, operator or admin")
+	cmd.Flags().StringArrayVar(&routes, "route", nil, "what it is for alone: a `ROUTE` such as 'GET /v1/sessions*'; may be repeated")
+	cmd.Flags().StringVar(&until, "until", "", "`WHEN` it ends: after a time such as 720h, or at one such as 2027-01-31T00:00:00Z")
+	return cmd
+}
+
+// parseUntil reads a time from now, or a point in time.
+func parseUntil(text string, now time.Time) (time.Time, error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		if !at.After(now) {
+			return at, fmt.Errorf("--until %s: that has been", text)
+		}
+		return at, nil
+	}
+	d, err := quantity.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return now, fmt.Errorf("--until %s: want a time from now such as 1h, or a point in time such as 2027-01-31T00:00:00Z", text)
+	}
+	return now.Add(time.Duration(d)), nil
+}
+
+// grantCommand gives roles for a time.
+func grantCommand(app *App) *cobra.Command {
+	var until string
+	cmd := &cobra.Command{
+		Use:   "grant [flags] PRINCIPAL ROLE",
+		Short: "Give somebody a role for a time",
+		Long: `grant gives a principal, a table [principals.NAME] of box.toml or a user such as uid:1000, the role viewer,
+user, operator or admin for a time. It ends by itself, also while boxd does not run, and takes the place of an
+earlier grant. grant ls shows those there are, grant revoke ends one. Only admins may.`,
+		Args: Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			now := time.Now()
+			end, err := parseUntil(until, now)
+			if until == "" {
+				err = errors.New("--until is missing: a grant is for a time")
+			}
+			if err != nil {
+				return &UsageError{Err: err}
+			}
+			g, err := client.Grants{Client: app.Client()}.Give(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
+			if err != nil {
+				return err
+			}
+			if app.JSON {
+				return app.PrintJSON(g)
+			}
+			return printGrants(app.Stdout, []api.Grant{g})
+		},
+	}
+	cmd.Flags().StringVar(&until, "until", "", "`WHEN` it ends: after a time such as 1h, or at one such as 2027-01-31T00:00:00Z")
+	cmd.AddCommand(&cobra.Command{
+		Use:   "ls",
+		Short: "Show the roles that somebody has for a time",
+		Args:  Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := client.Grants{Client: app.Client()}.List(cmd.Context())
+			switch {
+			case err != nil:
+				return err
+			case app.JSON:
+				return app.PrintJSON(api.GrantList{Grants: list})
+			}
+			return printGrants(app.Stdout, list)
+		},
+	}, &cobra.Command{
+		Use:   "revoke PRINCIPAL",
+		Short: "End the grant of a principal, and what it does by it",
+		Args:  Usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return client.Grants{Client: app.Client()}.Revoke(cmd.Context(), args[0])
+		},
+	})
+	return cmd
+}
+
+func printGrants(w io.Writer, list []api.Grant) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PRINCIPAL\tROLE\tUNTIL\tBY")
+	for _, g := range list {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Principal, g.Role, g.Until.Local().Format(time.DateTime), g.By)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+func (s skillCommands) activate() *cobra.Command {
+	var environment bool
+	var timeout string
+	cmd := &cobra.Command{
+		Use: "activate SESSION NAME...", Short: "Give a living box skills", Args: Usage(cobra.MinimumNArgs(2)),
+		Long: `activate mounts skills in a living box, read-only, each at /skills/NAME. Programs in it see them at once. What the box
+has of a skill stays as it is, whatever becomes of the skill; activated again, it has the skill as it is then.
+
+With --environment it has a virtual environment of Python made for each of them as well, and prints its directory: what
+requirements.txt or pyproject.toml of the skill lists is installed there, by pip in the box. It is in the workspace, for all
+boxes that share that, made once, and goes with it. PIP_INDEX_URL and the other variables of pip are those of the box.`,
+		Example: `  boxctl skills activate work make-report
+  boxctl skills activate --environment --timeout 2m work make-report`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var req *api.SkillEnvironmentRequest
+			if environment {
+				req = &api.SkillEnvironmentRequest{}
+			}
+			if timeout != "" {
+				d, err := quantity.ParseDuration(timeout)
+				if err == nil && req == nil {
+					err = errors.New("it is that of --environment")
+				}
+				if err != nil {
+					return &UsageError{Err: fmt.Errorf("--timeout %s: %w", timeout, err)}
+				}
+				req.Timeout = &d
+			}
+			return s.activateAll(cmd.Context(), args[0], args[1:], req)
+		},
+	}
+	cmd.Flags().BoolVar(&environment, "environment", false, "with a virtual environment of Python for each")
+	cmd.Flags().StringVar(&timeout, "timeout", "", "how long making one may take, such as 5m")
+	return cmd
+}
+
+// activateAll gives a session skills, with environments if req is not nil.
+func (s skillCommands) activateAll(ctx context.Context, session string, names []string, req *api.SkillEnvironmentRequest) error {
+	type active struct {
+		api.SessionSkill
+		Environment *api.SkillEnvironment `json:"environment,omitempty"`
+	}
+	c := s.client()
+	defer c.Close()
+	var errs []error
+	list := []active{}
+	for _, name := range names {
+		k, _, err := c.Activate(ctx, session, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		now := active{SessionSkill: k}
+		if !s.JSON {
+			fmt.Fprintf(s.Stdout, "%s %s\n", k.Target, k.Digest)
+		}
+		if req != nil {
+			e, err := c.Environment(ctx, session, name, req)
+			if err != nil {
+				errs = append(errs, err)
+			} else if now.Environment = &e; !s.JSON {
+				fmt.Fprintln(s.Stdout, render.Printable(e.Path))
+			}
+		}
+		list = append(list, now)
+	}
+	if s.JSON {
+		errs = append(errs, s.PrintJSON(list))
+	}
+	return errors.Join(errs...)
+}
+
+func (s skillCommands) deactivate() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "deactivate SESSION NAME...", Short: "Take skills from a living box", Args: Usage(cobra.MinimumNArgs(2)),
+		Long: `deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
+what they have open of it stays open, and nothing else can be opened.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := s.client()
+			defer c.Close()
+			var errs []error
+			for _, name := range args[1:] {
+				errs = append(errs, c.Deactivate(cmd.Context(), args[0], name, force))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "even if it is in use")
+	return cmd
+}

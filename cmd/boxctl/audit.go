@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/internal/hashchain"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// auditDir is where an installed boxd has its audit log.
+const auditDir = "/var/lib/boxd/audit"
+
+func auditCommand(a *App) *cobra.Command {
+	var o client.AuditOptions
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Show who has changed what, or check that nobody has changed that",
+		Long: `audit prints the last records of the audit log, for operators: one for each call that was to change something, with who
+asked, for what, and what came of it. What was changed in the log itself is found by boxctl audit verify.`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := a.Client().Audit(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return a.PrintJSON(list)
+			}
+			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT")
+			for i := range list.Records {
+				r := &list.Records[i]
+				fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.Seq, r.Time.Local().Format(timeLayout), or(r.Principal, "boxd"), or(r.Via, "-"), r.Status,
+					or(r.Outcome, r.Kind), or(r.Route, "-"), or(r.Session, "-"), visible(asked(r)))
+			}
+			if err := w.Flush(); err != nil || !list.Cut {
+				return err
+			}
+			_, err = fmt.Fprintln(a.Stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&o.N, "number", "n", 100, "show `N` records at most")
+	flags.StringVar(&o.Session, "session", "", "of the sessions of this `ID` alone")
+	flags.StringVar(&o.Principal, "principal", "", "of calls of this `PRINCIPAL` alone, such as uid:1000")
+	flags.StringVar(&o.Request, "request", "", "of the request of this `ID` alone")
+	cmd.AddCommand(verifyCommand(a))
+	return cmd
+}
+
+// asked is what a call asked for, in words.
+func asked(r *api.AuditRecord) string {
+	if r.What == nil {
+		return r.Detail
+	}
+	words := r.What.Argv
+	if r.What.SHA256 != "" {
+		words = []string{"sha256:" + r.What.SHA256}
+	}
+	return strings.Join(append(slices.Clip(words), r.What.Changes...), " ")
+}
+
+func verifyCommand(a *App) *cobra.Command {
+	var head string
+	cmd := &cobra.Command{
+		Use:   "verify [DIR]",
+		Short: "Check that the audit log is as it was written",
+		Long: `verify reads a whole audit log, without a daemon, and names each record that was edited, is missing, or stands where it
+was not written. DIR is ` + auditDir + ` unless given.
+
+That records were cut off at the end can be seen only by who has noted the end: the log of boxd has it from time to time
+("audit log", head), verify prints it, and --head takes it. The exit code is 1 if anything is wrong.`,
+		Args: Usage(cobra.MaximumNArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := auditDir
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			var expect *hashchain.Link
+			if head != "" {
+				link, err := hashchain.ParseLink(head)
+				if err != nil {
+					return &UsageError{Err: err}
+				}
+				expect = &link
+			}
+			if _, err := os.ReadDir(dir); err != nil {
+				return fmt.Errorf("audit log: %w", err)
+			}
+			report, err := hashchain.Verify(os.DirFS(dir), expect)
+			if err != nil {
+				return fmt.Errorf("audit log: %w", err)
+			}
+			if err := printReport(a, report); err != nil {
+				return err
+			}
+			if len(report.Problems) > 0 {
+				return ExitError(1)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&head, "head", "", "a `NUMBER:HASH` noted earlier: the log must not end before it")
+	return cmd
+}
+
+func printReport(a *App, r *hashchain.Report) error {
+	if a.JSON {
+		return a.PrintJSON(r)
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(a.Stdout, "%s\n", p.Text)
+	}
+	fmt.Fprintf(a.Stdout, "%d records in %d files, %d problems\n", r.Records, r.Files, len(r.Problems))
+	if r.Repairs > 0 || r.Lost > 0 {
+		fmt.Fprintf(a.Stdout, "boxd itself says that it died %d times while it wrote a record, and that it could not write %d\n", r.Repairs, r.Lost)
+	}
+	if r.Head != "" {
+		fmt.Fprintf(a.Stdout, "head %s\n", r.Head)
+	}
+	return nil
+}

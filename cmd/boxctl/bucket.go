@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/s3"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+func (s driveCommands) push() *cobra.Command {
+	o := s3.Options{Getenv: os.Getenv}
+	var overwrite bool
+	cmd := &cobra.Command{
+		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Put a version of a drive into a bucket", Args: Usage(cobra.ExactArgs(2)),
+		Long: `push makes each file of a version an object below PREFIX/ of an S3-compatible bucket, and tells boxd when all of them are
+there: see keep --push. What is there already, with its digest, is not sent again, so after a failure the same command goes
+on. Objects with other content are not replaced without --overwrite, and none is removed. boxctl asks the bucket, boxd does
+not. Who asks is said by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, by a file with --credentials
+(aws_access_key_id = …, aws_secret_access_key = …; mode 0600), or by the credential boxctl-s3 of a unit of systemd.`,
+		Example: `  boxctl drives push me/results s3://results/run-7
+  boxctl drives push --endpoint https://minio.example:9000 --credentials ~/.s3 me/results@3 s3://results/run-7`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, version, err := at(args[0])
+			if err != nil {
+				return err
+			}
+			o.Address = args[1]
+			b, err := s3.Open(&o)
+			if err != nil {
+				return &UsageError{Err: err}
+			}
+			defer b.Close()
+			return s.pushTo(cmd.Context(), b, name, version, overwrite)
+		},
+	}
+	o.Flags(cmd.Flags())
+	o.SendFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace objects that have other content")
+	return cmd
+}
+
+// pushed is what a push has come to, for programs.
+type pushed struct {
+	Drive   string `json:"drive"`
+	Version int    `json:"version"`
+	Digest  string `json:"digest"`
+	To      string `json:"to"`
+	s3.Pushed
+}
+
+// pushTo puts a version into a bucket, and tells boxd.
+func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, version int, overwrite bool) error {
+	c := s.client()
+	defer c.Close()
+	all, err := index(ctx, c, name, version, "")
+	if err != nil {
+		return err
+	}
+	v := &all.Version
+	spool, err := newSpool()
+	if err != nil {
+		return err
+	}
+	defer spool.Close()
+	files, err := versionFiles(ctx, c, name, &all, spool)
+	if err != nil {
+		return err
+	}
+	p := s.Progress("pushed", v.Bytes)
+	done, err := b.Push(ctx, files, overwrite, p.Add)
+	p.End()
+	if err == nil {
+		_, err = c.Pushed(ctx, name, v.Version)
+	}
+	if err != nil {
+		return fmt.Errorf("%s@%d is not pushed, and still in boxd; what has arrived is not sent again if you say the same once more: %w", name, v.Version, err)
+	}
+	if s.JSON {
+		return s.PrintJSON(pushed{name, v.Version, v.Digest, b.String(), done})
+	}
+	_, err = fmt.Fprintf(s.Stdout, "%s@%d %v: %d files sent, %d were there\n", name, v.Version, b, done.Sent, done.There)
+	return err
+}
+
+// newSpool is a file for what is on its way, which nobody else can open and nobody has to remove: a bucket may be slower
+// than boxd's patience, and a part is sent again if need be.
+func newSpool() (*os.File, error) {
+	f, err := os.CreateTemp("", "boxctl-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// versionFiles gets a version from boxd, and says what is where in the spool. Each file is what the index says.
+func versionFiles(ctx context.Context, c client.Drives, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
+	r, err := c.Archive(ctx, name, all.Version.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	if _, err := io.Copy(spool, r); err != nil {
+		return nil, fmt.Errorf("drive %s: %w", name, err)
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	listed, above := map[string]*api.DriveEntry{}, map[string]bool{}
+	for i := range all.Entries {
+		e := &all.Entries[i]
+		listed[e.Path] = e
+		if slash := strings.LastIndexByte(e.Path, '/'); slash >= 0 {
+			above[e.Path[:slash]] = true
+		}
+	}
+	var files []s3.File
+	for in := tar.NewReader(spool); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("drive %s: %w", name, err)
+		}
+		path := strings.TrimSuffix(h.Name, "/")
+		e := listed[path]
+		delete(listed, path)
+		switch {
+		case e == nil || e.Size != h.Size:
+			return nil, fmt.Errorf("drive %s: boxd sends %.200q, which its index has not", name, h.Name)
+		case e.Type != "directory":
+			from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader reads no further than it must
+			if err != nil {
+				return nil, err
+			}
+			sum := sha256.New()
+			if _, err := io.Copy(sum, in); err != nil {
+				return nil, err
+			}
+			if hex.EncodeToString(sum.Sum(nil)) != strings.TrimPrefix(e.SHA256, "sha256:") {
+				return nil, fmt.Errorf("drive %s: %.200q is not what the index says: its digest is another", name, h.Name)
+			}
+			files = append(files, s3.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
+		case !above[path]: // a bucket has directories only by what is in them, or by this
+			files = append(files, s3.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
+		}
+	}
+	if len(listed) > 0 {
+		return nil, fmt.Errorf("drive %s: boxd has sent %d entries less than its index has", name, len(listed))
+	}
+	return files, nil
+}
+
+// fromBucket fetches what is below a prefix, all of it before boxd hears of any. done ends its use.
+func (s driveCommands) fromBucket(ctx context.Context, o *s3.Options, most quantity.Size) (r io.Reader, done func(), err error) {
+	b, err := s3.Open(o)
+	if err != nil {
+		return nil, nil, &UsageError{Err: err}
+	}
+	defer b.Close()
+	list, total, err := b.List(ctx, int64(most))
+	if err != nil {
+		return nil, nil, err
+	}
+	spool, err := newSpool()
+	if err != nil {
+		return nil, nil, err
+	}
+	p := s.Progress("fetched", total)
+	defer p.End()
+	if err = b.Fetch(ctx, list, spool, p.Add); err == nil {
+		_, err = spool.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		spool.Close()
+		return nil, nil, err
+	}
+	return struct{ io.Reader }{spool}, func() { spool.Close() }, nil // whoever sends it must not close it
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// ChangesFlags are the flags about what a program changes in the workspace.
+type ChangesFlags struct {
+	changes bool
+	version string // of what it makes
+	with    api.ChangesWith
+}
+
+// Add adds them to a command.
+func (f *ChangesFlags) Add(set *pflag.FlagSet) {
+	set.StringVar(&f.version, "output-version", "", "make /workspace/output/`VERSION`, and OUTPUT_DIR that, for what it makes")
+	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
+	set.StringArrayVar(&f.with.Include, "changes-include", nil, "with --changes, only what has such a name, a `GLOB`; may be repeated")
+	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
+}
+
+// Ask asks for what the flags say.
+func (f *ChangesFlags) Ask(req *api.ExecRequest, errs *[]error) {
+	req.OutputVersion = f.version
+	narrower := f.with.Include != nil || f.with.Exclude != nil
+	if narrower && !f.changes {
+		*errs = append(*errs, errors.New("--changes-include and --changes-exclude come with --changes"))
+	}
+	if req.Changes = f.changes; f.changes && narrower {
+		req.ChangesWith = &f.with
+	}
+}
+
+// Terminal refuses the flags beside a terminal.
+func (f *ChangesFlags) Terminal(terminal bool) error {
+	if f.changes && terminal {
+		return &UsageError{Err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
+	}
+	return nil
+}
+
+// ShowChanges prints what a program has changed; nil: nobody has asked.
+func ShowChanges(w io.Writer, c *api.Changes) {
+	if c == nil {
+		return
+	}
+	if c.Unknown != "" {
+		fmt.Fprintf(w, "boxctl: what it has changed is not known: %s\n", name(c.Unknown))
+		return
+	}
+	for _, f := range c.Created {
+		fmt.Fprintf(w, "created %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+	}
+	for _, f := range c.Changed {
+		fmt.Fprintf(w, "changed %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+	}
+	for _, f := range c.Removed {
+		fmt.Fprintf(w, "removed %s (%s)\n", name(f.Path), f.Type)
+	}
+	fmt.Fprintf(w, "boxctl: %d created, %d changed, %d removed", c.Counts.Created, c.Counts.Changed, c.Counts.Removed)
+	if c.Truncated {
+		fmt.Fprintf(w, "; not all are listed")
+	}
+	if c.Unreadable > 0 {
+		fmt.Fprintf(w, "; %d directories cannot be read", c.Unreadable)
+	}
+	if !c.Exact {
+		fmt.Fprintf(w, "; some may be of others that have run meanwhile")
+	}
+	fmt.Fprintln(w)
+}
+
+// diff says what programs have changed of the image of a box.
+func (f *fileCommands) diff() *cobra.Command {
+	var req api.RootDiff
+	cmd := &cobra.Command{
+		Use:   "diff SESSION",
+		Short: "Say what programs have changed of the image",
+		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
+		Args:  Usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got, err := client.Images{Client: f.Client()}.Diff(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			ShowChanges(f.Stdout, &got)
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "list so many changes at most; 0 is 1000")
+	return cmd
+}
+
+// discard undoes what programs have changed of the image of a box.
+func (f *fileCommands) discard() *cobra.Command {
+	return &cobra.Command{
+		Use:   "discard SESSION [PATH...]",
+		Short: "Undo what programs have changed of the image",
+		Long: `discard makes the root of a box that was made with --writable-root again what its image is, or what is at some absolute
+paths of it. Programs run on meanwhile; a file that one of them has open is its own until it closes that. What was changed or removed is copied from the image, and takes room as
+it did before; what the image does not have is removed. /workspace, /tmp, the home directory and mounts stay as they are.`,
+		Example: `  boxctl fs discard work
+  boxctl fs discard work /usr/local /etc/profile`,
+		Args: Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got, err := client.Images{Client: f.Client()}.Discard(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			_, err = fmt.Fprintf(f.Stdout, "%d removed, %d restored\n", got.Removed, got.Restored)
+			return err
+		},
+	}
+}
+
+// fetch copies several files out of a box in one stream.
+func (f *fileCommands) fetch() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "fetch SESSION TARGET PATH...",
+		Short: "Copy several files out of a box into a new directory",
+		Long: `fetch copies files and directories out of a box in one stream, with their paths, into a directory here that it makes.
+All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
+		Example: `  boxctl fs fetch work results out/report.pdf out/data.csv`,
+		Args:    Usage(cobra.MinimumNArgs(3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			parent, base := path.Split(path.Clean(args[1]))
+			if parent == "" {
+				parent = "."
+			}
+			root, err := os.OpenRoot(parent)
+			if err != nil {
+				return err
+			}
+			defer root.Close()
+			if _, err := root.Lstat(base); err == nil {
+				return fmt.Errorf("%s exists: fetch makes a directory", args[1])
+			}
+			archive, err := f.Client().DownloadFiles(cmd.Context(), args[0], &api.ArchiveRequest{Path: dir, Paths: args[2:]})
+			if err != nil {
+				return err
+			}
+			defer archive.Close()
+			p := f.Progress("received", 0)
+			left, err := unpack(root, base, true, false, io.TeeReader(archive, p))
+			p.End()
+			f.tellLeftOut(left, err)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "from", "", "the `DIRECTORY` in the box that paths are from")
+	return cmd
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func (s imageCommands) commit() *cobra.Command {
+	var req api.ImageCommit
+	var env []string
+	var dir string
+	cmd := &cobra.Command{
+		Use: "commit SESSION NAME", Short: "Make an image of what programs have changed in a box", Args: Usage(cobra.ExactArgs(2)),
+		Long: `commit makes an image of the root of a box that was made with --writable-root: what its image has, with what programs
+have made, changed and removed of it. /workspace, /tmp and the home directory are of no image. The box goes on, and what it
+was made from stays as it is. Each file is as it was at one time, and one that changes while it is read is refused; so that
+all of them are of one time, no program of the box should write meanwhile. What the image says about its programs is as
+before, unless a flag says otherwise.`,
+		Example: `  boxctl images commit work tools:2
+  boxctl images commit work tools:2 --env LANG=C.UTF-8 --entrypoint python3 --entrypoint -u`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[1]
+			for _, kv := range env {
+				name, value, ok := strings.Cut(kv, "=")
+				if !ok {
+					return &UsageError{Err: errors.New("--env: want NAME=VALUE")}
+				}
+				if req.Env == nil {
+					req.Env = map[string]string{}
+				}
+				req.Env[name] = value
+			}
+			if cmd.Flags().Changed("workdir") {
+				req.WorkingDir = &dir
+			}
+			c := s.client()
+			defer c.Close()
+			img, err := c.Commit(cmd.Context(), args[0], &req)
+			if err != nil {
+				return err
+			}
+			return s.made(&img)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&env, "env", nil, "a variable of its programs (`NAME=VALUE`); may be repeated")
+	f.StringVar(&dir, "workdir", "", "where its programs start (`DIR`)")
+	f.StringArrayVar(&req.Entrypoint, "entrypoint", nil, "what it runs, word by word (`WORD`)")
+	f.StringArrayVar(&req.Cmd, "cmd", nil, "what it runs, or gives to its entrypoint, where a run says nothing, word by word (`WORD`)")
+	return cmd
+}

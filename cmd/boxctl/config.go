@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands about the configuration of boxd: what is in force, and whether a file would be.
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// configCommand returns boxctl config with what is below it.
+func configCommand(a *App) *cobra.Command {
+	return Group("config", "Show the configuration that is in force, or check a file", "config is about box.toml(5): what of it is in force, and whether a file is in order.", showCommand(a), checkCommand(a))
+}
+
+func showCommand(a *App) *cobra.Command {
+	var changed bool
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show every key, its value, and where that comes from",
+		Long: `show prints every key of the configuration that is in force, its value, and the file and line or the variable
+(BOXD__TABLE__KEY) that has set it. It is for operators. What is set for programs in [env] is named and not shown.`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.Client().Configuration(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if changed {
+				var list []api.Setting
+				for _, s := range c.Settings {
+					if s.Origin != api.OriginBuiltIn {
+						list = append(list, s)
+					}
+				}
+				c.Settings = list
+			}
+			if a.JSON {
+				return a.PrintJSON(c)
+			}
+			return render.Configuration(a.Stdout, &c)
+		},
+	}
+	cmd.Flags().BoolVar(&changed, "changed", false, "only what is not built in")
+	return cmd
+}
+
+func checkCommand(a *App) *cobra.Command {
+	var running bool
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a configuration before it is used",
+		Long: `check reads a configuration as boxd does, with its drop-ins and the variables of the environment it runs in, and says
+what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started.
+
+With --against-running the boxd that runs is asked what it has: what the configuration would change is listed, who would be
+shut out, and which sessions would end.`,
+		Args: Usage(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			program, err := daemonProgram()
+			if err != nil {
+				return err
+			}
+			flags := []string{"-check"}
+			if len(args) > 0 {
+				flags = append(flags, "-config", args[0])
+			}
+			if running {
+				flags = append(flags, "-against", "/dev/stdin")
+			}
+			check := exec.CommandContext(cmd.Context(), program, flags...)
+			if running {
+				text, err := runs(cmd.Context(), a.Client())
+				if err != nil {
+					return err
+				}
+				check.Stdin = bytes.NewReader(text)
+			}
+			check.Stdout, check.Stderr = a.Stdout, a.Stderr
+			err = check.Run()
+			if ended, ok := errors.AsType[*exec.ExitError](err); ok && ended.Exited() {
+				return ExitError(ended.ExitCode()) // it has said why
+			}
+			if err != nil {
+				return fmt.Errorf("run %s: %w", program, err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&running, "against-running", false, "say what it would change for the boxd that runs, and take away")
+	return cmd
+}
+
+// runs is what boxd has now, as boxd -check -against reads it.
+func runs(ctx context.Context, c *client.Client) ([]byte, error) {
+	defer c.Close()
+	settings, err := c.Configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sessions, err := c.Sessions(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"settings": settings.Settings, "sessions": sessions})
+}
+
+// installedDaemon is where the packages have it.
+const installedDaemon = "/usr/lib/boxd/boxd"
+
+// daemonProgram is the boxd that belongs to this boxctl: beside it where both were built, else the installed one, else that of PATH.
+func daemonProgram() (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find boxd: %w", err)
+	}
+	for _, program := range []string{filepath.Join(filepath.Dir(own), "boxd"), installedDaemon} {
+		if _, err = os.Stat(program); err == nil {
+			return program, nil
+		}
+	}
+	program, err := exec.LookPath("boxd")
+	if err != nil {
+		return "", fmt.Errorf("find boxd, which reads its configuration itself: %w", err)
+	}
+	return program, nil
+}

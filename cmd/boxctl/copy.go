@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// cat prints files whole, whatever they are.
+func (f *fileCommands) cat() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cat SESSION PATH...",
+		Short: "Print files of a box",
+		Long:  "cat prints files of a box as they are, of any size, text or not.",
+		Args:  Usage(cobra.MinimumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := f.Client()
+			defer c.Close()
+			for _, p := range args[1:] {
+				if err := f.print(cmd.Context(), c, args[0], p); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// piece is how much of a file is asked for at once; boxd may give less.
+const piece = 1 << 20
+
+func (f *fileCommands) print(ctx context.Context, c *client.Client, session, p string) error {
+	for at := int64(0); ; {
+		got, err := c.ReadFile(ctx, session, &api.FileRead{Path: p, ByteOffset: &at, MaxBytes: piece, Encoding: "base64"})
+		if err != nil {
+			return err
+		}
+		data, err := base64.StdEncoding.DecodeString(got.Content)
+		if err != nil {
+			return fmt.Errorf("answer of boxd: %w", err)
+		}
+		if _, err := f.Stdout.Write(data); err != nil {
+			return err
+		}
+		if at = got.NextByteOffset; len(data) == 0 {
+			return nil
+		}
+	}
+}
+
+// place is a path here, or in a session.
+type place struct{ session, path string }
+
+// placeOf tells them apart: here are what begins with / or ., and what has no colon.
+func placeOf(arg string) place {
+	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {
+		return place{path: arg}
+	}
+	if i := strings.LastIndex(arg, ":/"); i > 0 {
+		return place{arg[:i], arg[i+1:]}
+	}
+	if session, p, ok := strings.Cut(arg, ":"); ok && session != "" {
+		if p == "" {
+			p = "/workspace"
+		}
+		return place{session, p}
+	}
+	return place{path: arg}
+}
+
+func (f *fileCommands) copy() *cobra.Command {
+	var overwrite, links bool
+	cmd := &cobra.Command{
+		Use:   "cp SOURCE TARGET",
+		Short: "Copy files between this host and a box",
+		Long: `cp copies a file or a directory from this host into a box, or back: the one in the box is SESSION:PATH, where a path
+that does not begin with / begins at /workspace. If the target is a directory, the copy goes into it under its own name. What is
+left out is told at the end: what is neither file, directory nor symbolic link, or may not be read, and out of a box links
+that lead out of the directory. All else arrives, or nothing. What comes out of a box heeds the umask; a path here that has a
+colon begins with ./ .`,
+		Example: `  boxctl cp project work:           into /workspace/project
+  boxctl cp work:project/report.pdf .`,
+		Args: Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, to := placeOf(args[0]), placeOf(args[1])
+			c := f.Client()
+			defer c.Close()
+			switch {
+			case (from.session == "") == (to.session == ""):
+				return &UsageError{Err: errors.New("one of the two is in a session, as SESSION:PATH, and the other is here")}
+			case to.session != "":
+				return f.upload(cmd.Context(), c, from.path, to, overwrite, links || !cmd.Flags().Changed("outward-links"))
+			}
+			return f.download(cmd.Context(), c, from, to.path, overwrite, links)
+		},
+	}
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace files that are there")
+	cmd.Flags().BoolVar(&links, "outward-links", false, "take symbolic links that lead out of the directory, out of a box too, where others may follow them")
+	return cmd
+}
+
+// noBounds is what boxd bounds, or what is ours to read anyway.
+func noBounds() archive.Bounds {
+	return archive.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}
+}
+
+// upload copies into a session. The archive has one entry at its top, with the name it gets there.
+func (f *fileCommands) upload(ctx context.Context, c *client.Client, from string, to place, overwrite, links bool) error {
+	source, err := filepath.Abs(from)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	dir, base := to.path, filepath.Base(source)
+	if there, err := c.StatFile(ctx, to.session, &api.FileStat{Path: to.path}); err == nil && there.Type != "directory" || missing(err) && !strings.HasSuffix(to.path, "/") {
+		dir, base = path.Split(to.path)
+	} else if err != nil && !missing(err) {
+		return err
+	}
+	if dir == "" {
+		dir = "/workspace"
+	}
+	r, w := io.Pipe()
+	stop := make(chan struct{})
+	var stats archive.Stats
+	go func() { // ends with the upload, which closes r
+		defer close(stop)
+		var err error
+		stats, err = pack(w, source, base, info)
+		w.CloseWithError(err)
+	}()
+	p := f.Progress("sent", f.SizeOf(source))
+	_, err = c.UploadArchive(ctx, to.session, client.Upload{Path: dir, Overwrite: overwrite, OutwardLinks: links}, io.TeeReader(r, p))
+	_ = r.Close() // cannot fail
+	<-stop
+	p.End()
+	f.tellLeftOut(stats.LeftOut, err)
+	return err
+}
+
+// tellLeftOut says what has not been copied.
+func (f *fileCommands) tellLeftOut(list []string, err error) {
+	if err != nil {
+		return
+	}
+	outward := false
+	for _, text := range list {
+		fmt.Fprintln(f.Stderr, "boxctl: left out:", render.Printable(text))
+		outward = outward || strings.Contains(text, "leads out of the directory")
+	}
+	if outward {
+		fmt.Fprintln(f.Stderr, "hint: --outward-links takes such links")
+	}
+}
+
+func missing(err error) bool {
+	e, ok := errors.AsType[*client.Error](err)
+	return ok && e.File != nil && e.File.Kind == "not_found"
+}
+
+func pack(w io.Writer, source, base string, info fs.FileInfo) (stats archive.Stats, err error) {
+	at := source
+	if !info.IsDir() {
+		at = filepath.Dir(source)
+	}
+	root, err := os.OpenRoot(at)
+	if err != nil {
+		return stats, err
+	}
+	defer root.Close()
+	if info.IsDir() {
+		return archive.PackDir(w, root, base, noBounds(), true)
+	}
+	return archive.PackFile(w, root, filepath.Base(source), base, noBounds())
+}
+
+// download copies out of a session. What a box sends is taken as from a stranger: it is unpacked beside the target, with the
+// rules of every archive, and then moved.
+func (f *fileCommands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
+	there, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
+	if err != nil {
+		return err
+	}
+	base := path.Base(path.Clean("/" + from.path))
+	parent, name := filepath.Split(filepath.Clean(to))
+	if info, err := os.Stat(to); err == nil && info.IsDir() {
+		parent, name = to, base
+		if base == "/" {
+			return &UsageError{Err: errors.New("the whole of a box is not copied; name a directory")}
+		}
+	}
+	if parent == "" {
+		parent = "."
+	}
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if info, err := root.Lstat(name); err == nil && (!overwrite || info.IsDir()) {
+		return fmt.Errorf("%s exists: --overwrite replaces files, and no directories", filepath.Join(parent, name))
+	}
+	archive, err := c.DownloadArchive(ctx, from.session, from.path, true)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	total := int64(0)
+	if there.Type != "directory" {
+		total = there.Size
+	}
+	p := f.Progress("received", total)
+	left, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
+	p.End()
+	f.tellLeftOut(left, err)
+	return err
+}
+
+// unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
+// have; whom the user keeps out of new files that lets nobody in.
+func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (left []string, err error) {
+	stage := ".boxctl-" + name
+	if err := root.Mkdir(stage, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.RemoveAll(stage) }() // what has been moved is not in it any more
+	in, err := root.OpenRoot(stage)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	mask := unix.Umask(0o077) // it can only be read by setting it
+	unix.Umask(mask)
+	umask := fs.FileMode(mask)
+	stats, err := archive.Unpack(content, in, archive.Rules{
+		Umask: umask, OutwardLinks: links, LeaveOut: true, Bounds: archive.Bounds{Bytes: math.MaxInt64, Entries: 10_000_000, File: math.MaxInt64},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if directory {
+		if err := root.Chmod(stage, 0o755&^umask|0o700); err != nil {
+			return nil, err
+		}
+		return stats.LeftOut, root.Rename(stage, name)
+	}
+	d, err := in.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(2)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) != 1 {
+		return nil, errors.New("boxd sent more than the one file")
+	}
+	return stats.LeftOut, root.Rename(stage+"/"+names[0], name)
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file are the commands of boxctl about files of a session.
+
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// filesCommands returns the commands.
+func filesCommands(a *App) []*cobra.Command {
+	f := &fileCommands{a}
+	fs := &cobra.Command{
+		Use:   "fs",
+		Short: "Read, write and search files of a box",
+		Long: `fs works on files inside a box, as the box user, without starting a shell there. Paths that do not begin
+with / begin at /workspace.`,
+		Args: Usage(func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q", args[0])
+			}
+			return nil
+		}),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.chmod(), f.fetch())
+	return []*cobra.Command{f.copy(), f.cat(), fs}
+}
+
+type fileCommands struct{ *App }
+
+// name shows a name of a file. One that a terminal might obey, or that is no text, is quoted.
+func name(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+func (f *fileCommands) read() *cobra.Command {
+	var req api.FileRead
+	var base64Wanted bool
+	cmd := &cobra.Command{
+		Use:   "read SESSION PATH",
+		Short: "Print lines of a text file",
+		Long:  "read prints lines of a text file as they are. Where there are more it says on standard error how to go on.",
+		Args:  Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Path = args[1]
+			if base64Wanted {
+				req.Encoding = "base64"
+			}
+			got, err := f.Client().ReadFile(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			if _, err := io.WriteString(f.Stdout, got.Content); err != nil {
+				return err
+			}
+			if got.NextOffset > 0 {
+				fmt.Fprintf(f.Stderr, "boxctl: there is more: --offset %d\n", got.NextOffset)
+			} else if got.Truncated {
+				fmt.Fprintf(f.Stderr, "boxctl: there is more, from byte %d on: boxctl cat shows all of it\n", got.NextByteOffset)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&req.Offset, "offset", 0, "the first `LINE`, from 1")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "how many `LINES` (default 2000)")
+	cmd.Flags().Int64Var(&req.MaxBytes, "max-bytes", 0, "how many `BYTES` (default 51200)")
+	cmd.Flags().BoolVar(&base64Wanted, "base64", false, "print it in base64, text or not")
+	return cmd
+}
+
+func (f *fileCommands) write() *cobra.Command {
+	var req api.FileWrite
+	var appendTo, create bool
+	cmd := &cobra.Command{
+		Use:   "write SESSION PATH",
+		Short: "Write standard input to a file",
+		Long: `write makes standard input the content of a file, by renaming: nobody sees a part of it. Missing directories
+are made. cp copies larger files, and directories.`,
+		Args: Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case appendTo && create:
+				return &UsageError{Err: fmt.Errorf("--append and --create exclude each other")}
+			case appendTo:
+				req.Mode = "append"
+			case create:
+				req.Mode = "create"
+			}
+			const most = 16 << 20
+			content, err := io.ReadAll(io.LimitReader(f.Stdin, most+1))
+			if err != nil {
+				return err
+			}
+			if len(content) > most {
+				return fmt.Errorf("more than 16MiB on standard input: boxctl cp copies files of any size")
+			}
+			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString(content), "base64"
+			got, err := f.Client().WriteFile(cmd.Context(), args[0], &req)
+			if err != nil || !f.JSON {
+				return err
+			}
+			return f.PrintJSON(got)
+		},
+	}
+	cmd.Flags().BoolVar(&appendTo, "append", false, "add to the end of the file")
+	cmd.Flags().BoolVar(&create, "create", false, "fail if something is there")
+	cmd.Flags().StringVar(&req.Permission, "permissions", "", "`MODE` of the file, such as 0755")
+	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "write only if the file has this `DIGEST`, as fs stat --digest prints it")
+	return cmd
+}
+
+func (f *fileCommands) edit() *cobra.Command {
+	var old, fresh string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "edit SESSION PATH",
+		Short: "Replace texts in a file",
+		Long: `edit replaces a text that is in the file exactly once, or with --all wherever it is. Without --old it reads
+edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false}, …]. All of them are made, or none.`,
+		Args: Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &api.FileEdit{Path: args[1], Edits: []api.FileReplacement{{Old: old, New: fresh, All: all}}}
+			if !cmd.Flags().Changed("old") {
+				req.Edits = nil
+				if err := json.NewDecoder(f.Stdin).Decode(&req.Edits); err != nil {
+					return &UsageError{Err: fmt.Errorf("edits on standard input: %w", err)}
+				}
+			}
+			got, err := f.Client().EditFile(cmd.Context(), args[0], req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			for _, e := range got.Edits {
+				fmt.Fprintf(f.Stdout, "line %d: %d replaced\n", e.Line, e.Count)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&old, "old", "", "the `TEXT` to replace")
+	cmd.Flags().StringVar(&fresh, "new", "", "what takes its place, a `TEXT`")
+	cmd.Flags().BoolVar(&all, "all", false, "wherever it is")
+	return cmd
+}
+
+func (f *fileCommands) glob() *cobra.Command {
+	var req api.FileGlob
+	cmd := &cobra.Command{
+		Use:   "glob SESSION PATTERN [PATH]",
+		Short: "Find files by name, the newest first",
+		Long: `glob finds what has a name that matches: * is anything within a name, ** any directories, ? one character, [a-z]
+one of some, {a,b} one of several. What .gitignore leaves out is left out, and .git, node_modules, dist and the like.`,
+		Args: Usage(cobra.RangeArgs(2, 3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Pattern = args[1]
+			if len(args) == 3 {
+				req.Path = args[2]
+			}
+			got, err := f.Client().GlobFiles(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			for i := range got.Entries {
+				fmt.Fprintln(f.Stdout, name(got.Entries[i].Path))
+			}
+			return f.more(got.Truncated)
+		},
+	}
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 100)")
+	cmd.Flags().BoolVar(&req.NoIgnore, "no-ignore", false, "leave nothing out")
+	return cmd
+}
+
+// more says that there was more.
+func (f *fileCommands) more(is bool) error {
+	if is {
+		fmt.Fprintln(f.Stderr, "boxctl: there is more: raise --limit, or narrow it down")
+	}
+	return nil
+}
+
+func (f *fileCommands) grep() *cobra.Command {
+	var req api.FileGrep
+	cmd := &cobra.Command{
+		Use:   "grep SESSION PATTERN [PATH]",
+		Short: "Find lines in files",
+		Long: `grep prints lines that a regular expression (RE2) matches, in the text files below a path. What glob leaves out
+it leaves out too. It ends with 1 if nothing is found.`,
+		Args: Usage(cobra.RangeArgs(2, 3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Pattern = args[1]
+			if len(args) == 3 {
+				req.Path = args[2]
+			}
+			got, err := f.Client().GrepFiles(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			for _, file := range got.Files {
+				if len(file.Lines) == 0 {
+					fmt.Fprintln(f.Stdout, name(file.Path))
+				}
+				for _, l := range file.Lines {
+					sign := ":"
+					if l.Column == 0 {
+						sign = "-"
+					}
+					fmt.Fprintf(f.Stdout, "%s%s%d%s%s\n", name(file.Path), sign, l.Line, sign, strings.Map(printable, l.Text))
+				}
+			}
+			if got.Matches == 0 {
+				return ExitError(1)
+			}
+			return f.more(got.Truncated)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&req.IgnoreCase, "ignore-case", "i", false, "take upper and lower case for the same")
+	flags.BoolVarP(&req.Literal, "literal", "F", false, "the pattern is a text")
+	flags.BoolVarP(&req.NamesOnly, "names", "l", false, "print names of files only")
+	flags.IntVarP(&req.Before, "before", "B", 0, "so many `LINES` before each")
+	flags.IntVarP(&req.After, "after", "A", 0, "so many `LINES` after each")
+	flags.StringArrayVar(&req.Include, "include", nil, "only files that a `GLOB` matches; may be repeated")
+	flags.StringArrayVar(&req.Exclude, "exclude", nil, "no files that a `GLOB` matches; may be repeated")
+	flags.IntVar(&req.Limit, "limit", 0, "at most so many lines, a `NUMBER` (default 200)")
+	flags.BoolVar(&req.NoIgnore, "no-ignore", false, "leave nothing out")
+	return cmd
+}
+
+// printable leaves out what a terminal might obey.
+func printable(r rune) rune {
+	if unicode.IsControl(r) && r != '\t' {
+		return utf8.RuneError
+	}
+	return r
+}
+
+func (f *fileCommands) list() *cobra.Command {
+	var req api.FileList
+	cmd := &cobra.Command{
+		Use:   "list SESSION [PATH]",
+		Short: "List a directory",
+		Args:  Usage(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				req.Path = args[1]
+			}
+			got, err := f.Client().ListFiles(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			if err := f.table(got.Entries); err != nil {
+				return err
+			}
+			return f.more(got.Truncated)
+		},
+	}
+	cmd.Flags().IntVar(&req.Depth, "depth", 0, "how many `LEVELS` of directories (default 1)")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 1000)")
+	return cmd
+}
+
+func (f *fileCommands) table(entries []api.File) error {
+	w := tabwriter.NewWriter(f.Stdout, 0, 0, 2, ' ', 0)
+	for i := range entries {
+		e := &entries[i]
+		target := ""
+		if e.Type == "symlink" {
+			target = " -> " + name(e.Target)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s%s\n", e.Type, e.Mode, e.Size, e.ModifiedAt.Local().Format(time.DateTime), name(e.Path), target)
+	}
+	return w.Flush()
+}
+
+func (f *fileCommands) stat() *cobra.Command {
+	var req api.FileStat
+	cmd := &cobra.Command{
+		Use:   "stat SESSION PATH",
+		Short: "Describe what is at a path",
+		Args:  Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Path = args[1]
+			got, err := f.Client().StatFile(cmd.Context(), args[0], &req)
+			switch {
+			case err != nil:
+				return err
+			case f.JSON:
+				return f.PrintJSON(got)
+			}
+			if err := f.table([]api.File{got}); err != nil {
+				return err
+			}
+			if got.Digest != "" {
+				fmt.Fprintln(f.Stdout, got.Digest)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&req.NoFollow, "no-follow", false, "of a symbolic link, the link")
+	cmd.Flags().BoolVar(&req.Digest, "digest", false, "digest the file")
+	return cmd
+}
+
+func (f *fileCommands) move() *cobra.Command {
+	var req api.FileMove
+	cmd := &cobra.Command{
+		Use:   "move SESSION FROM TO",
+		Short: "Rename a file or directory",
+		Args:  Usage(cobra.ExactArgs(3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.From, req.To = args[1], args[2]
+			return f.Client().MoveFile(cmd.Context(), args[0], &req)
+		},
+	}
+	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace what is there")
+	return cmd
+}
+
+func (f *fileCommands) chmod() *cobra.Command {
+	return &cobra.Command{
+		Use:   "chmod SESSION MODE PATH",
+		Short: "Change the mode of a file or directory",
+		Long: `chmod changes the permission bits of what is at a path; MODE is octal, such as 755. It works also where a program has
+closed the workspace to itself.`,
+		Args: Usage(cobra.ExactArgs(3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.Client().ChmodFile(cmd.Context(), args[0], &api.FileChmod{Mode: args[1], Path: args[2]})
+		},
+	}
+}
+
+func (f *fileCommands) remove() *cobra.Command {
+	var req api.FileRemove
+	cmd := &cobra.Command{
+		Use:   "remove SESSION PATH",
+		Short: "Remove a file or directory",
+		Args:  Usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Path = args[1]
+			return f.Client().RemoveFile(cmd.Context(), args[0], &req)
+		},
+	}
+	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "a directory with what is in it")
+	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "nothing there is no mistake")
+	return cmd
+}

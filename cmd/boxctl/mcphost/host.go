@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mcphost runs an MCP server of somebody else's in a box, with standard input and output as its client expects them.
+package mcphost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/mcp"
+)
+
+// Failed is a server that has ended otherwise than with exit code 0.
+type Failed struct{ Result *api.ExecResult }
+
+// Error says how.
+func (f *Failed) Error() string {
+	r := f.Result
+	switch {
+	case r.Failure != nil:
+		return "the server does not start: " + r.Failure.Text
+	case r.ExitCode != nil:
+		return fmt.Sprintf("the server has ended with exit code %d", *r.ExitCode)
+	case r.Signal != "":
+		return "the server was ended by " + r.Signal
+	}
+	return "the server has ended: " + r.Status
+}
+
+// Options are what is run, and between which streams.
+type Options struct {
+	Client *client.Client
+	Ask    api.SessionRequest // for the box
+	Name   string             // of the server
+	Plan   *Plan
+	// Within bounds the installing of dependencies, Greeting how long the server may take to answer the handshake, and
+	// Health is how often it is asked for a sign of life afterwards; 0 is never.
+	Within, Greeting, Health time.Duration
+
+	// Ended is told how the server has ended: err is nil if that was as it should be, and was of no box if it had none.
+	Ended func(was *Last, err error)
+
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Last is what a server was at when it ended.
+type Last struct {
+	Session, Phase, Attempt, Since string // as the labels have them
+	Stderr                         string // the last line that it, or what installed for it, has written
+}
+
+type runner struct {
+	*Options
+
+	record *record
+	said   *tail // by the server, or what installs for it
+}
+
+// phaseError is a failure with the phase it was in.
+type phaseError struct {
+	phase string
+	error
+}
+
+// Error begins with the phase.
+func (e *phaseError) Error() string { return e.phase + ": " + e.error.Error() }
+
+// Unwrap leads to what has failed.
+func (e *phaseError) Unwrap() error { return e.error }
+
+// orphaned is how long a server lives on when its client has gone without a word. It does not pass while boxd is away, and a
+// new boxd gives the client half a minute to come back.
+const orphaned = 5 * time.Second
+
+// idle is the ttl of the box, where its profile lets us say one.
+const idle = 10 * time.Second
+
+// shortLived is the request for a box that ends soon after its client has gone without a word.
+func shortLived(ctx context.Context, o *Options) api.SessionRequest {
+	ask := o.Ask
+	if ask.TTL != nil {
+		return ask
+	}
+	ask.TTL = new(quantity.Duration(idle))
+	if plan, err := o.Client.PlanSession(ctx, &ask); err != nil || plan.Refused != nil {
+		return o.Ask
+	}
+	return ask
+}
+
+// Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or
+// ctx does. The box ends then. What fails is said with the phase it failed in: session, dependencies, process, relay,
+// handshake, tool call or run time. How far it has come is in the labels of the box meanwhile.
+func Run(ctx context.Context, o *Options) error {
+	r := &runner{o, newRecord(o), &tail{}}
+	b := mcp.NewBoxes(o.Client, mcp.BoxesOptions{Ask: shortLived(ctx, o)})
+	err := r.run(ctx, b)
+	if ctx.Err() != nil { // told to end, as hosts do
+		err = nil
+	}
+	if o.Ended != nil {
+		o.Ended(r.last(err), err)
+	}
+	return errors.Join(err, b.Close(ctx))
+}
+
+// last is where a failed server was.
+func (r *runner) last(err error) *Last {
+	l := r.record.labels
+	was := &Last{r.record.id, l[LabelPhase], l[LabelAttempt], l[LabelSince], LastLine(string(r.said.text))}
+	if failed, ok := errors.AsType[*phaseError](err); ok {
+		was.Phase = failed.phase
+	}
+	return was
+}
+
+func (r *runner) run(ctx context.Context, b *mcp.Boxes) error {
+	var id string
+	err := r.again(ctx, "session", "", func() (_ string, again bool, err error) {
+		id, err = b.ID(ctx, "")
+		return "", transient(err), err
+	})
+	if err != nil {
+		return &phaseError{"session", err}
+	}
+	r.record.id = id
+	if err := r.prepare(ctx, id); err != nil {
+		return &phaseError{"dependencies", err}
+	}
+	s := &r.Plan.Server
+	_ = b.Lease(id, r.Name) // it is renewed until we are attached, which is better than any lease
+	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: new(quantity.Duration(orphaned))}
+	var p api.Process
+	err = r.again(ctx, "process", "", func() (_ string, again bool, err error) {
+		p, _, err = r.Client.StartProcess(ctx, id, r.Name, req)
+		return "", transient(err), err
+	})
+	if err != nil {
+		return &phaseError{"process", err}
+	}
+	if p.Result != nil && p.Result.Status == "start_failed" {
+		return &phaseError{"process", &Failed{p.Result}}
+	}
+	return r.relay(ctx, id)
+}
+
+// Why a server is ended.
+var (
+	errSilent = errors.New("the server does not answer initialize")
+	errLeft   = errors.New("the client has gone")
+	errSick   = fmt.Errorf("the server has given no sign of life at %d pings", silences)
+)
+
+// relay connects the streams. A server that does not answer the handshake in time is ended, and one that gives no sign of
+// life afterwards.
+func (r *runner) relay(ctx context.Context, id string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var late *time.Timer
+	w := newWatch(func() {
+		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
+	})
+	m, in := newMouth(&reader{r.Stdin, lines{see: func(b []byte) { w.line(b) }}})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer func() { _ = in.Close() }() // cannot fail
+	defer cancel(nil)
+	r.said.text = nil
+	r.record.phase(ctx, "handshake", 1, "")
+	all.Go(func() {
+		select {
+		case <-w.greeted:
+			w.mu.Lock()
+			late.Stop()
+			w.mu.Unlock()
+			r.watch(ctx, w, m, cancel)
+		case <-ctx.Done():
+		}
+	})
+	all.Go(func() {
+		if m.leave(ctx, w) {
+			cancel(errLeft)
+		}
+	})
+	out := &writer{Writer: r.Stdout, watch: w}
+	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true}, client.Stdio{
+		Stdin: in, Stdout: out, Stderr: io.MultiWriter(r.said, r.Stderr),
+	}, nil)
+	if flushed := out.flush(); err == nil {
+		err = flushed
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errSilent):
+		return &phaseError{"handshake", cause}
+	case errors.Is(cause, errLeft):
+		return nil
+	case errors.Is(cause, errSick):
+		return &phaseError{"run time", cause}
+	case err != nil:
+		return &phaseError{"relay", err}
+	case result.Status != "exited" || *result.ExitCode != 0:
+		return &phaseError{w.phase(), &Failed{result}}
+	}
+	return nil
+}
+
+// watch looks after a server that runs, until ctx ends or the server seems dead, which ends it.
+func (r *runner) watch(ctx context.Context, w *watch, m *mouth, end context.CancelCauseFunc) {
+	r.record.phase(ctx, "run time", 1, "")
+	if r.Health <= 0 {
+		return
+	}
+	tick := time.NewTicker(r.Health)
+	defer tick.Stop()
+	if observe(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
+		end(errSick)
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcphost_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
+)
+
+func names(t *testing.T, dir, socket string) (list []string) {
+	t.Helper()
+	kept, err := mcphost.Failures(dir, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range kept {
+		list = append(list, kept[i].Name)
+	}
+	return list
+}
+
+func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
+	t.Parallel()
+	dir := mcphost.HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": t.TempDir()}[name] })
+	began := time.Now()
+	keep := func(socket, name string, after int) {
+		t.Helper()
+		at := began.Add(time.Duration(after) * time.Second)
+		if err := mcphost.KeepFailure(dir, &mcphost.Failure{Socket: socket, Name: name, Phase: "handshake", Ended: at}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list { // the clock of a file system may be too coarse for a test
+			if info, err := e.Info(); err == nil && !info.ModTime().Before(began) {
+				if err := os.Chtimes(filepath.Join(dir, e.Name()), time.Time{}, began.Add(time.Duration(after-1000)*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if got := names(t, dir, "/a"); got != nil {
+		t.Errorf("before any: %q", got)
+	}
+	keep("/a", "one", 1)
+	keep("/a", "two/../..", 2)
+	keep("/b", "one", 3)
+	keep("/a", "one", 4) // once more
+	if got := names(t, dir, "/a"); !slices.Equal(got, []string{"one", "two/../.."}) {
+		t.Errorf("%q", got)
+	}
+	for range 2 {
+		if err := mcphost.ForgetFailures(dir, "/a", "one"); err != nil {
+			t.Error(err)
+		}
+	}
+	if a, b := names(t, dir, "/a"), names(t, dir, "/b"); !slices.Equal(a, []string{"two/../.."}) || !slices.Equal(b, []string{"one"}) {
+		t.Errorf("%q, %q", a, b)
+	}
+	for i := range mcphost.MaxKept {
+		keep("/c", fmt.Sprint(i), 10+i)
+	}
+	if a, c := names(t, dir, "/a"), names(t, dir, "/c"); a != nil || len(c) != mcphost.MaxKept {
+		t.Errorf("%q, %q", a, c)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bad.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := mcphost.Failures(dir, "/c"); err == nil || len(list) != mcphost.MaxKept {
+		t.Errorf("one that is no record: %v, %d others", err, len(list))
+	}
+}
+
+func TestItIsKeptInTheStateOfTheUser(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ state, home, want string }{
+		{"/s", "/h", "/s/boxctl/mcp"}, {"", "/h", "/h/.local/state/boxctl/mcp"}, {"relative", "/h", "/h/.local/state/boxctl/mcp"}, {"", "", ""}, {"relative", "h", ""},
+	} {
+		if got := mcphost.HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": tc.state, "HOME": tc.home}[name] }); got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+	if err := mcphost.KeepFailure("", &mcphost.Failure{}); err == nil {
+		t.Error("it is kept nowhere")
+	}
+	if err := mcphost.ForgetFailures("", "/a", "one"); err != nil {
+		t.Error(err)
+	}
+	if list, err := mcphost.Failures("", "/a"); err != nil || list != nil {
+		t.Errorf("%v, %v", list, err)
+	}
+}

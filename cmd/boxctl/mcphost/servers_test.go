@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcphost_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
+	t.Parallel()
+	want := &mcphost.Server{Command: "npx", Args: []string{"-y", "x"}, Env: map[string]string{"A": "b"}}
+	const entry = `{"command":"npx","args":["-y","x"],"env":{"A":"b"},"disabled":false}`
+	for _, tc := range []struct{ file, says string }{
+		{`{"mcpServers":{"s":` + entry + `}}`, ""},
+		{`{"servers":{"s":` + entry + `},"inputs":[]}`, ""},
+		{`{"servers":{"s":{"type":"stdio",` + entry[1:] + `}}`, ""},
+		{`{"mcpServers":{"s":{"type":"stdio","command":"${NPX}","args":["-y","${NONE:-x}"],"env":{"A":"${env:LETTER}"}}}}`, ""},
+		{`{"mcpServers":{"s":{"command":"n${EMPTY:-p}x","args":["${DASH}y","x${EMPTY}"],"env":{"A":"b"}}}}`, ""},
+		{`{"mcpServers":{"s":{"command":"x","args":["${NONE}"]}}}`, "NONE is not"},
+		{`{"mcpServers":{"s":{"command":"x","args":["${NPX"]}}}`, "without ${…}"},
+		{`{"mcpServers":{"s":{"command":"${EMPTY}"}}}`, "command is"},
+		{`{"servers":{"s":{"command":"x","envFile":"${workspaceFolder}/.env"}}}`, "envFile is"},
+		{`{"mcpServers":{"s":{"command":"x","args":["${userHome}/x"]}}}`, "without ${…}"},
+		{`{"mcpServers":{"a":{},"b":{}}}`, `name is "s": allowed is one of those in the file: a, b`},
+		{`{}`, "name is"},
+		{`// a comment`, "the list of servers"},
+		{`{"mcpServers":[]}`, "the list of servers"},
+		{`{"mcpServers":{"s":{"url":"http://x"}}}`, "only a server on standard input"},
+		{`{"mcpServers":{"s":{"type":"sse","command":"x"}}}`, "only a server on standard input"},
+		{`{"mcpServers":{"s":{}}}`, "command is"},
+		{`{"mcpServers":{"s":{"command":"x","args":["${workspaceFolder}/x"]}}}`, "without ${…}"},
+		{`{"mcpServers":{"s":{"command":"x","env":{"K":"${input:key}"}}}}`, "without ${…}"},
+		{`{"mcpServers":{"s":{"command":"x\u0000"}}}`, "zero byte"},
+		{strings.Repeat(" ", mcphost.MaxFile) + "{}", "at most"},
+	} {
+		got, err := mcphost.FindServer([]byte(tc.file), "s", variables)
+		if tc.says == "" && (err != nil || !cmp.Equal(got, want)) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%.80s: %+v, %v", tc.file, got, err)
+		}
+	}
+}
+
+// variables are those of whoever runs boxctl.
+func variables(name string) (string, bool) {
+	value, ok := map[string]string{"NPX": "npx", "LETTER": "b", "EMPTY": "", "DASH": "-"}[name]
+	return value, ok
+}
+
+func FuzzFind(f *testing.F) {
+	f.Add([]byte(`{"mcpServers":{"s":{"command":"npx","args":["-y","x"],"env":{"A":"b"}}}}`), "s")
+	f.Add([]byte(`{"servers":{"":{"url":1}}}`), "")
+	f.Add([]byte(`{"servers":{"s":{"command":"${NPX:-x}","args":["${env:EMPTY}${","${}"]}}}`), "s")
+	f.Fuzz(func(t *testing.T, data []byte, name string) {
+		got, err := mcphost.FindServer(data, name, variables)
+		if err == nil && got.Command == "" {
+			t.Fatalf("%q has no command", data)
+		}
+		if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
+			t.Fatalf("%q: %v says not what is wrong", data, err)
+		}
+	})
+}

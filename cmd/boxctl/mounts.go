@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands of boxctl about mounts of living boxes.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// mountCommands returns boxctl mount and umount.
+func mountCommands(a *App) []*cobra.Command {
+	return []*cobra.Command{mountCommand(a), umountCommand(a)}
+}
+
+func mountCommand(a *App) *cobra.Command {
+	var req api.MountRequest
+	cmd := &cobra.Command{
+		Use:   "mount [flags] ID [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
+		Short: "Give a living box host directories, or list its mounts",
+		Long: `mount gives a box directories of this host while it lives, read-only. Programs in it see them at once. With no
+directory it lists the mounts that the box has.
+
+A TARGET is below /workspace, /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app. What is
+missing of it is made, and goes with the mount. --replace puts the directory into the place of another on the
+target: no program finds it without either, and what is open of the old one stays open.`,
+		Args: Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := a.Client()
+			if len(args) == 1 {
+				list, err := client.ListMounts(cmd.Context(), c, args[0])
+				if err != nil {
+					return err
+				}
+				return printMounts(a, list)
+			}
+			var all []api.MountRequest
+			for _, arg := range args[1:] {
+				one, err := parse(arg, req)
+				if err != nil {
+					return &UsageError{Err: err}
+				}
+				all = append(all, one)
+			}
+			list := []api.SessionMount{}
+			var errs []error
+			for i := range all {
+				m, _, err := client.AddMount(cmd.Context(), c, args[0], &all[i])
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(all[i].Target), err))
+					continue
+				}
+				list = append(list, m)
+			}
+			if a.JSON {
+				errs = append(errs, a.PrintJSON(api.MountList{Mounts: list}))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVar(&req.Replace, "replace", false, "take the place of another mount on the target")
+	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "let nobody follow symbolic links of the directory")
+	return cmd
+}
+
+// parse reads SOURCE:TARGET[:MODE[:OWNER]]. A source that is not absolute begins at this directory. Left out, the
+// mode is ro.
+func parse(text string, m api.MountRequest) (api.MountRequest, error) {
+	part := strings.Split(text, ":")
+	if len(part) < 2 || len(part) > 4 || part[0] == "" || part[1] == "" {
+		return m, fmt.Errorf("%q: want SOURCE:TARGET[:ro[:OWNER-UID]]", text)
+	}
+	source, err := filepath.Abs(part[0])
+	if err != nil {
+		return m, err
+	}
+	m.Source, m.Target, m.Mode = source, part[1], "ro"
+	if len(part) > 2 {
+		m.Mode = part[2]
+	}
+	if len(part) > 3 {
+		owner, err := strconv.ParseUint(part[3], 10, 32)
+		if err != nil {
+			return m, fmt.Errorf("%q: the owner is not a uid", text)
+		}
+		m.Owner = uint32(owner)
+	}
+	return m, nil
+}
+
+func printMounts(a *App, list []api.SessionMount) error {
+	if a.JSON {
+		return a.PrintJSON(api.MountList{Mounts: list})
+	}
+	t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TARGET\tSOURCE\tMODE\tLIVE")
+	for _, m := range list {
+		live := "no"
+		if m.Live {
+			live = strings.Join(m.Attributes, ",")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", render.Printable(m.Target), render.Printable(m.Source), m.Mode, live)
+	}
+	return t.Flush()
+}
+
+func umountCommand(a *App) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "umount [flags] ID TARGET...",
+		Short: "Take mounts from a living box",
+		Long: `umount takes mounts from a box that it was given with mount, and removes the directories that were made for them.
+One in use stays, and is told with the programs that use it. With --force it goes: what they have open of it stays
+open, and nothing else can be opened.`,
+		Args: Usage(cobra.MinimumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var errs []error
+			for _, target := range args[1:] {
+				err := client.RemoveMount(cmd.Context(), a.Client(), args[0], target, force)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(target), err))
+				}
+				if !a.JSON {
+					printUsers(a.Stderr, client.MountUsersOf(err))
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "even if it is in use")
+	return cmd
+}
+
+func printUsers(w io.Writer, list []api.MountUser) {
+	if len(list) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PID\tPROGRAM\tHOW\tPATH")
+	for _, u := range list {
+		pid := "-"
+		if u.PID > 0 {
+			pid = strconv.FormatUint(uint64(u.PID), 10)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", pid, render.Printable(u.Program), render.Printable(u.How), render.Printable(u.Path))
+	}
+	_ = t.Flush() // it is said once more in the error
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands of boxctl about ports of boxes.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// portCommands have what boxctl has.
+type portCommands struct{ *App }
+
+// forwardCommand is the command that leads connections here to a port of a box.
+func forwardCommand(app *App) *cobra.Command {
+	s := portCommands{app}
+	return &cobra.Command{
+		Use: "forward SESSION WHERE:PORT", Short: "Lead connections here to a port of a box", Args: Usage(cobra.ExactArgs(2)),
+		Long: `forward listens here, and leads each connection to PORT at the loopback of the box, whatever the network of that is.
+WHERE is a port of 127.0.0.1, with 0 any that is free; an address of the loopback and a port, as in [::1]:8080; or the
+path of a Unix socket, which is made for you alone. PORT by itself is the same port here and there. It prints where it
+listens, and ends with the session, or when it is interrupted.
+
+Everybody on this host can connect to a port of the loopback; a Unix socket is yours.`,
+		Example: "boxctl forward web 8080:80\nboxctl forward web ./web.sock:8000",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			where, port, err := parseForward(args[1])
+			if err != nil {
+				return &UsageError{Err: err}
+			}
+			return s.forward(cmd.Context(), args[0], where, port)
+		},
+	}
+}
+
+// previewCommand is the command that makes the address of a preview.
+func previewCommand(app *App) *cobra.Command {
+	var lifetime string
+	cmd := &cobra.Command{
+		Use: "preview SESSION PORT", Short: "Make an address by which a browser sees a port of a box", Args: Usage(cobra.ExactArgs(2)),
+		Long: `preview prints an address that a browser on this host opens: what listens at PORT of the box, HTTP and WebSockets, under a
+name of its own. The address has a token in it: whoever has it sees the port until its time is over, the session ends, or who
+has made it may not use the session any more. It is good for nothing else.
+
+boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does not, forward leads connections to the port.`,
+		Example: "boxctl preview work 8000\nboxctl preview --lifetime 1h work 5173",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			port, err := strconv.ParseUint(args[1], 10, 16)
+			if err != nil || port == 0 {
+				return &UsageError{Err: fmt.Errorf("%q: allowed is a port, 1 to 65535", args[1])}
+			}
+			c := app.Client()
+			defer c.Close()
+			t, err := client.PreviewPort(cmd.Context(), c, args[0], uint16(port), lifetime)
+			switch {
+			case err != nil:
+				return err
+			case app.JSON:
+				return app.PrintJSON(t)
+			case t.URL == "":
+				return errNoHTTP
+			}
+			fmt.Fprintln(app.Stdout, t.URL)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, a `DURATION` such as 30m (left out, 15m)")
+	return cmd
+}
+
+var errNoHTTP = errors.New("boxd serves no HTTP on the loopback (daemon.http of box.toml): boxctl forward leads connections to the port")
+
+// portPlace is where somebody listens.
+type portPlace struct{ network, address string }
+
+// parseForward reads WHERE:PORT.
+func parseForward(text string) (at portPlace, port uint16, err error) {
+	where, number, two := cutLast(text)
+	if !two {
+		where, number = text, text
+	}
+	wrong := fmt.Errorf("%q: allowed is [ADDRESS:]PORT:PORT with an address of the loopback, PATH:PORT, or PORT", text)
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return at, 0, wrong
+	}
+	if strings.ContainsRune(where, '/') {
+		return portPlace{"unix", where}, uint16(n), nil
+	}
+	host, here := "127.0.0.1", where
+	if strings.ContainsRune(where, ':') {
+		if host, here, err = net.SplitHostPort(where); err != nil {
+			return at, 0, wrong
+		}
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return at, 0, wrong
+	}
+	if _, err := strconv.ParseUint(here, 10, 16); err != nil {
+		return at, 0, wrong
+	}
+	return portPlace{"tcp", net.JoinHostPort(host, here)}, uint16(n), nil
+}
+
+func cutLast(text string) (before, after string, found bool) {
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return text, "", false
+	}
+	return text[:i], text[i+1:], true
+}
+
+func (s portCommands) forward(ctx context.Context, id string, where portPlace, port uint16) error {
+	c := s.Client()
+	defer c.Close()
+	if _, err := c.Session(ctx, id); err != nil { // it is not to listen for one that is not there
+		return err
+	}
+	ln, err := listen(ctx, where)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	fmt.Fprintln(s.Stdout, ln.Addr())
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer release()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { ln.Close() })()
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel(nil)
+	for {
+		near, err := ln.Accept()
+		if err != nil {
+			if cause := context.Cause(ctx); errors.Is(cause, client.NotFound) {
+				return cause
+			}
+			if ctx.Err() != nil {
+				return nil // it was interrupted
+			}
+			return err
+		}
+		all.Go(func() {
+			defer near.Close()
+			far, err := client.OpenPort(ctx, c, id, port)
+			if err != nil {
+				if errors.Is(err, client.NotFound) {
+					cancel(err)
+				} else if ctx.Err() == nil {
+					fmt.Fprintf(s.Stderr, "boxctl: %v\n", err)
+				}
+				return
+			}
+			defer far.Close()
+			carry(ctx, near, far)
+		})
+	}
+}
+
+// listen makes a Unix socket its maker's alone.
+func listen(ctx context.Context, at portPlace) (net.Listener, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, at.network, at.address)
+	if err != nil || at.network != "unix" {
+		return ln, err
+	}
+	if err := os.Chmod(at.address, 0o600); err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
+
+// linger is how long the end of one direction is waited for after that of the other.
+const linger = 2 * time.Minute
+
+// carry copies both ways until both have ended, or ctx has.
+func carry(ctx context.Context, near net.Conn, far client.PortConn) {
+	defer context.AfterFunc(ctx, func() {
+		near.Close()
+		far.Close()
+	})()
+	said := make(chan struct{})
+	go func() { // ends with either connection
+		defer close(said)
+		_, _ = io.Copy(far, near)
+		_ = far.CloseWrite()
+	}()
+	_, _ = io.Copy(near, far)
+	if half, ok := near.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = near.SetReadDeadline(time.Now().Add(linger))
+	<-said
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/registry"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+func (s imageCommands) pull() *cobra.Command {
+	var o registry.Options
+	var name string
+	var password bool
+	cmd := &cobra.Command{
+		Use: "pull REF", Short: "Make an image of one that a registry has", Args: Usage(cobra.ExactArgs(1)),
+		Long: `pull fetches REF from its registry, without a container engine, and makes an image of it as import does. A name
+without a registry is of Docker Hub, one without a tag or digest has the tag latest. boxctl asks the registry, boxd does
+not: what counts is what the caller's machine can reach. Who you are is said by --username and --password-stdin or by
+--authfile; nothing is read from the usual places, and no helper program is run. Registries are asked over TLS, with the
+host's certificates or those of SSL_CERT_FILE.`,
+		Example: `  boxctl images pull python:3.12
+  boxctl images pull registry.example/team/tools@sha256:… --name tools:1
+  boxctl images pull --username me --password-stdin registry.example/team/tools:1 < token`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Ref = args[0]
+			if o.Credentials.Username == "" == password || o.Credentials.File != "" && password {
+				return &UsageError{Err: errors.New("want --username with --password-stdin, or --authfile, or none of them")}
+			}
+			if password {
+				text, err := secret(s.Stdin)
+				if err != nil {
+					return err
+				}
+				o.Credentials.Password = text
+			}
+			return s.pulled(cmd.Context(), &o, name)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&name, "name", "", "what it is called here; without, REF (`NAME`)")
+	f.StringVar(&o.Platform, "platform", "", "of an image for several (`OS/ARCH`); without, this machine's")
+	f.StringVar(&o.Credentials.Username, "username", "", "who asks (`NAME`)")
+	f.BoolVar(&password, "password-stdin", false, "read the password or token from standard input")
+	f.StringVar(&o.Credentials.File, "authfile", "", "who asks, as docker login and podman login write it (`FILE`)")
+	f.BoolVar(&o.Insecure, "insecure", false, "ask the registry without TLS, if it has none")
+	return cmd
+}
+
+// maxSecret bounds a password or token.
+const maxSecret = 64 << 10
+
+func secret(r io.Reader) (string, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSecret+1))
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	if text == "" || len(data) > maxSecret {
+		return "", fmt.Errorf("standard input: want a password of 1 to %d bytes", maxSecret)
+	}
+	return text, nil
+}
+
+func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	found, err := registry.Find(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	if name == "" {
+		name = found.Name
+	}
+	c := s.client()
+	defer c.Close()
+	// What is there already need not be fetched again; whatever else that question comes to, the import will say.
+	if there, err := c.Get(ctx, name); err == nil && there.Digest == found.Digest {
+		return s.made(&there)
+	}
+	img, err := s.fetch(ctx, cancel, c, found, name)
+	if err != nil {
+		return err
+	}
+	if img.Digest != found.Digest {
+		return fmt.Errorf("pull %s: boxd has made %s of %s", o.Ref, img.Digest, found.Digest)
+	}
+	return s.made(&img)
+}
+
+// fetch hands an image to boxd while it comes. cancel ends what comes.
+func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images, found *registry.Image, name string) (api.Image, error) {
+	from, to := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		err := found.Write(to)
+		written <- err
+		to.CloseWithError(err)
+	}()
+	shown := &progress{r: from, w: s.Stderr, on: tty.Is(s.Stderr), of: found.Size}
+	img, err := c.Import(ctx, struct{ io.Reader }{shown}, name, "oci")
+	shown.end()
+	select {
+	case failed := <-written:
+		if failed != nil && ctx.Err() == nil {
+			err = failed // what boxd says of that is that it got half an archive
+		}
+	default: // boxd does not want it
+		cancel()
+		from.CloseWithError(errImageUnread)
+		if failed := <-written; err == nil {
+			err = failed
+		}
+	}
+	return img, err
+}
+
+// made says what image there is now.
+func (s imageCommands) made(img *api.Image) error {
+	if s.JSON {
+		return s.PrintJSON(img)
+	}
+	_, err := fmt.Fprintf(s.Stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
+	return err
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// signals are those by which hosts end a server.
+func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} }
+
+// run returns boxctl mcp run.
+func run(a *App, ask MCPAsking) *cobra.Command {
+	var from string
+	var asIs bool
+	var within, greeting, health time.Duration
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
+		Short: "Run an MCP server of somebody else's in a box, on standard input and output",
+		Long: `run makes a box, runs an MCP server in it, and is that server to whoever has started it: standard input, output
+and error are the server's. When it ends, or its client goes, the box is removed. In the configuration of an MCP
+host only the command changes, from the server's to this one.
+
+The box has the flags of create: without them it has no network. With --from the command, its environment and its
+directory are read from the entry NAME of a file such as mcp.json.
+
+A command that is about a directory of yours, the project around its script or virtual environment, has that copied
+into the box first, to /workspace/project, and what its requirements.txt, pyproject.toml, setup.py or package.json
+lists installed there, which takes --network egress most often; variables such as PIP_INDEX_URL and NPM_CONFIG_REGISTRY
+say from where. Paths of the command become those of the box. Your
+directory stays as it is. A project below the source of a -v is used where that is, and nothing is installed.`,
+		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
+  boxctl mcp run --from ~/.config/mcp.json files`,
+		Args: Usage(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := serverOf(from, args)
+			if err != nil {
+				return err
+			}
+			req, err := ask.Request("")
+			if err != nil {
+				return err
+			}
+			if dry, err := planned(cmd.Context(), cmd, a, req); dry || err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
+			defer stop()
+			c := a.Client()
+			defer c.Close()
+			plan, err := planOf(server, req, asIs)
+			if err != nil {
+				return err
+			}
+			return mcphost.Run(ctx, &mcphost.Options{
+				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Health: health, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
+				Ended: ended(a, args[0]),
+			})
+		},
+	}
+	ask.Flags(cmd)
+	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
+	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
+	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "how long installing may take, all attempts together")
+	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "how long the server may take to answer the handshake")
+	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "how often to ping the server afterwards; at the third without an answer it is ended. 0s is never")
+	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
+	return cmd
+}
+
+// ended keeps how a server has failed, or forgets how it did before.
+func ended(a *App, name string) func(*mcphost.Last, error) {
+	return func(was *mcphost.Last, failed error) {
+		dir := mcphost.HistoryDir(os.Getenv)
+		var err error
+		switch failed {
+		case nil:
+			err = mcphost.ForgetFailures(dir, a.Socket, name)
+		default:
+			err = mcphost.KeepFailure(dir, &mcphost.Failure{
+				Socket: a.Socket, Name: name, Session: was.Session, Phase: was.Phase, Attempt: was.Attempt, Since: was.Since, Stderr: was.Stderr,
+				Ended: time.Now().UTC(), Words: failed.Error(),
+			})
+		}
+		if err != nil {
+			fmt.Fprintf(a.Stderr, "boxctl: how the server has ended is not recorded: %v\n", err)
+		}
+	}
+}
+
+// planned prints what would be made, if that is all that is wanted.
+func planned(ctx context.Context, cmd *cobra.Command, a *App, req *api.SessionRequest) (dry bool, err error) {
+	if dry, err = cmd.Flags().GetBool("dry-run"); err != nil || !dry {
+		return dry, err
+	}
+	plan, err := a.Client().PlanSession(ctx, req)
+	if err != nil {
+		return true, err
+	}
+	return true, a.PrintJSON(plan)
+}
+
+// serverOf is what the arguments, or an entry of a file, say is to be run.
+func serverOf(from string, args []string) (*mcphost.Server, error) {
+	argv := slices.Clone(args[1:])
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	switch {
+	case (from == "") == (len(argv) == 0):
+		return nil, &UsageError{Err: errors.New("give one of: a program with its arguments after --, --from")}
+	case from == "":
+		return &mcphost.Server{Command: argv[0], Args: argv[1:]}, nil
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, mcphost.MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	server, err := mcphost.FindServer(data, args[0], os.LookupEnv)
+	if err != nil {
+		return nil, fmt.Errorf("--from %s: %w", from, err)
+	}
+	return server, nil
+}
+
+// planOf says how the server runs in its box.
+func planOf(server *mcphost.Server, req *api.SessionRequest, asIs bool) (*mcphost.Plan, error) {
+	if asIs {
+		return &mcphost.Plan{Server: *server}, nil
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("the directory of boxctl: %w", err)
+	}
+	home, _ := os.UserHomeDir() // none: "/" alone is no project
+	plan := mcphost.MakePlan(&mcphost.ProjectHost{Root: os.DirFS("/"), Cwd: cwd, Home: home}, server, req.Mounts)
+	given := maps.Clone(req.Env)
+	if given == nil {
+		given = map[string]string{}
+	}
+	maps.Copy(given, plan.Server.Env)
+	plan.InstallEnv = mcphost.Indexes(os.Environ(), given)
+	return plan, nil
+}

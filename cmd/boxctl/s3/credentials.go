@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+)
+
+// credentialFile is what a unit of systemd that calls boxctl has its credentials in (LoadCredential=).
+const credentialFile = "boxctl-s3"
+
+// maxCredentials bounds a file of them.
+const maxCredentials = 64 << 10
+
+// who asks is what was named, and nothing else: no file is looked for at the usual places, no server of the network is
+// asked for roles, and no helper program is run.
+func (o *Options) who() (aws.Credentials, error) {
+	if o.Credentials != "" {
+		return readCredentials(o.Credentials)
+	}
+	key, secret := o.Getenv("AWS_ACCESS_KEY_ID"), o.Getenv("AWS_SECRET_ACCESS_KEY")
+	switch {
+	case key != "" && secret != "":
+		return aws.Credentials{AccessKeyID: key, SecretAccessKey: secret, SessionToken: o.Getenv("AWS_SESSION_TOKEN"), Source: "environment"}, nil
+	case key != "" || secret != "":
+		return aws.Credentials{}, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: want both, or none of them")
+	}
+	if dir := o.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
+		who, err := readCredentials(filepath.Join(dir, credentialFile))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return who, err
+		}
+	}
+	return aws.Credentials{}, errors.New("nobody says who asks the bucket: want --credentials FILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY in the environment, or " + credentialFile + " among the credentials of systemd")
+}
+
+func readCredentials(path string) (aws.Credentials, error) {
+	// O_NONBLOCK: a FIFO makes nobody wait.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return aws.Credentials{}, fmt.Errorf("%s is no file", path)
+	case info.Mode().Perm()&0o077 != 0:
+		return aws.Credentials{}, fmt.Errorf("%s has mode %04o: others can read it or write into it; want 0600", path, info.Mode().Perm())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxCredentials+1))
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	who, err := parseCredentials(data)
+	if err != nil {
+		return who, fmt.Errorf("%s: %w", path, err)
+	}
+	return who, nil
+}
+
+// parseCredentials reads a file as the tools of Amazon write it: what stands before any [section], and in [default]. What is
+// wrong with it is said without a word of it.
+func parseCredentials(data []byte) (who aws.Credentials, err error) {
+	if len(data) > maxCredentials {
+		return who, fmt.Errorf("more than %d bytes", maxCredentials)
+	}
+	fields := map[string]*string{"aws_access_key_id": &who.AccessKeyID, "aws_secret_access_key": &who.SecretAccessKey, "aws_session_token": &who.SessionToken}
+	ours, n := true, 0
+	for line := range bytes.SplitSeq(data, []byte("\n")) {
+		n++
+		text := strings.TrimSpace(string(line))
+		switch {
+		case text == "" || text[0] == '#' || text[0] == ';':
+			continue
+		case text[0] == '[':
+			ours = text == "[default]"
+			continue
+		case !ours:
+			continue
+		}
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return aws.Credentials{}, fmt.Errorf("line %d is not KEY = VALUE", n)
+		}
+		to := fields[strings.ToLower(strings.TrimSpace(key))]
+		value = strings.TrimSpace(value)
+		switch {
+		case to == nil:
+		case *to != "":
+			return aws.Credentials{}, fmt.Errorf("line %d says something again", n)
+		case value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			return aws.Credentials{}, fmt.Errorf("line %d has no value that can be one", n)
+		default:
+			*to = value
+		}
+	}
+	if who.AccessKeyID == "" || who.SecretAccessKey == "" {
+		return aws.Credentials{}, errors.New("want aws_access_key_id = … and aws_secret_access_key = …, before any section or in [default]")
+	}
+	who.Source = "file"
+	return who, nil
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands about what happens: events, errors, and who has changed what.
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// timeLayout is that of the columns.
+const timeLayout = "2006-01-02 15:04:05"
+
+// observeCommands returns all of them.
+func observeCommands(a *App) []*cobra.Command {
+	return []*cobra.Command{eventsCommand(a), errorsCommand(a), auditCommand(a)}
+}
+
+func eventsCommand(a *App) *cobra.Command {
+	var o client.EventOptions
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Show what has happened, and what happens",
+		Long: `events prints what boxd has noted: sessions, executions and processes that begin and end, what was denied, limits
+that were hit, and what became of the configuration. boxd keeps the last 8192 events in memory. Operators see those of everybody,
+others those of their own sessions and requests.
+
+With -f it goes on with what happens, over restarts of boxd too. Where events are missing, it says so (gap).`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			lines := json.NewEncoder(a.Stdout)
+			lines.SetEscapeHTML(false)
+			err := a.Client().Events(ctx, o, func(e *api.Event) error {
+				if a.JSON {
+					return lines.Encode(e)
+				}
+				_, err := io.WriteString(a.Stdout, eventLine(e))
+				return err
+			})
+			if errors.Is(err, context.Canceled) {
+				return nil // who follows ends it
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&o.Follow, "follow", "f", false, "go on with what happens")
+	flags.StringVar(&o.Session, "session", "", "of the sessions of this `ID` alone")
+	flags.StringSliceVar(&o.Types, "type", nil, "of these `TYPES` alone, such as session.ended,oom")
+	flags.StringVar(&o.After, "after", "", "what comes after the event of this `ID`, or latest for what comes from now on")
+	return cmd
+}
+
+// eventLine is an event in a line.
+func eventLine(e *api.Event) string {
+	words := []string{e.Time.Local().Format(timeLayout), fmt.Sprintf("%-17s", e.Type)}
+	for _, part := range []struct{ name, value string }{
+		{"", e.Session}, {"process=", e.Process}, {"exec=", e.Exec}, {"owner=", e.Owner}, {"by=", by(e)}, {"reason=", e.Reason}, {"", e.Detail},
+	} {
+		if part.value != "" {
+			words = append(words, part.name+visible(part.value))
+		}
+	}
+	if e.TookMS > 0 {
+		words = append(words, "took="+(time.Duration(e.TookMS*1000)*time.Microsecond).String())
+	}
+	if e.Gap != nil && e.Gap.Restarted {
+		words = append(words, "boxd was started anew; what came between is not known")
+	}
+	if e.Gap != nil && e.Gap.Missed > 0 {
+		words = append(words, fmt.Sprintf("%d events are no longer kept", e.Gap.Missed))
+	}
+	return strings.Join(words, " ") + "\n"
+}
+
+// by is who asked, where that is not the owner.
+func by(e *api.Event) string {
+	if e.Principal == e.Owner {
+		return ""
+	}
+	return e.Principal
+}
+
+func errorsCommand(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "errors",
+		Short: "Show the last errors",
+		Long: `errors prints the last errors: what your requests came to, the last 64 of each caller. Operators see those of everybody,
+and what boxd itself had trouble with.`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := a.Client().Errors(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return a.PrintJSON(list)
+			}
+			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR")
+			for _, e := range list.Errors {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(timeLayout), or(e.Principal, "boxd"), e.Kind, or(e.Route, "-"), or(e.Request, "-"), visible(e.Detail))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return visible(s)
+}
+
+// visible keeps what others have written from moving about on a terminal.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// MCPServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
+type MCPServer struct {
+	Name    string `json:"name"`
+	Session string `json:"session"`
+	Phase   string `json:"phase"`
+	Attempt string `json:"attempt"`
+	Since   string `json:"since"`            // RFC 3339
+	Health  string `json:"health,omitempty"` // since the handshake
+	Stderr  string `json:"stderr,omitempty"` // the last line of it
+	Failed  string `json:"failed,omitempty"` // what boxctl has said of its end
+	Ended   string `json:"ended,omitempty"`  // when that was, RFC 3339
+}
+
+// status returns boxctl mcp status.
+func status(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "List the MCP servers that run in boxes, and how far each has come",
+		Long: `status lists the servers that boxctl mcp run has in boxes of yours: the phase each is in (dependencies, process, handshake,
+run time), the attempt, whether it answers pings, and the last line it has written to standard error. The
+same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more; how the last one
+of each name did is listed after the others, until one of that name ends well. boxctl keeps that, for 32 names, below
+$XDG_STATE_HOME/boxctl/mcp (~/.local/state). Of one that was killed together with boxctl nothing is known.`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := a.Client()
+			defer c.Close()
+			list, err := c.Sessions(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			servers := []MCPServer{}
+			for i := range list {
+				if s := &list[i]; s.Labels[mcphost.LabelServer] != "" {
+					servers = append(servers, serverIn(cmd.Context(), c, s))
+				}
+			}
+			failed, err := mcphost.Failures(mcphost.HistoryDir(os.Getenv), a.Socket)
+			if err != nil {
+				fmt.Fprintf(a.Stderr, "boxctl: not all servers that have failed are listed: %v\n", err)
+			}
+			for i := range failed {
+				f := &failed[i]
+				servers = append(servers, MCPServer{
+					Name: f.Name, Session: f.Session, Phase: f.Phase, Attempt: f.Attempt, Since: f.Since, Stderr: f.Stderr, Failed: f.Words, Ended: f.Ended.Format(time.RFC3339),
+				})
+			}
+			if a.JSON {
+				return a.PrintJSON(map[string]any{"servers": servers})
+			}
+			return printServers(a, servers)
+		},
+	}
+}
+
+// serverIn is what the labels of a session say, and the server's process.
+func serverIn(ctx context.Context, c *client.Client, s *api.Session) MCPServer {
+	l := s.Labels
+	server := MCPServer{
+		Name: l[mcphost.LabelServer], Session: s.ID, Phase: l[mcphost.LabelPhase], Attempt: l[mcphost.LabelAttempt], Since: l[mcphost.LabelSince],
+		Health: l[mcphost.LabelHealth], Stderr: l[mcphost.LabelStderr],
+	}
+	if server.Stderr == "" {
+		var last strings.Builder
+		_ = c.LogLines(ctx, s.ID, server.Name, client.LogOptions{Stream: "stderr", Lines: new(1)}, func(line *api.LogLine) error { // it may not run yet
+			if !line.Base64 {
+				last.WriteString(line.Data)
+			}
+			return nil
+		})
+		server.Stderr = mcphost.LastLine(last.String())
+	}
+	return server
+}
+
+func printServers(a *App, servers []MCPServer) error {
+	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "SERVER\tSESSION\tPHASE\tATTEMPT\tFOR\tHEALTH\tLAST STDERR")
+	for i := range servers {
+		s := &servers[i]
+		since := "-"
+		if t, err := time.Parse(time.RFC3339, s.Since); err == nil {
+			since = render.Roughly(time.Since(t))
+		}
+		if t, err := time.Parse(time.RFC3339, s.Ended); err == nil {
+			since = render.Roughly(time.Since(t)) + " ago"
+		}
+		row := []string{s.Name, s.Session, s.Phase, s.Attempt, since, s.Health, s.Stderr}
+		if s.Failed != "" {
+			row[2] = "failed: " + s.Phase
+		}
+		for i, cell := range row {
+			if row[i] = render.Printable(cell); cell == "" {
+				row[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}

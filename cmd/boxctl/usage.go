@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the commands about what callers have used.
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// usageCommand is the command of that name.
+func usageCommand(a *App) *cobra.Command {
+	var all bool
+	var days int
+	cmd := &cobra.Command{
+		Use:   "usage [flags]",
+		Short: "Show what you have used, by days",
+		Long: `usage lists the last days (UTC) on which you have used boxes: executions, how long sessions have lived, the
+time of processors, and memory and disk as gibibytes for an hour; and, where a policy bounds you, how much of
+that you have now. Memory is what sessions have as their limit, disk what is in workspaces with a quota.`,
+		Args: Usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if days < 1 {
+				return &UsageError{Err: fmt.Errorf("--days %d: want 1 or more", days)}
+			}
+			list, err := a.Client().Usage(cmd.Context(), days, all)
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return a.PrintJSON(list)
+			}
+			return render.Usage(a.Stdout, &list, time.Now())
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's (operators only)")
+	cmd.Flags().IntVar(&days, "days", 7, "the last `NUMBER` of days")
+	return cmd
+}

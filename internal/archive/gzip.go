@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package archive
+
+import (
+	"bufio"
+	"compress/gzip"
+	"fmt"
+	"io"
+)
+
+// maxRatio is how many times as long compressed content may become. What becomes more is no archive of anything: gzip
+// comes to about a thousand with nothing but zeros.
+const maxRatio = 200
+
+// freeBytes of any archive are free, since small ones are mostly padding.
+const freeBytes = 8 << 20
+
+// decompress reads what may be compressed.
+func decompress(r io.Reader) (io.Reader, error) {
+	in := &Counter{R: r}
+	b := bufio.NewReaderSize(in, 64<<10)
+	if head, _ := b.Peek(2); len(head) < 2 || head[0] != 0x1f || head[1] != 0x8b {
+		return b, nil
+	}
+	z, err := gzip.NewReader(b)
+	if err != nil {
+		return nil, &Refusal{Reason: "not what gzip has compressed, or damaged"}
+	}
+	return &Inflated{Z: z, In: in, Free: freeBytes}, nil
+}
+
+// Counter counts what is read.
+type Counter struct {
+	R io.Reader
+	n int64
+}
+
+// Read reads from R.
+func (c *Counter) Read(p []byte) (int, error) {
+	n, err := c.R.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// Inflated is what becomes of compressed content, as long as it becomes no more than 200 times as long.
+type Inflated struct {
+	Z    io.Reader // decompresses
+	In   *Counter  // what it reads
+	Free int64     // bytes that are not held against the ratio
+	n    int64
+}
+
+// Read reads from Z. A *Refusal: it is too much.
+func (i *Inflated) Read(p []byte) (int, error) {
+	n, err := i.Z.Read(p)
+	if i.n += int64(n); i.n > i.Free && i.n > i.In.n*maxRatio {
+		return 0, &Refusal{Reason: fmt.Sprintf("it becomes more than %d times as long when it is decompressed", maxRatio), TooMuch: true}
+	}
+	return n, err
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package archive packs directories into tar archives and unpacks those that nobody vouches for.
+package archive
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Bounds of an archive. All of them count.
+type Bounds struct {
+	Bytes   int64 // of all contents
+	Entries int   // directories that are made on the way to one are entries too
+	File    int64 // bytes of one content
+}
+
+// Stats say what went through.
+type Stats struct {
+	Entries int
+	Bytes   int64
+	Skipped int      // neither file, directory nor link
+	LeftOut []string // what was, where that is allowed: names with the reason, at most maxLeftOut
+}
+
+// maxLeftOut bounds what is remembered of what was left out.
+const maxLeftOut = 1000
+
+func (s *Stats) leaveOut(text string) {
+	if len(s.LeftOut) < maxLeftOut {
+		s.LeftOut = append(s.LeftOut, text)
+	}
+}
+
+// leftOut begins the comment in an archive that says what has been left out of it. Others pass over comments (pax(1)).
+const leftOut = "left out: "
+
+// Refusal says what in an archive or directory is not acceptable.
+type Refusal struct {
+	Name    string // of the entry; "" if it is the whole
+	Reason  string
+	TooMuch bool // a bound is reached; otherwise it is wrong whatever the bounds
+}
+
+func (r *Refusal) Error() string {
+	if r.Name == "" {
+		return "archive: " + r.Reason
+	}
+	name := r.Name
+	if len(name) > 200 {
+		name = name[:200] + "…"
+	}
+	return fmt.Sprintf("archive entry %q: %s", name, r.Reason)
+}
+
+// maxDepth is how many directories may be below each other.
+const maxDepth = 4096
+
+// packer writes one archive.
+type packer struct {
+	out    *tar.Writer
+	bounds Bounds
+	leave  bool // what cannot be read is left out, and the archive says so
+	stats  Stats
+}
+
+// leaveOut notes that something is not in the archive.
+func (p *packer) leaveOut(name, why string) error {
+	text := fmt.Sprintf("%q: %s", name, why)
+	p.stats.leaveOut(text)
+	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "left_out", PAXRecords: map[string]string{"comment": leftOut + text}})
+}
+
+// PackDir writes what is in a directory, with names from there, or below a directory of the name as if that is given. Links are packed, not followed; what is neither
+// file, directory nor link is left out and counted. A file that changes meanwhile has the length it had first.
+//
+// With leave, what may not be read is left out too, and told, in the archive as well.
+func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b, leave: leave}
+	if as != "" {
+		as += "/"
+		info, err := dir.Stat(".")
+		if err == nil {
+			err = p.head(&tar.Header{Typeflag: tar.TypeDir, Name: as}, info)
+		}
+		if err != nil {
+			return p.stats, err
+		}
+	}
+	if err := p.directory(dir, as, 1); err != nil {
+		return p.stats, err
+	}
+	return p.stats, p.out.Close()
+}
+
+// PackSome writes what has some names in a directory, with all of those that are directories. What is not there any more is left
+// out and counted.
+func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b}
+	for _, name := range names {
+		info, err := dir.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			p.stats.Skipped++
+			continue
+		}
+		if err == nil {
+			err = p.entry(dir, name, "", info, 1)
+		}
+		if err != nil {
+			return p.stats, err
+		}
+	}
+	return p.stats, p.out.Close()
+}
+
+// PackFile writes one file of a directory, as the only entry, of the name as.
+func PackFile(w io.Writer, dir *os.Root, name, as string, b Bounds) (Stats, error) {
+	p := &packer{out: tar.NewWriter(w), bounds: b}
+	if err := p.file(dir, name, as); err != nil {
+		return p.stats, err
+	}
+	return p.stats, p.out.Close()
+}
+
+func (p *packer) directory(dir *os.Root, prefix string, depth int) error {
+	if depth > maxDepth {
+		return &Refusal{Name: prefix, Reason: "too many directories below each other", TooMuch: true}
+	}
+	names, err := p.names(dir, prefix)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		info, err := dir.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has just gone
+		}
+		if err == nil {
+			err = p.entry(dir, name, prefix, info, depth)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names lists a directory, sorted.
+func (p *packer) names(dir *os.Root, prefix string) ([]string, error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var names []string
+	for {
+		batch, err := f.Readdirnames(1024)
+		names = append(names, batch...)
+		if p.stats.Entries+len(names) > p.bounds.Entries {
+			return nil, &Refusal{Name: prefix, Reason: fmt.Sprintf("more than %d entries", p.bounds.Entries), TooMuch: true}
+		}
+		if errors.Is(err, io.EOF) {
+			slices.Sort(names)
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, depth int) error {
+	full := prefix + name
+	switch {
+	case info.IsDir():
+		if err := p.head(&tar.Header{Typeflag: tar.TypeDir, Name: full + "/"}, info); err != nil {
+			return err
+		}
+		sub, err := dir.OpenRoot(name)
+		if err == nil {
+			defer sub.Close()
+			err = p.directory(sub, full+"/", depth+1)
+		}
+		return p.unreadable(full, err)
+	case info.Mode().IsRegular():
+		return p.unreadable(full, p.file(dir, name, full))
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := dir.Readlink(name)
+		if err != nil {
+			return err
+		}
+		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: full, Linkname: target}, info)
+	}
+	p.stats.Skipped++
+	if p.leave {
+		return p.leaveOut(full, "neither file, directory nor link")
+	}
+	return nil
+}
+
+// unreadable notes that something may not be read, where that is no error.
+func (p *packer) unreadable(name string, err error) error {
+	if p.leave && errors.Is(err, fs.ErrPermission) {
+		return p.leaveOut(name, "may not be read")
+	}
+	return err
+}
+
+func (p *packer) head(h *tar.Header, info fs.FileInfo) error {
+	if p.stats.Entries++; p.stats.Entries > p.bounds.Entries {
+		return &Refusal{Name: h.Name, Reason: fmt.Sprintf("more than %d entries", p.bounds.Entries), TooMuch: true}
+	}
+	h.Mode, h.ModTime = int64(info.Mode().Perm()), info.ModTime()
+	if year := h.ModTime.UTC().Year(); year < 1970 || year > 9999 {
+		h.ModTime = time.Unix(0, 0)
+	}
+	return p.out.WriteHeader(h)
+}
+
+func (p *packer) file(dir *os.Root, name, full string) error {
+	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		p.stats.Skipped++
+		return nil
+	}
+	size := info.Size()
+	if p.stats.Bytes += size; size > p.bounds.File || p.stats.Bytes > p.bounds.Bytes {
+		return tooLarge(full, size, p.bounds)
+	}
+	if err := p.head(&tar.Header{Typeflag: tar.TypeReg, Name: full, Size: size}, info); err != nil {
+		return err
+	}
+	n, err := io.Copy(p.out, io.LimitReader(f, size))
+	if err == nil && n < size { // somebody has cut it
+		_, err = io.CopyN(p.out, zeros{}, size-n)
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func tooLarge(name string, size int64, b Bounds) *Refusal {
+	if size > b.File {
+		return &Refusal{Name: name, Reason: fmt.Sprintf("it has %d bytes, more than %d", size, b.File), TooMuch: true}
+	}
+	return &Refusal{Name: name, Reason: fmt.Sprintf("with it the contents have more than %d bytes", b.Bytes), TooMuch: true}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file reads files that have secrets in them, if nobody but root can.
+
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrExposed means that others than its owner could read or change a file.
+var ErrExposed = errors.New("others than root could read or change it: allowed is mode 0600 and owner root")
+
+// ReadSecret reads a file of at most so many bytes. lent is how a file of systemd's credentials is looked at: its group may
+// read it. One that does not exist is an os.ErrNotExist.
+func ReadSecret(path string, lent bool, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	shut := uint32(0o077)
+	if lent {
+		shut = 0o037
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case st.Mode&shut != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, ErrExposed)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("it is longer than %d bytes", most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}

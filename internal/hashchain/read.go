@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hashchain
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Names of the files of a log: the number in it is that of its first record.
+const (
+	filePrefix = "audit-"
+	fileSuffix = ".log"
+	fileDigits = 20
+)
+
+// FileName is the name of the file that begins with a record.
+func FileName(first uint64) string {
+	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, first, fileSuffix)
+}
+
+// FirstOf is the number in the name of a file, 0 if it is no file of a log.
+func FirstOf(name string) uint64 {
+	digits, ok := strings.CutPrefix(name, filePrefix)
+	digits, ok2 := strings.CutSuffix(digits, fileSuffix)
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if !ok || !ok2 || err != nil || FileName(n) != name {
+		return 0
+	}
+	return n
+}
+
+// Files lists the files of a log, the oldest first.
+func Files(dir fs.FS) ([]string, error) {
+	entries, err := fs.ReadDir(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if FirstOf(e.Name()) > 0 && e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names) // the numbers have one width
+	return names, nil
+}
+
+// Line is one line of a file.
+type Line struct {
+	Text   []byte // without its end; valid until the next; nil if it has no end or is longer than MaxLine
+	Number int    // in its file, from 1 on
+	Offset int64  // of its first byte
+	Size   int64  // with its end, if it has one
+	Ended  bool   // it has; only the last line of a file may have none
+	Link   Link
+	Err    error // why it is no record of a chain
+}
+
+// Lines hands the lines of a file to see, until it has no more or see fails.
+func Lines(r io.Reader, see func(*Line) error) error {
+	in := bufio.NewReaderSize(r, 64<<10)
+	at := int64(0)
+	var text []byte
+	for number := 1; ; number++ {
+		text = text[:0]
+		long, size := false, int64(0)
+		var err error
+		for {
+			var part []byte
+			part, err = in.ReadSlice('\n')
+			size += int64(len(part))
+			if long = long || size > MaxLine; !long {
+				text = append(text, part...)
+			}
+			if !errors.Is(err, bufio.ErrBufferFull) {
+				break
+			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if size == 0 {
+			return nil
+		}
+		line := Line{Number: number, Offset: at, Size: size, Ended: err == nil, Err: errEdited}
+		if at += size; line.Ended && !long {
+			line.Text = text[:len(text)-1]
+			line.Link, line.Err = Unseal(line.Text)
+		}
+		if err := see(&line); err != nil {
+			return err
+		}
+		if err != nil {
+			return nil //nolint:nilerr // the end of the file
+		}
+	}
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hashchain
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+)
+
+// Kind is what is wrong with a log.
+type Kind string
+
+// The kinds.
+const (
+	Edited    Kind = "edited"    // a record is not what was written
+	Missing   Kind = "missing"   // records are gone
+	Reordered Kind = "reordered" // a record stands where it was not written
+	Repeated  Kind = "repeated"  // a record is there twice
+	Torn      Kind = "torn"      // the last record is not whole: its writer has died, or the file was cut
+	Truncated Kind = "truncated" // the end that was expected is not there
+)
+
+// Problem is one thing that is wrong, and where.
+type Problem struct {
+	Kind Kind   `json:"kind"`
+	Seq  uint64 `json:"seq"`            // number of the record; the first of those that are missing
+	Last uint64 `json:"last,omitempty"` // of several, the last
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+	Text string `json:"text"` // the whole of it, for a person
+}
+
+// Report is what Verify has found.
+type Report struct {
+	Files    int       `json:"files"`
+	Records  uint64    `json:"records"` // that are as they were written
+	First    uint64    `json:"first"`   // number of the first that is there
+	Head     string    `json:"head"`    // NUMBER:HASH of the last; note it elsewhere to know later that it is still there
+	Repairs  int       `json:"repairs"` // times that boxd has cut off a record it had died in
+	Lost     uint64    `json:"lost"`    // records that boxd itself says it could not write
+	Problems []Problem `json:"problems"`
+}
+
+// maxProblems is where Verify stops to look for more.
+const maxProblems = 1000
+
+// Note is what a record says of the log itself.
+type Note struct {
+	Kind    string `json:"kind"`
+	Last    uint64 `json:"last"`    // of "dropped": number of the last record of the file that rotation has removed
+	Hash    string `json:"last_at"` // of "dropped": its hash
+	Records uint64 `json:"records"` // of "lost"
+}
+
+// The kinds of records that say something of the log itself.
+const (
+	NoteDropped  = "dropped"
+	NoteRepaired = "repaired"
+	NoteLost     = "lost"
+)
+
+// verifier is where Verify has come to.
+type verifier struct {
+	report  Report
+	next    uint64 // number of the record that should follow
+	prev    Sum    // its hash of the one before
+	known   bool   // whether prev is known
+	start   uint64 // number that the first file has in its name
+	before  *Sum   // what the record of that number says of the one before it
+	dropped map[uint64]string
+	missing map[uint64]bool // that may come later
+	expect  *Link
+	seen    bool // expect was
+}
+
+// Verify reads a whole log. With expect, its end must come no earlier than that.
+func Verify(dir fs.FS, expect *Link) (*Report, error) {
+	files, err := Files(dir)
+	if err != nil {
+		return nil, err
+	}
+	v := &verifier{dropped: map[uint64]string{}, missing: map[uint64]bool{}, expect: expect, report: Report{Problems: []Problem{}}}
+	for i, name := range files {
+		if err := v.file(dir, name, i == len(files)-1); err != nil {
+			return nil, err
+		}
+	}
+	v.finish()
+	v.report.Files = len(files)
+	return &v.report, nil
+}
+
+func (v *verifier) file(dir fs.FS, name string, last bool) error {
+	f, err := dir.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	if v.next == 0 {
+		v.start, v.next = FirstOf(name), FirstOf(name)
+		v.known = v.next == 1 // and is zero
+	}
+	if first := FirstOf(name); first > v.next { // before its lines: one of them may be edited
+		v.gap(first, name, 1)
+	}
+	open := false
+	err = Lines(f, func(line *Line) error {
+		open = !line.Ended
+		if last && open && len(v.report.Problems) < maxProblems {
+			return nil
+		}
+		v.line(name, line)
+		return nil
+	})
+	if open && last {
+		v.problem(Problem{Kind: Torn, Seq: v.next, File: name}, "record %d is not whole: boxd has died while it wrote it, and the next boxd will say so, or the file was cut there", v.next)
+	}
+	return err
+}
+
+// problem notes something wrong.
+func (v *verifier) problem(p Problem, format string, args ...any) {
+	if p.Text = fmt.Sprintf(format, args...); len(v.report.Problems) < maxProblems {
+		v.report.Problems = append(v.report.Problems, p)
+	}
+}
+
+// mostGap is how many numbers of missing records are remembered, in case they come later.
+const mostGap = 1 << 16
+
+// gap notes that records are missing before one.
+func (v *verifier) gap(to uint64, file string, line int) {
+	if to-v.next > mostGap {
+		v.problem(Problem{Kind: Missing, Seq: v.next, Last: to - 1, File: file, Line: line}, "records %d to %d are missing before line %d of %s", v.next, to-1, line, file)
+	} else {
+		for n := v.next; n < to; n++ {
+			v.missing[n] = true
+		}
+	}
+	v.next, v.known = to, false
+}
+
+func (v *verifier) line(file string, line *Line) {
+	at := Problem{Kind: Edited, Seq: v.next, File: file, Line: line.Number}
+	if line.Err != nil {
+		v.problem(at, "record %d was edited: line %d of %s is not as it was written", v.next, line.Number, file)
+		v.next, v.known = v.next+1, false
+		return
+	}
+	v.report.Records++
+	link := line.Link
+	if v.report.First == 0 || link.Seq < v.report.First {
+		v.report.First = link.Seq
+	}
+	if link.Seq == v.start {
+		v.before = &link.Prev
+	}
+	if v.expect != nil && v.expect.Seq == link.Seq && v.expect.Hash == link.Hash {
+		v.seen = true
+	}
+	v.note(line.Text)
+	at.Seq = link.Seq
+	switch {
+	case link.Seq < v.next && v.missing[link.Seq]:
+		delete(v.missing, link.Seq)
+		at.Kind = Reordered
+		v.problem(at, "record %d was moved: it stands after record %d, in line %d of %s", link.Seq, v.next-1, line.Number, file)
+		return
+	case link.Seq < v.next:
+		at.Kind = Repeated
+		v.problem(at, "record %d is there twice: again in line %d of %s", link.Seq, line.Number, file)
+		return
+	case link.Seq > v.next:
+		v.gap(link.Seq, file, line.Number)
+	case v.known && link.Prev != v.prev && link.Seq == 1:
+		v.problem(at, "record 1 was edited: it is not the beginning of a log")
+	case v.known && link.Prev != v.prev:
+		at.Seq--
+		v.problem(at, "record %d was edited, with a new hash: record %d, in line %d of %s, says otherwise of it", link.Seq-1, link.Seq, line.Number, file)
+	}
+	v.next, v.prev, v.known = link.Seq+1, link.Hash, true
+	v.report.Head = link.String()
+}
+
+// note remembers what a record says of the log itself.
+func (v *verifier) note(text []byte) {
+	var n Note
+	if json.Unmarshal(text, &n) != nil {
+		return // what is not JSON was sealed as it is
+	}
+	switch n.Kind {
+	case NoteDropped:
+		v.dropped[n.Last] = n.Hash
+	case NoteRepaired:
+		v.report.Repairs++
+	case NoteLost:
+		v.report.Lost += n.Records
+	}
+}
+
+func (v *verifier) finish() {
+	if removed := v.dropped[v.start-1]; v.start > 1 && (removed == "" || v.before != nil && removed != v.before.String()) {
+		v.problem(Problem{Kind: Missing, Seq: 1, Last: v.start - 1}, "records before %d are missing, and no record says that boxd has removed them", v.start)
+	}
+	gone := slices.Sorted(maps.Keys(v.missing))
+	for len(gone) > 0 {
+		n := 1
+		for n < len(gone) && gone[n] == gone[n-1]+1 {
+			n++
+		}
+		p := Problem{Kind: Missing, Seq: gone[0], Last: gone[n-1]}
+		if n == 1 {
+			p.Last = 0
+			v.problem(p, "record %d is missing", p.Seq)
+		} else {
+			v.problem(p, "records %d to %d are missing", p.Seq, p.Last)
+		}
+		gone = gone[n:]
+	}
+	if v.expect == nil || v.seen || v.expect.Seq < v.start {
+		return // what rotation has removed can be expected no more
+	}
+	p := Problem{Kind: Truncated, Seq: max(v.next, 1), Last: v.expect.Seq}
+	if v.expect.Seq >= v.next {
+		v.problem(p, "the end is cut off: record %d was there, and the log ends with record %d", v.expect.Seq, max(v.next, 1)-1)
+		return
+	}
+	p.Kind, p.Seq, p.Last = Edited, v.expect.Seq, 0
+	v.problem(p, "record %d is not the one that was expected: the log was written anew from there or before", v.expect.Seq)
+}

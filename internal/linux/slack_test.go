@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// All threads have it, and those that have begun before are among them; without a capability the first one has.
+func TestEveryThreadHasIt(t *testing.T) {
+	err := SetTimerSlack(70 * time.Microsecond)
+	if err != nil && (os.Geteuid() == 0 || !strings.Contains(err.Error(), unix.EPERM.Error())) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = SetTimerSlack(50 * time.Microsecond) })
+	threads, err := filepath.Glob("/proc/self/task/*")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("threads %v, %v", threads, err)
+	}
+	for _, thread := range threads {
+		got, err := os.ReadFile("/proc/" + filepath.Base(thread) + "/timerslack_ns")
+		if os.Geteuid() != 0 && os.IsPermission(err) {
+			continue
+		}
+		if err != nil || string(got) != "70000\n" {
+			t.Errorf("thread %s: %q, %v", thread, got, err)
+		}
+	}
+}
+
+// The units give the same where boxd may not.
+func TestUnitsAgree(t *testing.T) {
+	t.Parallel()
+	units := os.DirFS("../../systemd/units")
+	for _, name := range []string{"boxd.service", "boxd-keeper.service"} {
+		text, err := fs.ReadFile(units, name)
+		if want := "\nTimerSlackNSec=" + strings.Replace(TimerSlack.String(), "µ", "u", 1) + "\n"; err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s has no line %q: %v", name, want, err)
+		}
+	}
+}

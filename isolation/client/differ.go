@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file tells keepers from each other.
+
+package client
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Keepers says what of a keeper's greeting is not as it should be, "" if it all is.
+func Keepers(g, want *isolation.Greeting) string {
+	switch {
+	case g.Version != want.Version:
+		return "it speaks version " + strconv.FormatUint(uint64(g.Version), 10) + ", not " + strconv.FormatUint(uint64(want.Version), 10)
+	case !slices.Equal(g.Flags, want.Flags):
+		return "its flags are not those of the configuration: " + difference(g.Flags, want.Flags)
+	case g.Programs != want.Programs && want.Programs != "":
+		return "it runs an earlier program"
+	}
+	return ""
+}
+
+// difference shows the first flag in which two lists differ.
+func difference(got, want []string) string {
+	at := func(list []string, i int) string {
+		if i < len(list) {
+			return strconv.Quote(list[i])
+		}
+		return "nothing more"
+	}
+	i := 0
+	for i < len(got) && i < len(want) && got[i] == want[i] {
+		i++
+	}
+	return at(got, i) + " instead of " + at(want, i)
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// A keeper of any version can be told from one's own, and sent away.
+func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
+	t.Parallel()
+	want := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1", "-b=2"}, Programs: "x"}
+	for _, tc := range []struct {
+		got    isolation.Greeting
+		differ string
+	}{
+		{*want, ""},
+		{isolation.Greeting{Version: isolation.KeeperVersion + 1, Other: "whatever it says"}, fmt.Sprintf("it speaks version %d, not %d", isolation.KeeperVersion+1, isolation.KeeperVersion)},
+		{isolation.Greeting{Version: 3}, fmt.Sprintf("it speaks version 3, not %d", isolation.KeeperVersion)},
+		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1", "-b=3"}, Programs: "x"}, `"-b=3" instead of "-b=2"`},
+		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
+		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},
+	} {
+		reply, err := isolation.DecodeKeeperReply((&isolation.KeeperReply{Hello: &tc.got}).Encode())
+		if err != nil || !cmp.Equal(reply.Hello, &tc.got) {
+			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
+			continue
+		}
+		if differ := Keepers(reply.Hello, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
+			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
+		}
+	}
+	external := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags}
+	if differ := Keepers(want, external); differ != "" {
+		t.Errorf("the program of a keeper of its own unit: %s", differ)
+	}
+}

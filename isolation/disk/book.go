@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Names in the state directory.
+const (
+	bookName = "host-quotas"
+	newName  = "host-quotas.new"
+	lockName = "host-quotas.lock"
+)
+
+// What has become of an entry. All but bound is undone by who finds it.
+const (
+	claiming = "claiming" // the directory may have it, and so may one of another keeper
+	making   = "making"   // it has been given to some of what is in the directory
+	bound    = "bound"    // it has been given to all of it
+	lifting  = "lifting"  // it may have been taken from some of it
+)
+
+// entry is a directory that has been given a project, or is just being given one or losing it.
+type entry struct {
+	state    string
+	id       uint32
+	dev, ino uint64
+	limits   Limits
+	path     string   // without links
+	users    []string // keys of boxes, sorted
+	active   bool     // somebody is at work with it; not in the file
+}
+
+// book is what a keeper has to know of directories that are not its own, whatever becomes of it. It is written before
+// anything is done to one.
+type book struct {
+	dir     *os.Root
+	lock    *os.File
+	entries []*entry
+}
+
+// openBook reads the book of a state directory. EWOULDBLOCK: another keeper has it.
+func openBook(state string) (*book, error) {
+	dir, err := os.OpenRoot(state)
+	if err != nil {
+		return nil, err
+	}
+	b := &book{dir: dir}
+	if b.lock, err = dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+		err = unix.Flock(int(b.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil {
+		err = b.read()
+	}
+	if err != nil {
+		b.close()
+		return nil, fmt.Errorf("%s/%s: %w", state, bookName, err)
+	}
+	return b, nil
+}
+
+func (b *book) close() {
+	if b.lock != nil {
+		b.lock.Close()
+	}
+	b.dir.Close()
+}
+
+// maxBook is far more than any book has.
+const maxBook = 64 << 20
+
+func (b *book) read() error {
+	f, err := b.dir.OpenFile(bookName, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBook))
+	if err != nil {
+		return err
+	}
+	b.entries, err = decode(string(data))
+	return err
+}
+
+// write replaces the book, and waits for the disk: what it is about outlives a loss of power.
+func (b *book) write() error {
+	f, err := b.dir.OpenFile(newName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(encode(b.entries))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = b.dir.Rename(newName, bookName)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := b.dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// byID finds what has a project, nil if nothing has.
+func (b *book) byID(id uint32) *entry {
+	for _, e := range b.entries {
+		if e.id == id {
+			return e
+		}
+	}
+	return nil
+}
+
+// ofBox finds what a box uses that a directory is in, by its path; nil if there is none.
+func (b *book) ofBox(key, path string) *entry {
+	for _, e := range b.entries {
+		if slices.Contains(e.users, key) && isolation.Within(path, e.path) {
+			return e
+		}
+	}
+	return nil
+}
+
+// drop removes an entry.
+func (b *book) drop(gone *entry) {
+	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool { return e == gone })
+}
+
+// head is the first line of a book.
+const head = "boxd host quotas 1\n"
+
+// encode writes each entry as a line, for a person to read as well.
+func encode(entries []*entry) string {
+	var s strings.Builder
+	s.WriteString(head)
+	for _, e := range entries {
+		fmt.Fprintf(&s, "%s %d %d %d %d %d %q", e.state, e.id, e.dev, e.ino, e.limits.Bytes, e.limits.Inodes, e.path)
+		for _, key := range e.users {
+			s.WriteString(" " + key)
+		}
+		s.WriteString("\n")
+	}
+	return s.String()
+}
+
+// decode reads what encode has written. Whatever else it finds it does not pass over.
+func decode(text string) ([]*entry, error) {
+	rest, ok := strings.CutPrefix(text, head)
+	if !ok {
+		return nil, errors.New("not a book of this version")
+	}
+	var list []*entry
+	ids := map[uint32]bool{}
+	for line := range strings.Lines(rest) {
+		e, ok := decodeLine(line)
+		if !ok || ids[e.id] {
+			return nil, fmt.Errorf("damaged at %q", line)
+		}
+		ids[e.id] = true
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+func decodeLine(line string) (*entry, bool) {
+	line, whole := strings.CutSuffix(line, "\n")
+	parts := strings.SplitN(line, " ", 7)
+	if !whole || len(parts) != 7 || !slices.Contains([]string{claiming, making, bound, lifting}, parts[0]) {
+		return nil, false
+	}
+	var n [5]uint64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseUint(parts[i+1], 10, 64); err != nil {
+			return nil, false
+		}
+	}
+	quoted, err := strconv.QuotedPrefix(parts[6])
+	if err != nil || n[0]-FirstBound >= IDCount {
+		return nil, false
+	}
+	e := &entry{state: parts[0], id: uint32(n[0]), dev: n[1], ino: n[2], limits: Limits{Bytes: n[3], Inodes: n[4]}}
+	if e.path, err = strconv.Unquote(quoted); err != nil || !isolation.CleanAbsolute(e.path) {
+		return nil, false
+	}
+	for key := range strings.FieldsSeq(parts[6][len(quoted):]) {
+		e.users = append(e.users, key)
+	}
+	return e, true
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file removes trees that boxes have made, however deep: with a few descriptors, where a walk to the bottom
+// would need one for each level. It runs in the keeper.
+
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxDepth    = 32   // of one descent; what is below comes to the top of the tree, and has its turn there
+	removeBatch = 1024 // names that are read at a time
+)
+
+// RemoveAll removes what has a name in a directory, with all that is below; links are removed, never followed. What is not
+// there is no error. Nobody else may write to it meanwhile, but for another All.
+func RemoveAll(root *os.Root, name string) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if strings.Contains(name, "/") || name == "." || name == ".." {
+		return fmt.Errorf("remove %q: %w", name, unix.EINVAL)
+	}
+	t := removeTree{}
+	if err := t.remove(dir, name, 0); err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeTree is what is being removed.
+type removeTree struct {
+	top *os.File // its uppermost directory
+}
+
+// remove removes one entry of a directory.
+func (t *removeTree) remove(dir *os.File, name string, depth int) error {
+	err := ignoreGone(unix.Unlinkat(int(dir.Fd()), name, 0))
+	if err == nil || !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	switch full := ignoreGone(unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)); {
+	case errors.Is(full, unix.ENOTDIR):
+		return err
+	case !errors.Is(full, unix.ENOTEMPTY) && !errors.Is(full, unix.EEXIST):
+		return full
+	}
+	if depth == maxDepth {
+		return ignoreGone(unix.Renameat2(int(dir.Fd()), name, int(t.top.Fd()), ".removed-"+rand.Text(), unix.RENAME_NOREPLACE))
+	}
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	child := os.NewFile(uintptr(fd), name)
+	defer child.Close()
+	if depth == 0 {
+		t.top = child
+	}
+	if err := t.empty(child, depth+1); err != nil {
+		return err
+	}
+	return ignoreGone(unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR))
+}
+
+// empty removes all entries of a directory. What cannot be removed, for want of room on the disk to move it, is tried
+// again as long as others can.
+func (t *removeTree) empty(dir *os.File, depth int) error {
+	for {
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		names, err := dir.Readdirnames(removeBatch)
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var last error
+		gone := 0
+		for _, name := range names {
+			if err := t.remove(dir, name, depth); err != nil {
+				last = err
+			} else {
+				gone++
+			}
+		}
+		if gone == 0 {
+			return last
+		}
+	}
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}

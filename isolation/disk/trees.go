@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/overlay"
+)
+
+// Trees of images are what boxes have unpacked into their workspaces: they lie beside those, on the same filesystem and
+// as closed to all others, and nobody writes to them any more. Whatever is in one, nothing in it is ever looked up
+// outside of a box.
+
+// doomed begins the names of trees that are being removed; isolation.ValidTree knows none of them.
+const doomed = ".doomed-"
+
+// openTrees opens the directory of the trees.
+func (w *Workspaces) openTrees() (root int, err error) {
+	dir := filepath.Join(filepath.Dir(w.root.Name()), isolation.ImageTrees)
+	if err := unix.Mkdir(dir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, fmt.Errorf("trees of images: %w", err)
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("trees of images: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o777 != 0o700 {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s: want a directory of mode 0700: %w", dir, errors.Join(err, unix.EPERM))
+	}
+	return fd, nil
+}
+
+// Keep makes the workspace of a box that has ended the tree of an image, or one that boxes are lent: then tree is
+// isolation.SpacesDir, a slash and its key. It may be called again.
+func (w *Workspaces) Keep(key, tree string) error {
+	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
+		return w.lend(key, space)
+	}
+	if !isolation.ValidTree(tree) || (&isolation.Space{Key: key}).Validate() != nil {
+		return unix.EINVAL
+	}
+	trees, err := w.openTrees()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(trees)
+	work, err := w.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	err = unix.Renameat2(int(work.Fd()), key, trees, tree, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(trees, tree, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil // an earlier keeper has done it
+	}
+	if err != nil {
+		return fmt.Errorf("keep the tree: %w", err)
+	}
+	w.mu.Lock()
+	delete(w.ids, key) // a workspace no more; its project is found by the tree
+	w.mu.Unlock()
+	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
+}
+
+// lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has. What lies beside it, of a box
+// that could write to its root, is left for Remove, and has the quota as long.
+func (w *Workspaces) lend(key, space string) error {
+	if (&isolation.Space{Key: key}).Validate() != nil || (&isolation.Space{Key: space}).Validate() != nil {
+		return unix.EINVAL
+	}
+	work, err := w.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	lent, err := w.Spaces.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer lent.Close()
+	name := key
+	if rooted(int(work.Fd()), key) {
+		name += "/" + workName
+	}
+	err = unix.Renameat2(int(work.Fd()), name, int(lent.Fd()), space, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(lent.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil // an earlier keeper has done it
+	}
+	if err != nil {
+		return fmt.Errorf("keep the workspace: %w", err)
+	}
+	w.mu.Lock()
+	delete(w.ids, key) // its project is found by the directory
+	w.mu.Unlock()
+	return errors.Join(lent.Sync(), work.Sync())
+}
+
+// rooted reports whether the directory of a box has its workspace beside what it has changed of its root: what that is kept
+// in belongs to root, which nothing does that a program has made.
+func rooted(work int, key string) bool {
+	fd, err := linux.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Uid == 0
+}
+
+// TreeTop opens the uppermost directory of a tree for what needs no right to read it (O_PATH).
+func (w *Workspaces) TreeTop(tree string) (int, error) {
+	if !isolation.ValidTree(tree) {
+		return -1, unix.EINVAL
+	}
+	trees, err := w.openTrees()
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(trees)
+	return linux.OpenBeneath(trees, path.Join(tree, isolation.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
+func (w *Workspaces) OpenTree(tree string) (int, error) {
+	top, err := w.TreeTop(tree)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(top)
+	fd, err := linux.CloneMount(top, "", false)
+	if err != nil {
+		return -1, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := linux.RestrictMount(fd, &attr); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Drop takes a tree away, so that it cannot be opened any more; what it returns removes it and what earlier removals
+// have left. A tree that is not there is no error.
+func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
+	trees, err := w.openTrees()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(trees)
+	err = unix.Renameat2(trees, tree, trees, doomed+strings.ToLower(rand.Text()), unix.RENAME_NOREPLACE)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove the tree: %w", err)
+	}
+	return w.sweepTrees, nil
+}
+
+// sweepTrees removes what Drop has taken away, and the quotas of it.
+func (w *Workspaces) sweepTrees() error {
+	root, err := openWork(filepath.Dir(w.root.Name()), isolation.ImageTrees)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), doomed) {
+			errs = append(errs, RemoveAll(root, e.Name()))
+		}
+	}
+	if quotas, _ := w.kept(); quotas != nil {
+		errs = append(errs, quotas.Sweep())
+	}
+	return errors.Join(errs...)
+}

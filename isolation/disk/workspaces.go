@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds the managed workspaces of boxes, and what each may hold. It runs in the keeper.
+
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+
+	"github.com/boxd-dev/boxd/isolation/overlay"
+)
+
+// Workspaces is the directory of the managed workspaces of one keeper, those of boxes. It is safe for concurrent use.
+type Workspaces struct {
+	*Place
+	Spaces *Place // those that boxes are lent, beside it
+	kind   string // what keeps quotas
+	store  *Store // nil: they are in the state directory itself
+
+	mu     sync.Mutex // guards the fields below
+	quotas *Quotas    // nil: none can be had
+	why    error      // why there are none
+}
+
+// Place is a directory of workspaces.
+type Place struct {
+	dir  *Workspaces // which it is of
+	root *os.Root
+	ids  map[string]uint32 // guarded by dir.mu
+}
+
+// storePatience bounds the making of the store, which is the making of a filesystem.
+const storePatience = 5 * time.Minute
+
+// OpenWorkspaces finds the place for workspaces. Where the state directory's filesystem keeps project
+// quotas that is there; otherwise it is in a filesystem of our own, if it may have a size and the host can
+// mount it.
+func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
+	w := &Workspaces{kind: isolation.QuotaProject}
+	if err := w.open(state); err != nil {
+		return nil, err
+	}
+	if w.quotas, w.why = OpenQuotas(w.root); w.why == nil {
+		return w, nil
+	}
+	if storeSize == 0 || !errors.As(w.why, new(*UnavailableError)) {
+		return w, nil
+	}
+	if err := w.openStore(state, storeSize); err != nil {
+		w.why = errors.Join(w.why, err)
+	}
+	return w, nil
+}
+
+// open opens the two places in a directory.
+func (w *Workspaces) open(dir string) error {
+	own, err := openWork(dir, "workspaces")
+	if err != nil {
+		return err
+	}
+	lent, err := openWork(dir, isolation.SpacesDir)
+	if err != nil {
+		own.Close()
+		return err
+	}
+	w.Place, w.Spaces = &Place{w, own, map[string]uint32{}}, &Place{w, lent, map[string]uint32{}}
+	return nil
+}
+
+func (w *Workspaces) openStore(state string, size uint64) error {
+	dir, err := os.OpenRoot(state)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
+	defer cancel()
+	store, err := OpenStore(ctx, dir, size)
+	if err != nil {
+		return err
+	}
+	own, lent := w.Place, w.Spaces
+	if err = w.open(store.Root().Name()); err == nil {
+		if w.quotas, err = OpenQuotas(w.root); err != nil {
+			w.closePlaces()
+			w.Place, w.Spaces = own, lent
+		}
+	}
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	own.root.Close()
+	lent.root.Close()
+	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
+	return nil
+}
+
+func (w *Workspaces) closePlaces() {
+	w.root.Close()
+	w.Spaces.root.Close()
+}
+
+// Close lets go of the workspaces; what they hold stays. While boxes live that use them, the store stays
+// mounted, and the next Open finds it.
+func (w *Workspaces) Close(inUse bool, l *log.Logger) {
+	if w.quotas != nil {
+		w.quotas.Close()
+	}
+	w.closePlaces()
+	switch {
+	case w.store == nil:
+		return
+	case inUse:
+		w.store.Leave()
+		return
+	}
+	if err := w.store.Close(); err != nil {
+		l.Printf("store: %v", err)
+	}
+}
+
+// Look says what keeps quotas. On a disk that was full it tries again: then there was no room to find out.
+func (w *Workspaces) Look(h *isolation.Host) {
+	h.Workspaces = w.root.Name()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unavailable, missing := errors.AsType[*UnavailableError](w.why)
+	full := !missing && errors.Is(w.why, unix.ENOSPC)
+	if full {
+		w.quotas, w.why = OpenQuotas(w.root)
+	}
+	switch {
+	case w.quotas != nil:
+		h.Quota = w.kind
+		return
+	case missing:
+		h.QuotaHint = unavailable.Hint()
+	case full:
+		h.QuotaHint = "make room on the disk of " + w.root.Name()
+	}
+	h.NoQuota = w.why.Error()
+}
+
+// kept is what keeps quotas, or why nothing does.
+func (w *Workspaces) kept() (*Quotas, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.quotas, w.why
+}
+
+// openWork opens a directory of managed workspaces. It is root's and closed to all others:
+// what boxes make in there, setuid bits included, is out of reach for users of the host.
+func openWork(state, name string) (*os.Root, error) {
+	dir := filepath.Join(state, name)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	if !info.IsDir() || info.Mode().Perm() != 0o700 {
+		return nil, fmt.Errorf("%s: want a directory of mode 0700, have %v", dir, info.Mode())
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	return root, nil
+}
+
+// Make makes an empty directory that belongs to the box user's id and may hold so much.
+func (p *Place) Make(key string, quota isolation.Quota) error {
+	if err := p.root.Mkdir(key, 0o700); err != nil {
+		return err
+	}
+	err := p.root.Lchown(key, isolation.BoxUID, isolation.BoxGID)
+	if err == nil && quota != (isolation.Quota{}) {
+		err = p.limit(key, quota)
+	}
+	if err != nil {
+		_ = p.root.Remove(key)
+	}
+	return err
+}
+
+func (p *Place) limit(key string, quota isolation.Quota) error {
+	quotas, why := p.dir.kept()
+	if quotas == nil {
+		return why
+	}
+	dir, err := p.root.Open(key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	id, err := quotas.Make(int(dir.Fd()), Limits(quota))
+	if err != nil {
+		return err
+	}
+	p.dir.mu.Lock()
+	defer p.dir.mu.Unlock()
+	p.ids[key] = id
+	return nil
+}
+
+// SetQuota changes what a living workspace may hold, and returns what undoes it. ESRCH: it has no quota.
+func (p *Place) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
+	id, ok := p.idOf(key)
+	if !ok {
+		return nil, unix.ESRCH
+	}
+	quotas, _ := p.dir.kept()
+	before, err := quotas.Usage(id)
+	if err != nil {
+		return nil, err
+	}
+	undo = func() error { return quotas.Set(id, before.Limits) }
+	return undo, quotas.Set(id, Limits(quota))
+}
+
+// OpenPath opens a workspace for what needs no right to read it (O_PATH).
+func (p *Place) OpenPath(key string) (int, error) {
+	dir, err := p.root.Open(".")
+	if err != nil {
+		return -1, err
+	}
+	defer dir.Close()
+	return linux.OpenBeneath(int(dir.Fd()), key, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// Remove deletes a workspace and its quota. The box is dead, so nothing changes below while it does;
+// links are removed, never followed.
+func (p *Place) Remove(key string) error {
+	id, limited := p.idOf(key)
+	if err := RemoveAll(p.root, key); err != nil {
+		return fmt.Errorf("remove workspace: %w", err)
+	}
+	if !limited {
+		return nil
+	}
+	p.dir.mu.Lock()
+	delete(p.ids, key)
+	quotas := p.dir.quotas
+	p.dir.mu.Unlock()
+	// On xfs what has been deleted is counted for a while yet; its quota is swept later.
+	if err := quotas.Remove(id); errors.As(err, new(*UsedError)) {
+		return quotas.Sweep()
+	} else if err != nil {
+		return fmt.Errorf("quota of workspace: %w", err)
+	}
+	return nil
+}
+
+// idOf finds the project of a workspace, also of an earlier keeper's.
+func (p *Place) idOf(key string) (uint32, bool) {
+	p.dir.mu.Lock()
+	id, ok := p.ids[key]
+	quotas := p.dir.quotas
+	p.dir.mu.Unlock()
+	if ok || quotas == nil {
+		return id, ok
+	}
+	dir, err := p.root.Open(key)
+	if err != nil {
+		return 0, false
+	}
+	defer dir.Close()
+	id, err = quotas.ID(int(dir.Fd()))
+	return id, err == nil
+}
+
+// OpenFor opens the workspace of a box: its own, or the one it is lent.
+func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
+	switch {
+	case spec.Space != "":
+		return w.Spaces.OpenPath(spec.Space)
+	case spec.Writable:
+		return w.OpenPath(spec.Key + "/" + workName)
+	}
+	return w.OpenPath(spec.Key)
+}
+
+// workName is where the workspace is of a box that can write to its root: beside what it changes there, in a directory
+// whose quota is for both.
+const workName = "workspace"
+
+// MakeFor makes what a box has on disk of its own. What is in the directory of what it changes of its root is made by its
+// PID 1, whose directories these are.
+func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
+	err := w.Make(spec.Key, spec.Work)
+	if err != nil || !spec.Writable {
+		return err
+	}
+	for _, d := range []struct {
+		name  string
+		owner int
+	}{{overlay.Upper, 0}, {overlay.Work, 0}, {workName, isolation.BoxUID}} {
+		name := filepath.Join(spec.Key, d.name)
+		if err = w.root.Mkdir(name, 0o700); err == nil {
+			err = w.root.Lchown(name, d.owner, d.owner)
+		}
+		if err != nil {
+			return errors.Join(err, w.Remove(spec.Key))
+		}
+	}
+	return nil
+}
+
+// ChangeSpace makes a workspace that boxes can be lent, or removes it. One that is there is not made again, as who asks
+// may not have heard of it, but for its quota; one that is not there is removed already. That no box has it is for who
+// asks to know.
+func (w *Workspaces) ChangeSpace(s *isolation.Space) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.Remove {
+		return w.Spaces.Remove(s.Key)
+	}
+	err := w.Spaces.Make(s.Key, s.Quota)
+	if errors.Is(err, fs.ErrExist) && s.Quota != (isolation.Quota{}) {
+		_, err = w.Spaces.SetQuota(s.Key, s.Quota)
+	} else if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return err
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/isolation"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		there func(dir string) error
+		ok    bool
+	}{
+		{name: "made", there: func(string) error { return nil }, ok: true},
+		{name: "there", there: func(dir string) error { return os.Mkdir(dir, 0o700) }, ok: true},
+		{name: "open to others", there: func(dir string) error { return os.Mkdir(dir, 0o755) }},
+		{name: "open to a group", there: func(dir string) error { return os.Mkdir(dir, 0o710) }},
+		{name: "a file", there: func(dir string) error { return os.WriteFile(dir, nil, 0o700) }},
+		{name: "a link", there: func(dir string) error { return os.Symlink(t.TempDir(), dir) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			state := t.TempDir()
+			dir := filepath.Join(state, "workspaces")
+			if err := tc.there(dir); err != nil {
+				t.Fatal(err)
+			}
+			root, err := openWork(state, "workspaces")
+			if (err == nil) != tc.ok {
+				t.Fatalf("%v", err)
+			}
+			if err != nil {
+				return
+			}
+			defer root.Close()
+			if info, err := os.Lstat(dir); err != nil || info.Mode() != os.ModeDir|0o700 {
+				t.Errorf("%v, %v", info, err)
+			}
+		})
+	}
+}
+
+// What has become the tree of an image is no workspace any more, and its project is not remembered as one.
+func TestAKeptWorkspaceIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := &Workspaces{}
+	if err := w.open(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	const key, tree = "0123456789abcdef0123456789abcdef", "abcdefghijklmnopqrstuvwxyz"
+	if err := w.root.Mkdir(key, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.ids[key] = 7
+	for range 2 {
+		if err := w.Keep(key, tree); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), isolation.ImageTrees, tree)); err != nil || len(w.ids) > 0 {
+		t.Errorf("%v, remembered %v", err, w.ids)
+	}
+}
+
+// A name is never followed out of the directory of workspaces, nor is one that is none removed.
+func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	w := &Workspaces{}
+	if err := w.open(state); err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	other := filepath.Join(state, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", ".", "..", "../other", other} {
+		if err := w.Keep(key, "abcdefghijklmnopqrstuvwxyz"); err == nil {
+			t.Errorf("%q became a tree", key)
+		}
+		for _, to := range []string{"spaces/" + strings.Repeat("a", isolation.KeyLen), "spaces/../trees", "spaces/"} {
+			if err := w.Keep(key, to); err == nil {
+				t.Errorf("%q became %s", key, to)
+			}
+		}
+		if err := w.Remove(key); key != "" && err == nil {
+			t.Errorf("%q was removed", key)
+		}
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a box has changed of its root belongs to root and stays where it is; a workspace in which a program has made
+// directories of those names is kept whole.
+func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t) // for files of others
+	w, err := OpenWorkspaces(t.TempDir(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	for _, tc := range []struct {
+		key  string
+		spec isolation.Spec
+		want string // in what is kept
+		left bool
+	}{
+		{strings.Repeat("a", isolation.KeyLen), isolation.Spec{Writable: true}, "file", true},
+		{strings.Repeat("b", isolation.KeyLen), isolation.Spec{}, "workspace/file", false},
+	} {
+		tc.spec.Key = tc.key
+		if err := w.MakeFor(&tc.spec); err != nil {
+			t.Fatal(err)
+		}
+		own := filepath.Join(w.root.Name(), tc.key)
+		for _, name := range []string{"upper", "work", "workspace"} {
+			if err := os.Mkdir(filepath.Join(own, name), 0o700); err == nil {
+				err = os.Chown(filepath.Join(own, name), isolation.BoxUID, isolation.BoxGID)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := os.WriteFile(filepath.Join(own, "workspace", "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		space := tc.key[1:] + "z"
+		for range 2 { // it may be called again
+			if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(w.Spaces.root.Name(), space, tc.want)); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(own, "upper")); (err == nil) != tc.left {
+			t.Errorf("what was changed of the root: %v", err)
+		}
+		if err := w.Remove(tc.key); err != nil {
+			t.Error(err)
+		}
+		if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
+			t.Errorf("what was kept, and nothing is left of it: %v", err)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// handshakeMost is how long the real host may take to show who it is.
+const handshakeMost = 20 * time.Second
+
+// opened takes a connection to a host that has secrets, if it is one: what is within TLS is read here. records are
+// what was read of it.
+func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records []byte, t Target) bool {
+	if s.box.Secrets == nil {
+		return false
+	}
+	set := s.box.Secrets()
+	host := set.For(t.Name)
+	if host == nil || c.SetReadDeadline(time.Time{}) != nil {
+		return false
+	}
+	inner := &innards{client: c, in: io.MultiReader(bytes.NewReader(records), r), target: t, host: host}
+	cfg := set.Serve()
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if len(hello.SupportedProtos) > 0 && !slices.ContainsFunc(hello.SupportedProtos, func(p string) bool { return slices.Contains(cfg.NextProtos, p) }) {
+			inner.unspoken()
+		}
+		return nil, nil // the handshake goes on as cfg says, and ends with an alert if they have no protocol in common
+	}
+	s.bound.take(ctx, tls.Server(inner, cfg))
+	return true
+}
+
+// unspoken tells of a connection that speaks nothing that is spoken here.
+func (n *innards) unspoken() {
+	n.server.deny(Denial{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
+}
+
+// innards is a connection of a box to a host that has secrets.
+type innards struct {
+	*client
+	in     io.Reader
+	target Target
+	host   *SecretHost
+}
+
+// Read is of the connection from its begin.
+func (n *innards) Read(b []byte) (int, error) { return n.in.Read(b) }
+
+// newBound makes what serves such connections. Each request has a connection of its own to the real host.
+func newBound(s *Server) *web {
+	w := emptyWeb(s)
+	w.ServeHTTP = w.serveBound
+	transport := w.transport()
+	transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		n, ok := ctx.Value(keyInnards).(*innards)
+		if !ok {
+			return nil, errors.New("no target")
+		}
+		conn, err := s.dial(ctx, n.target)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, handshakeMost)
+		defer cancel()
+		shown := tls.Client(conn, n.host.Dial(n.target.Name))
+		if err := shown.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return shown, nil
+	}
+	w.pass = &httputil.ReverseProxy{
+		Rewrite: rewriteBound, FlushInterval: -1, ErrorLog: w.silent, ErrorHandler: failedBound, Transport: &cleaner{transport},
+	}
+	return w
+}
+
+// serveBound answers a request, which has to be for the host that the connection is for.
+func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
+	shown, ok := r.Context().Value(keyClient).(*tls.Conn)
+	if !ok {
+		return
+	}
+	n, ok := shown.NetConn().(*innards)
+	if !ok {
+		return
+	}
+	if r.ProtoMajor > 1 { // what begins with the preface of HTTP/2 all the same
+		n.unspoken()
+		refuse(out, http.StatusMisdirectedRequest, "boxd: only HTTP/1.1 is spoken to "+string(n.target.Name)+" here, which is a host of secrets\n")
+		return
+	}
+	if host, ok := hostOf(r, portTLS); !ok || !sameName(host, n.target.Name) {
+		w.server.nameless(r.Host, n.to)
+		refuse(out, http.StatusMisdirectedRequest, "boxd: this connection is for "+string(n.target.Name)+" and not for "+strconv.QuoteToASCII(r.Host)+"\n")
+		return
+	}
+	if err := n.host.In(r.Header); err != nil {
+		refuse(out, http.StatusRequestHeaderFieldsTooLarge, "boxd: "+err.Error()+"\n")
+		return
+	}
+	w.pass.ServeHTTP(&final{out}, r.WithContext(context.WithValue(r.Context(), keyInnards, n)))
+}
+
+func sameName(host string, name egress.Name) bool {
+	n, ok := egress.FromQuery(strings.TrimSuffix(host, ".") + ".")
+	return ok && n == name
+}
+
+// rewriteBound is rewrite for a host within TLS.
+func rewriteBound(p *httputil.ProxyRequest) {
+	n, _ := p.In.Context().Value(keyInnards).(*innards)
+	rewriteTo(p, "https", n.target.To.String())
+	p.Out.Host = string(n.target.Name)
+}
+
+// failedBound is failed, and tells of a host that is not who it should be.
+func failedBound(out http.ResponseWriter, r *http.Request, err error) {
+	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		refuse(out, http.StatusBadGateway, "boxd: the certificate of the server does not hold, and nothing was sent to it: "+strconv.QuoteToASCII(bad.Err.Error())+"\n")
+		return
+	}
+	failed(out, r, err)
+}
+
+// cleaner takes secrets out of answers. Trailers, which come when all else has been passed on, are left out.
+type cleaner struct{ transport *http.Transport }
+
+// RoundTrip is http.RoundTripper.
+func (c *cleaner) RoundTrip(r *http.Request) (*http.Response, error) {
+	got, err := c.transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if n, ok := r.Context().Value(keyInnards).(*innards); ok {
+		n.host.Out(got.Header)
+	}
+	answer := *got // the one that was got is given its trailers later
+	answer.Trailer = nil
+	return &answer, nil
+}
+
+// final leaves out what comes before an answer (status 1xx), which the cleaner does not see.
+type final struct{ http.ResponseWriter }
+
+// WriteHeader is http.ResponseWriter.
+func (f *final) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		f.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (f *final) Unwrap() http.ResponseWriter { return f.ResponseWriter }

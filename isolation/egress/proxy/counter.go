@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is where boxd hands in the boxes whose names are to be resolved: the program's end of the
+// conversation.
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// MaxBoxes is how many there are at a time.
+const MaxBoxes = 4096
+
+// dns is the port of name servers.
+const dns = 53
+
+// patience is how long a boxd that does not listen is waited for.
+const patience = 10 * time.Second
+
+// Control serves one boxd.
+type Control struct {
+	conn     *fdpass.Conn
+	resolver *Resolver
+	proxy    *Proxy
+	log      *log.Logger
+
+	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has named; nil: none
+
+	mu    sync.Mutex
+	boxes map[string]*box
+	sets  map[string]*Secrets // by keys of boxes; those may come later
+	pins  map[uint64]chan<- error
+	dials map[uint64]chan<- dialed
+	last  uint64 // number of a pin or a dial
+	all   sync.WaitGroup
+}
+
+type box struct {
+	rules atomic.Pointer[egress.Rules]
+	proxy *Server // nil: its connections are not looked at
+	end   context.CancelFunc
+	done  chan struct{}
+}
+
+// Serve answers boxd until the connection or ctx ends, and then closes it and all that came by it. cfg.Upstreams are
+// asked where boxd names no resolvers.
+func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Logger) {
+	conn.Patience = patience
+	c := &Control{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*Secrets{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: NewProxy(ProxyConfig{})}
+	others := cfg.Upstreams
+	cfg.Upstreams = func() []netip.AddrPort {
+		if list := c.named.Load(); list != nil {
+			return *list
+		}
+		return others()
+	}
+	c.resolver = NewResolver(cfg)
+	ctx, cancel := context.WithCancel(ctx)
+	defer c.all.Wait()
+	defer conn.Close()
+	defer cancel()
+	for {
+		body, files, err := conn.RecvContext(ctx, false)
+		if errors.Is(err, fdpass.ErrNoRoom) {
+			l.Print(err)
+			err = nil
+		}
+		if err != nil {
+			fdpass.CloseAll(files)
+			return
+		}
+		if err := c.handle(ctx, body, files); err != nil {
+			l.Printf("request refused: %v", err)
+		}
+	}
+}
+
+// handle does what one message asks for. The files are its own.
+func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
+	m, err := egress.Decode[egress.Request](body)
+	if err != nil || m.Add == nil && m.Dialed == nil {
+		fdpass.CloseAll(files)
+	}
+	switch {
+	case err != nil:
+		return err
+	case m.Add != nil:
+		if err := c.add(ctx, m.Add, files); err != nil {
+			c.report(&egress.Report{Ended: &egress.Ended{Key: m.Add.Key, Error: err.Error()}})
+			return err
+		}
+	case len(m.Resolvers) > 0:
+		var list []netip.AddrPort
+		for _, a := range m.Resolvers {
+			list = append(list, netip.AddrPortFrom(a, dns))
+		}
+		c.named.Store(&list)
+	case m.Change != nil:
+		return c.change(m.Change)
+	case m.Secrets != nil:
+		return c.secrets(m.Secrets)
+	case m.Remove != "":
+		c.remove(m.Remove)
+		c.forget(m.Remove)
+	case m.Pinned != nil:
+		c.pinned(m.Pinned)
+	case m.Dialed != nil:
+		c.dialed(m.Dialed, files)
+	}
+	return nil
+}
+
+func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
+	packets, streams, looked, err := sockets(files, b.Strict)
+	if err != nil {
+		return err
+	}
+	rules, err := b.Compile()
+	c.remove(b.Key)
+	c.mu.Lock()
+	if err == nil && len(c.boxes) >= MaxBoxes {
+		err = fmt.Errorf("more than %d boxes", MaxBoxes)
+	}
+	if err != nil {
+		c.mu.Unlock()
+		closeAll(looked)
+		return errors.Join(err, packets.Close(), streams.Close())
+	}
+	ctx, end := context.WithCancel(ctx)
+	own := &box{end: end, done: make(chan struct{})}
+	own.rules.Store(rules)
+	asks := c.questioner(b, own)
+	if b.Strict {
+		own.proxy = c.looker(b, own, asks)
+	}
+	c.boxes[b.Key] = own
+	c.mu.Unlock()
+	c.all.Go(func() {
+		defer close(own.done)
+		defer end()
+		var looking sync.WaitGroup
+		looking.Go(func() {
+			if own.proxy == nil {
+				return
+			}
+			if err := own.proxy.Serve(ctx, looked); err != nil {
+				c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
+			}
+			end() // both, or boxd would open sockets that are there
+		})
+		if err := c.resolver.Serve(ctx, asks, packets, streams); err != nil {
+			c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
+		}
+		end()
+		looking.Wait()
+	})
+	return nil
+}
+
+func (c *Control) questioner(b *egress.Box, own *box) *ResolverBox {
+	return &ResolverBox{
+		Rules: own.rules.Load, V6: b.V6,
+		Pin: func(ctx context.Context, p Pin) error { return c.pin(ctx, b.Key, p) },
+		Denied: func(d Denial) {
+			c.report(&egress.Report{Denied: &egress.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Port: d.Port, Setting: d.Setting}})
+		},
+	}
+}
+
+func (c *Control) change(b *egress.Box) error {
+	rules, err := b.Compile()
+	if err != nil {
+		rules = nil // nothing, rather than what is not meant any more
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own := c.boxes[b.Key]; own != nil {
+		own.rules.Store(rules)
+		if own.proxy != nil {
+			own.proxy.Cut() // the kernel does too, for what says something
+		}
+	}
+	return err
+}
+
+// remove ends the service of a box, and waits for that: its sockets are closed then.
+func (c *Control) remove(key string) {
+	c.mu.Lock()
+	own := c.boxes[key]
+	delete(c.boxes, key)
+	c.mu.Unlock()
+	if own != nil {
+		own.end()
+		<-own.done
+	}
+}
+
+// pin asks boxd and waits for its answer.
+func (c *Control) pin(ctx context.Context, key string, p Pin) error {
+	answer := make(chan error, 1)
+	c.mu.Lock()
+	c.last++
+	id := c.last
+	c.pins[id] = answer
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.pins, id)
+		c.mu.Unlock()
+	}()
+	c.report(&egress.Report{Pin: &egress.Pin{ID: id, Key: key, Name: p.Name, Seconds: int64(p.TTL / time.Second), Addresses: p.Addresses}})
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Control) pinned(p *egress.Pinned) {
+	c.mu.Lock()
+	answer := c.pins[p.ID]
+	delete(c.pins, p.ID)
+	c.mu.Unlock()
+	if answer == nil {
+		return // its time is over
+	}
+	var err error
+	if p.Error != "" {
+		err = errors.New(p.Error)
+	}
+	answer <- err
+}
+
+// report tells boxd. One that does not listen is gone soon, and this with it.
+func (c *Control) report(r *egress.Report) {
+	body, err := egress.Encode(r)
+	if err == nil {
+		err = c.conn.Send(body)
+	}
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		c.log.Printf("report: %v", err)
+	}
+}

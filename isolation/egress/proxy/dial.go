@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// looker is what looks at the connections of a box.
+func (c *Control) looker(b *egress.Box, own *box, asks *ResolverBox) *Server {
+	return c.proxy.Open(&ProxyBox{
+		Rules: own.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
+		Dial: func(ctx context.Context, t Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
+		Find: func(ctx context.Context, name egress.Name, six bool) bool {
+			return c.resolver.Find(ctx, asks, name, six)
+		},
+		Denied: asks.Denied,
+	})
+}
+
+// dialed is what boxd has answered.
+type dialed struct {
+	conn net.Conn
+	err  error
+}
+
+// dial asks boxd for a connection and waits until it is there.
+func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, error) {
+	answer := make(chan dialed, 1)
+	c.mu.Lock()
+	c.last++
+	id := c.last
+	c.dials[id] = answer
+	c.mu.Unlock()
+	c.report(&egress.Report{Dial: &egress.Dial{ID: id, Key: key, Name: t.Name, To: t.To}})
+	select {
+	case d := <-answer:
+		if d.err != nil {
+			return nil, d.err
+		}
+		return connected(ctx, d.conn)
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	_, waits := c.dials[id]
+	delete(c.dials, id)
+	c.mu.Unlock()
+	if !waits { // it has come meanwhile, and is nobody's
+		if d := <-answer; d.conn != nil {
+			d.conn.Close()
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// dialed hands over a connection that has begun. The files are its own.
+func (c *Control) dialed(m *egress.Dialed, files []int) {
+	c.mu.Lock()
+	answer := c.dials[m.ID]
+	delete(c.dials, m.ID)
+	c.mu.Unlock()
+	if answer == nil { // its time is over
+		fdpass.CloseAll(files)
+		return
+	}
+	answer <- begun(m, files)
+}
+
+func begun(m *egress.Dialed, files []int) dialed {
+	switch {
+	case m.NotLed:
+		fdpass.CloseAll(files)
+		return dialed{err: ErrNotLed}
+	case m.Error != "" || len(files) != 1:
+		fdpass.CloseAll(files)
+		return dialed{err: fmt.Errorf("no connection: %s", m.Error)}
+	}
+	f := os.NewFile(uintptr(files[0]), "tcp")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	return dialed{conn, err}
+}
+
+// aliveEvery is how often a server that is silent is asked whether it is there.
+const aliveEvery = time.Minute
+
+// connected waits until a connection that has begun is there, and closes it where that fails.
+func connected(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	err := awaited(ctx, conn)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func awaited(ctx context.Context, conn net.Conn) error {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return errors.New("no connection of TCP")
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetWriteDeadline(time.Unix(1, 0)) })
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		if n, serr := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); serr != nil || n != 0 {
+			failed = errors.Join(serr, unix.Errno(n))
+			return true
+		}
+		_, perr := unix.Getpeername(int(fd))
+		return perr == nil // or it is on its way
+	})
+	if !stop() { // its end came
+		return errors.Join(failed, context.Cause(ctx))
+	}
+	return errors.Join(err, failed, tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: aliveEvery, Interval: aliveEvery / 4, Count: 4}))
+}

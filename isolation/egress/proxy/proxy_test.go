@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdh"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxd-dev/boxd/isolation/egress"
+	"github.com/boxd-dev/boxd/isolation/egress/proxy"
+)
+
+// net/http lingers half a second over a connection that it ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
+
+const allowed = "www.allowed.example"
+
+// bench is a box, whoever looks at its connections, and what they would go on to.
+type bench struct {
+	t      *testing.T
+	server *proxy.Server
+	at     string // where connections are looked at
+	up     string // where they go on
+	port   uint16
+
+	mu     sync.Mutex
+	denied []proxy.Denial
+	dialed []proxy.Target
+	finds  int
+	led    bool
+	heard  chan struct{}
+}
+
+func open(t *testing.T, port uint16, cfg proxy.ProxyConfig, up string) *bench {
+	t.Helper()
+	return openWith(t, port, cfg, up, nil)
+}
+
+func openWith(t *testing.T, port uint16, cfg proxy.ProxyConfig, up string, secrets func() *proxy.Secrets) *bench {
+	t.Helper()
+	b := &bench{t: t, up: up, port: port, led: true, heard: make(chan struct{}, 100)}
+	cfg.Original = func(net.Conn) (netip.AddrPort, error) {
+		return netip.AddrPortFrom(netip.MustParseAddr("11.22.33.44"), port), nil
+	}
+	rules, err := egress.ReadRules("rules", []string{allowed, "other.example tcp 8080"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server = proxy.NewProxy(cfg).Open(&proxy.ProxyBox{
+		Rules: func() *egress.Rules { return rules }, Secrets: secrets,
+		Dial: func(ctx context.Context, to proxy.Target) (net.Conn, error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if !b.led {
+				return nil, proxy.ErrNotLed
+			}
+			b.dialed = append(b.dialed, to)
+			return new(net.Dialer).DialContext(ctx, "tcp", b.up)
+		},
+		Find: func(context.Context, egress.Name, bool) bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.finds++
+			return true
+		},
+		Denied: func(d proxy.Denial) {
+			b.mu.Lock()
+			b.denied = append(b.denied, d)
+			b.mu.Unlock()
+			b.heard <- struct{}{}
+		},
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.at = l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.server.Serve(ctx, []net.Listener{l}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func (b *bench) dial() net.Conn {
+	b.t.Helper()
+	c, err := net.Dial("tcp", b.at)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// refused waits for one denial.
+func (b *bench) refused() proxy.Denial {
+	b.t.Helper()
+	<-b.heard
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.denied[len(b.denied)-1]
+}
+
+// certified is a server of TLS that says which name it was asked for and what it was sent.
+func certified(t *testing.T, curves ...tls.CurveID) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, own, own, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprint(w, r.TLS.ServerName, " ", len(body))
+	}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}, CurvePreferences: curves}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
+	// A server that wants another key than it is offered asks for a second hello.
+	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			b := open(t, 443, proxy.ProxyConfig{}, certified(t, curve))
+			client := &http.Client{Transport: &http.Transport{
+				DisableKeepAlives: true,
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, "tcp", b.at)
+				},
+				TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MaxVersion: version, CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP384}},
+			}}
+			r, err := client.Post("https://"+allowed+"/", "text/plain", bytes.NewReader(make([]byte, 1<<20)))
+			if err != nil {
+				t.Fatalf("%v, %x: %v", curve, version, err)
+			}
+			said, err := io.ReadAll(r.Body)
+			r.Body.Close()
+			if err != nil || string(said) != allowed+" 1048576" {
+				t.Errorf("%v, %x: %q, %v", curve, version, said, err)
+			}
+		}
+	}
+}
+
+// hello is what a client of TLS says first.
+func hello(t *testing.T, cfg *tls.Config) []byte {
+	t.Helper()
+	here, there := net.Pipe()
+	defer here.Close()
+	cfg.InsecureSkipVerify = true
+	go func() { _ = tls.Client(there, cfg).Handshake(); there.Close() }()
+	buf := make([]byte, 16<<10)
+	n, err := here.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+func TestHellosThatAreRefused(t *testing.T) {
+	named := func(name string) []byte { return hello(t, &tls.Config{ServerName: name}) }
+	good := named(allowed)
+	for what, c := range map[string]struct {
+		sent   []byte
+		reason egress.Reason
+		asked  string
+		rule   string
+	}{
+		"another name":      {named("evil.example"), egress.NotThere, "evil.example", `"evil.example tcp 443"`},
+		"at another port":   {named("other.example"), egress.NotThere, "other.example", `"other.example tcp 443"`},
+		"no name":           {hello(t, &tls.Config{ServerName: "1.2.3.4"}), egress.NoName, "", `"11.22.33.44/32 tcp 443"`},
+		"HTTP":              {[]byte("GET / HTTP/1.1\r\nHost: " + allowed + "\r\n\r\n"), egress.NoName, "", ""},
+		"cut off":           {good[:len(good)-1], egress.NoName, "", ""},
+		"bytes of no hello": {append(append([]byte{}, good[:9]...), make([]byte, len(good)-9)...), egress.NoName, "", ""},
+		"too long":          {[]byte("\x16\x03\x01\x40\x00\x01\x00\xff\xff" + strings.Repeat("x", 1<<14-4)), egress.NoName, "", ""},
+		"an empty record":   {[]byte("\x16\x03\x01\x00\x00"), egress.NoName, "", ""},
+		"ECH":               {hello(t, &tls.Config{ServerName: "inner.example", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(t)}), egress.NoName, `"the name is encrypted (ECH)"`, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := open(t, 443, proxy.ProxyConfig{}, "127.0.0.1:1")
+			conn := b.dial()
+			if _, err := conn.Write(c.sent); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			d := b.refused()
+			if d.Reason != c.reason || d.Asked != c.asked || c.rule != "" && d.Setting != c.rule || d.Port != 443 || len(d.Addresses) != 1 {
+				t.Errorf("%+v", d)
+			}
+			_, _ = io.Copy(io.Discard, conn) // it ends
+			if len(b.dialed) > 0 {
+				t.Error("it went on")
+			}
+		})
+	}
+}
+
+// echList is a list of one configuration of ECH, as a server would have published it.
+func echList(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := key.PublicKey().Bytes()
+	config := []byte{1, 0, 0x20, 0, byte(len(public))} // its number, and the kind of key
+	config = append(config, public...)
+	config = append(config, 0, 4, 0, 1, 0, 1, 32, byte(len(allowed))) // one cipher; the longest name; the name that is shown
+	config = append(append(config, allowed...), 0, 0)
+	list := append([]byte{0xfe, 0x0d, 0, byte(len(config))}, config...)
+	return append([]byte{0, byte(len(list))}, list...)
+}
+
+// A second hello may not be for another name, also behind what looks like data that was sent early.
+func TestASecondHelloIsForTheSameName(t *testing.T) {
+	first, second := hello(t, &tls.Config{ServerName: allowed}), hello(t, &tls.Config{ServerName: "evil.example"})
+	for _, between := range []string{"", "\x14\x03\x03\x00\x01\x01", "\x17\x03\x03\x00\x04data"} {
+		up, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer up.Close()
+		b := open(t, 443, proxy.ProxyConfig{}, up.Addr().String())
+		c := b.dial()
+		if _, err := c.Write(slices.Concat(first, []byte(between), second)); err != nil {
+			t.Fatal(err)
+		}
+		server, err := up.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		got, _ := io.ReadAll(server)
+		if want := string(first) + between; string(got) != want {
+			t.Errorf("%d bytes have gone on, not %d", len(got), len(want))
+		}
+		if d := b.refused(); d.Reason != egress.NoName {
+			t.Errorf("%+v", d)
+		}
+	}
+}
+
+func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %q %q %d", r.Host, r.RequestURI, r.Header.Get("X-Forwarded-For"), r.Header.Get("Accept-Encoding"), len(body))
+	}))
+	defer up.Close()
+	b := open(t, 80, proxy.ProxyConfig{}, up.Listener.Addr().String())
+	for _, c := range []struct{ sent, want string }{
+		{"GET /a?b;c=%zz HTTP/1.1\r\nHost: " + allowed + "\r\nX-Forwarded-For: me\r\nConnection: close\r\n\r\n", allowed + " /a?b;c=%zz \"me\" \"\" 0"},
+		{"GET http://WWW.allowed.example:80/x HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", "WWW.allowed.example:80 /x"},
+		{"POST / HTTP/1.1\r\nHost: " + allowed + "\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody", " 4"},
+		{"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", " 403 "},
+		{"GET / HTTP/1.1\r\nHost: " + allowed + ":8080\r\n\r\n", " 403 "},
+		{"GET / HTTP/1.1\r\nHost: other.example\r\n\r\n", " 403 "},
+		{"GET http://evil.example/ HTTP/1.1\r\nHost: " + allowed + "\r\n\r\n", " 403 "},
+		{"CONNECT " + allowed + ":80 HTTP/1.1\r\nHost: " + allowed + "\r\n\r\n", " 403 "},
+		{"GET / HTTP/1.0\r\n\r\n", " 403 "},
+		{"GET / HTTP/1.1\r\n\r\n", " 400 "},
+		{"GET / HTTP/1.1\r\nHost: " + allowed + "\r\nHost: evil.example\r\n\r\n", " 400 "},
+		{"GET / HTTP/1.1\r\nHost : evil.example\r\nHost: " + allowed + "\r\n\r\n", " 400 "},
+		{"POST / HTTP/1.1\r\nHost: " + allowed + "\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", " 501 "},
+		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", " 403 "},
+		// A request that hides in the body of one: it is read as the next.
+		{"POST / HTTP/1.1\r\nHost: " + allowed + "\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", " 403 "},
+		{"GET / HTTP/1.1\r\nHost: " + allowed + "\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", " 403 "},
+	} {
+		conn := b.dial()
+		if _, err := io.WriteString(conn, c.sent); err != nil {
+			t.Fatal(err)
+		}
+		said, _ := io.ReadAll(conn)
+		if !strings.Contains(string(said), c.want) {
+			t.Errorf("%q: %q, want %q", c.sent, said, c.want)
+		}
+	}
+	for _, to := range b.dialed {
+		if to.Name != allowed {
+			t.Errorf("it went on to %v", to)
+		}
+	}
+}
+
+// A name that has not led to an address is resolved once more, and not again and again.
+func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
+	b := open(t, 443, proxy.ProxyConfig{}, "127.0.0.1:1")
+	b.led = false
+	for range 3 {
+		c := b.dial()
+		if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
+			t.Fatal(err)
+		}
+		if said, _ := io.ReadAll(c); string(said) != "\x15\x03\x03\x00\x02\x02\x31" {
+			t.Errorf("%q", said)
+		}
+	}
+	if d := b.refused(); d.Reason != egress.Astray || d.Asked != allowed || b.finds != 1 || len(b.heard) > 0 {
+		t.Errorf("%+v, %d times, %d more", d, b.finds, len(b.heard))
+	}
+}
+
+// Who says nothing has so much time; of one box so many wait, and change of rules ends what there is.
+func TestConnectionsAreBounded(t *testing.T) {
+	for _, port := range []uint16{80, 443} {
+		b := open(t, port, proxy.ProxyConfig{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
+		for range 3 { // each waits for the end of the one before
+			c := b.dial()
+			if _, err := c.Write([]byte("G")); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, c)
+		}
+		b.refused()
+	}
+	up, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	b := open(t, 443, proxy.ProxyConfig{}, up.Addr().String())
+	c := b.dial()
+	if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
+		t.Fatal(err)
+	}
+	server, err := up.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	b.server.Cut()
+	for _, end := range []net.Conn{c, server} {
+		_, _ = io.Copy(io.Discard, end)
+	}
+}

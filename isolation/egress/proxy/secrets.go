@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// secrets gives a box other secrets than it has. What it is connected to by the old ones ends.
+func (c *Control) secrets(m *egress.Secrets) error {
+	var set *Secrets
+	var err error
+	if len(m.List) > 0 {
+		set, err = NewSecrets(m) // or none, rather than what is not meant any more
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sets[m.Key] = set
+	if set == nil {
+		delete(c.sets, m.Key)
+	}
+	if own := c.boxes[m.Key]; own != nil && own.proxy != nil {
+		own.proxy.Cut()
+	}
+	return err
+}
+
+func (c *Control) set(key string) *Secrets {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sets[key]
+}
+
+func (c *Control) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sets, key)
+}

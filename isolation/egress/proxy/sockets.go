@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// sockets makes of descriptors what they should be: two where a box asks, and behind them, of a strict one, those
+// whose connections are looked at. It takes them over.
+func sockets(files []int, strict bool) (packets net.PacketConn, streams net.Listener, looked []net.Listener, err error) {
+	if len(files) < 2 || strict != (len(files) > 2) || len(files) > 4 {
+		fdpass.CloseAll(files)
+		return nil, nil, nil, fmt.Errorf("%d sockets, not as many as there should be", len(files))
+	}
+	udp := os.NewFile(uintptr(files[0]), "udp")
+	packets, err = net.FilePacketConn(udp)
+	udp.Close()
+	if err != nil {
+		fdpass.CloseAll(files[1:])
+		return nil, nil, nil, fmt.Errorf("socket for packets: %w", err)
+	}
+	var list []net.Listener
+	for _, fd := range files[1:] {
+		tcp := os.NewFile(uintptr(fd), "tcp")
+		l, lerr := net.FileListener(tcp)
+		tcp.Close()
+		if lerr != nil {
+			err = errors.Join(err, fmt.Errorf("socket for connections: %w", lerr))
+			continue
+		}
+		list = append(list, l)
+	}
+	if err != nil {
+		closeAll(list)
+		return nil, nil, nil, errors.Join(err, packets.Close())
+	}
+	return packets, list[0], list[1:], nil
+}
+
+func closeAll(list []net.Listener) {
+	for _, l := range list {
+		l.Close()
+	}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file puts secrets into the headers of requests, where the programs of a box have placeholders, and takes them
+// out of the headers of answers again. Each secret is for some hosts alone; to all others its placeholder is sent.
+
+package proxy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// MaxHeaders is how much the headers of a request may have, in bytes, once secrets are in them.
+const MaxHeaders = 128 << 10
+
+// ErrTooLong means that the headers of a request would have more than MaxHeaders.
+var ErrTooLong = errors.New("the headers would be too long")
+
+// Secrets is what one box has. It does not change. The nil Set has nothing.
+type Secrets struct {
+	own   tls.Certificate
+	hosts map[egress.Name]*SecretHost
+}
+
+// SecretHost is what is put into requests for one host, and nobody else's.
+type SecretHost struct {
+	in, out *strings.Replacer // placeholders by secrets, and the other way
+	longest int               // secret, in bytes
+	marks   []string          // the placeholders
+	roots   *x509.CertPool    // nil: the host's
+}
+
+// NewSecrets reads what boxd has sent.
+func NewSecrets(m *egress.Secrets) (*Secrets, error) {
+	key, err := x509.ParsePKCS8PrivateKey(m.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("the key of the certificate: %w", err)
+	}
+	s := &Secrets{own: tls.Certificate{Certificate: [][]byte{m.Certificate}, PrivateKey: key}, hosts: map[egress.Name]*SecretHost{}}
+	in, out := map[egress.Name][]string{}, map[egress.Name][]string{}
+	for i := range m.List {
+		one := &m.List[i]
+		if one.Placeholder == "" || one.Value == "" {
+			return nil, fmt.Errorf("secret %d has no placeholder, or no value", i)
+		}
+		for _, name := range one.Hosts {
+			if s.hosts[name] == nil {
+				s.hosts[name] = &SecretHost{}
+			}
+			h := s.hosts[name]
+			h.marks, h.longest = append(h.marks, one.Placeholder), max(h.longest, len(one.Value))
+			in[name] = append(in[name], one.Placeholder, one.Value)
+			out[name] = append(out[name], one.Value, one.Placeholder)
+			if one.Authorities == "" {
+				continue
+			}
+			if h.roots == nil {
+				h.roots = x509.NewCertPool()
+			}
+			if !h.roots.AppendCertsFromPEM([]byte(one.Authorities)) {
+				return nil, fmt.Errorf("secret %d: no certificates of authorities", i)
+			}
+		}
+	}
+	for name, h := range s.hosts {
+		h.in, h.out = strings.NewReplacer(in[name]...), strings.NewReplacer(out[name]...)
+	}
+	return s, nil
+}
+
+// For is what there is for a host; nil: nothing.
+func (s *Secrets) For(name egress.Name) *SecretHost {
+	if s == nil {
+		return nil
+	}
+	return s.hosts[name]
+}
+
+// Serve is how a box is spoken with in the place of its hosts: by HTTP/1.1 alone.
+func (s *Secrets) Serve() *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{s.own}, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
+}
+
+// http1 is HTTP/1.1 as TLS calls it.
+const http1 = "http/1.1"
+
+// Dial is how the real host is spoken with: it has to show a certificate for exactly this name.
+func (h *SecretHost) Dial(name egress.Name) *tls.Config {
+	return &tls.Config{ServerName: string(name), RootCAs: h.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
+}
+
+// In puts secrets into the values of the headers of a request, within the base64 of basic authorization too.
+func (h *SecretHost) In(header map[string][]string) error {
+	size := 0
+	for name, values := range header {
+		for i, v := range values {
+			size += len(name) + len(v) + h.growth(v)
+			if size > MaxHeaders { // before it is made
+				return ErrTooLong
+			}
+			values[i] = h.in.Replace(v)
+			if name != "Authorization" {
+				continue
+			}
+			basic, grown, ok := h.basic(v)
+			if size += grown; size > MaxHeaders {
+				return ErrTooLong
+			}
+			if ok {
+				values[i] = basic
+			}
+		}
+	}
+	return nil
+}
+
+// growth is how much longer a text may become, in bytes.
+func (h *SecretHost) growth(text string) (n int) {
+	for _, m := range h.marks {
+		n += strings.Count(text, m) * h.longest
+	}
+	return n
+}
+
+// scheme begins the value of basic authorization, in any case (RFC 7617).
+const scheme = "basic "
+
+// basic puts secrets into the user and the password of basic authorization, ok if there are placeholders in them.
+func (h *SecretHost) basic(value string) (text string, grown int, ok bool) {
+	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
+		return "", 0, false
+	}
+	plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value[len(scheme):]))
+	if err != nil {
+		return "", 0, false
+	}
+	grown = 2 * h.growth(string(plain))
+	if grown == 0 || grown > MaxHeaders {
+		return "", grown, false
+	}
+	return value[:len(scheme)] + base64.StdEncoding.EncodeToString([]byte(h.in.Replace(string(plain)))), grown, true
+}
+
+// Out puts placeholders into the headers of an answer, where the host has sent secrets back as they are.
+func (h *SecretHost) Out(header map[string][]string) {
+	for _, values := range header {
+		for i, v := range values {
+			values[i] = h.out.Replace(v)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// Bounds of what a resolver of the host may say.
+const (
+	maxAnswer  = 16 << 10 // over TCP
+	maxPacket  = 4 << 10  // of which 512 bytes can be an answer
+	maxRecords = 256
+	maxAliases = 10 // names that lead to names
+	maxStrays  = 32 // packets that are no answer, while one waits for one
+	rounds     = 2
+)
+
+var (
+	errTooLong   = errors.New("the message is too long")
+	errStrays    = errors.New("too many packets that are no answer")
+	errAliases   = errors.New("the name leads to too many others, or in a circle")
+	errTwoNames  = errors.New("a name leads to two others")
+	errManifold  = errors.New("too many records")
+	errNoAnswer  = errors.New("no resolver of the host has answered")
+	errNotAnswer = errors.New("the message does not answer the question")
+)
+
+// found is what a resolver has said about a name.
+type found struct {
+	code      dnsmessage.RCode // success or name error
+	addresses []netip.Addr
+	ttl       time.Duration // the least of all records that led there
+}
+
+// ask asks one resolver after the other, twice, until one has an answer.
+func (r *Resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
+	last := errNoAnswer
+	for range rounds {
+		for _, at := range r.cfg.Upstreams() {
+			if ctx.Err() != nil {
+				return nil, errors.Join(last, ctx.Err())
+			}
+			f, err := r.attempt(ctx, at, name, kind)
+			if err == nil {
+				return f, nil
+			}
+			last = err
+		}
+	}
+	return nil, last
+}
+
+func (r *Resolver) attempt(ctx context.Context, at netip.AddrPort, name egress.Name, kind dnsmessage.Type) (*found, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Attempt)
+	defer cancel()
+	q, err := newQuestion(name, kind)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := q.over(ctx, "udp", at)
+	if err == nil && truncated(msg) {
+		msg, err = q.over(ctx, "tcp", at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q.read(msg)
+}
+
+// question is one that goes to a resolver of the host.
+type question struct {
+	id  uint16
+	q   dnsmessage.Question
+	msg []byte
+}
+
+// newQuestion makes one with an id that nobody can guess. Each goes out from a socket of its own, so that its port is
+// as new.
+func newQuestion(name egress.Name, kind dnsmessage.Type) (*question, error) {
+	full, err := dnsmessage.NewName(string(name) + ".")
+	if err != nil {
+		return nil, err
+	}
+	var id [2]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	q := &question{id: binary.BigEndian.Uint16(id[:]), q: dnsmessage.Question{Name: full, Type: kind, Class: dnsmessage.ClassINET}}
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: q.id, RecursionDesired: true}, Questions: []dnsmessage.Question{q.q}}
+	q.msg, err = m.Pack()
+	return q, err
+}
+
+// over asks, and waits for the answer.
+func (q *question) over(ctx context.Context, network string, at netip.AddrPort) ([]byte, error) {
+	// A socket that is connected hears from nobody else.
+	c, err := (&net.Dialer{}).DialContext(ctx, network, at.String())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	if network == "tcp" {
+		if _, err := c.Write(framed(q.msg)); err != nil {
+			return nil, err
+		}
+		msg, err := readStream(c, maxAnswer)
+		if err == nil && !q.isAnsweredBy(msg) {
+			err = errNotAnswer
+		}
+		return msg, err
+	}
+	if _, err := c.Write(q.msg); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, maxPacket)
+	for range maxStrays {
+		n, err := c.Read(buf)
+		if err != nil {
+			return nil, err
+		}
+		if q.isAnsweredBy(buf[:n]) {
+			return buf[:n], nil
+		}
+	}
+	return nil, errStrays
+}
+
+// isAnsweredBy says that a message is an answer to this question, whatever it says.
+func (q *question) isAnsweredBy(msg []byte) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil || h.ID != q.id || !h.Response || h.OpCode != 0 {
+		return false
+	}
+	back, err := p.Question()
+	if err != nil || back.Type != q.q.Type || back.Class != q.q.Class || !strings.EqualFold(back.Name.String(), q.q.Name.String()) {
+		return false
+	}
+	_, err = p.Question()
+	return errors.Is(err, dnsmessage.ErrSectionDone)
+}
+
+func truncated(msg []byte) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	return err == nil && h.Truncated
+}
+
+// read takes the addresses out of an answer. They belong to the name that was asked, by way of the names that it leads
+// to, which need not be allowed: who is allowed a name is allowed what its owner makes of it.
+func (q *question) read(msg []byte) (*found, error) {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil {
+		return nil, err
+	}
+	if h.RCode != dnsmessage.RCodeSuccess && h.RCode != dnsmessage.RCodeNameError {
+		return nil, fmt.Errorf("the resolver says %s", h.RCode)
+	}
+	if h.Truncated {
+		return nil, errTooLong // over TCP
+	}
+	if err := p.SkipAllQuestions(); err != nil {
+		return nil, err
+	}
+	rr := records{aliases: map[string]alias{}, addresses: map[string][]address{}}
+	if err := rr.read(&p, q.q.Type); err != nil {
+		return nil, err
+	}
+	f, err := rr.follow(strings.ToLower(q.q.Name.String()))
+	if err != nil {
+		return nil, err
+	}
+	if f.code = h.RCode; f.code != dnsmessage.RCodeSuccess {
+		f.addresses = nil
+	}
+	return f, nil
+}

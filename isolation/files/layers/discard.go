@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layers
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
+)
+
+// undoing makes a root again what its image is. It does so as any program would, through what overlayfs shows: what that
+// keeps must not be touched while it is mounted (overlayfs.rst of the kernel). So what the image has is copied from there.
+type undoing struct {
+	a    files.Discarded
+	left int // of files and directories that may still be looked at
+}
+
+// Discard undoes what is other in a root than in the image: all of it, or what is at some paths. What it has done before
+// an error stays done.
+func Discard(req *files.Discard) (*files.Discarded, error) {
+	l, err := open(req.Image, req.Changed)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	root, err := openDir(unix.AT_FDCWD, string(req.Root))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	u := &undoing{left: req.Walk}
+	if len(req.Paths) == 0 {
+		return &u.a, u.directory(l, root, "", 1)
+	}
+	for _, p := range req.Paths {
+		name := string(p)
+		if len(name) < 2 || name[0] != '/' || len(name) > files.MaxPath || path.Clean(name) != name || strings.IndexByte(name, 0) >= 0 {
+			return nil, &files.Failure{Kind: files.BadPath, Path: p, Text: "not the absolute path of something in the root, in its shortest form"}
+		}
+		if err := u.at(l, root, "", name[1:]); err != nil {
+			return nil, err
+		}
+	}
+	return &u.a, nil
+}
+
+// at undoes what is at a path.
+func (u *undoing) at(l layers, at int, prefix, rest string) error {
+	name, below, more := strings.Cut(rest, "/")
+	if !more {
+		return u.name(l, at, prefix, name, strings.Count(prefix, "/")+1)
+	}
+	is, was, err := l.both(name)
+	if err != nil || was == nil && (is == nil || gone(is)) {
+		return fail(prefix+name, err)
+	}
+	if is == nil {
+		if now, err := look(at, name); err != nil || now != nil {
+			return fail(prefix+name, err) // it is as in the image
+		}
+	}
+	if !isDir(is) {
+		return &files.Failure{Kind: files.NotDirectory, Path: []byte("/" + prefix + name), Text: "it was removed, or made again", Hint: "discard that"}
+	}
+	return u.into(l, at, prefix, name, isDir(was), func(next layers, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
+}
+
+// both describes what the layers have of a name; nil: nothing.
+func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
+	if is, err = look(l.changed, name); err == nil {
+		was, err = look(l.image, name)
+	}
+	return is, was, err
+}
+
+// into opens a directory in both layers and in the root. What is mounted there is not of the root, unless what is changed of
+// it is by itself as well: then it is a tree of the host, which has an overlay of its own.
+func (u *undoing) into(l layers, at int, prefix, name string, image bool, do func(next layers, fd int) error) error {
+	fd, err := enter(at, name)
+	if errors.Is(err, unix.EXDEV) && apart(l.changed, name) {
+		fd, err = openDir(at, name)
+	}
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fail(prefix+name, err)
+	}
+	defer unix.Close(fd)
+	next, err := l.below(name, of{image: image, changed: true})
+	if err != nil {
+		return fail(prefix+name, err)
+	}
+	defer next.close()
+	return do(next, fd)
+}
+
+func (u *undoing) directory(l layers, at int, prefix string, depth int) error {
+	if depth > files.MaxDepth {
+		return fail(prefix, unix.ENAMETOOLONG)
+	}
+	names, err := namesOf(l.changed, u.left)
+	if err != nil {
+		return fail(prefix, err)
+	}
+	if u.left -= len(names); u.left < 0 {
+		return fail(prefix, unix.E2BIG)
+	}
+	for _, name := range names {
+		if err := u.name(l, at, prefix, name, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// name undoes what is of one name in a directory.
+func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
+	is, was, err := l.both(name)
+	if err != nil || is == nil {
+		return fail(prefix+name, errors.Join(err, u.missing(l.image, at, name, was)))
+	}
+	down := func(next layers, fd int) error { return u.directory(next, fd, prefix+name+"/", depth+1) }
+	switch {
+	case ours(is) && isDir(is):
+		return u.into(l, at, prefix, name, isDir(was), down)
+	case ours(is), gone(is) && was == nil:
+		return nil
+	case was == nil:
+		u.a.Removed++
+		return fail(prefix+name, removeAll(at, name))
+	case isDir(is) && isDir(was):
+		if is.Mode != was.Mode {
+			u.a.Restored++
+			if err := chmod(at, name, was.Mode); err != nil {
+				return fail(prefix+name, err)
+			}
+		}
+		again := opaque(l.changed, name) // what the image has in it is not seen
+		return u.into(l, at, prefix, name, true, func(next layers, fd int) error {
+			if err := down(next, fd); err != nil || !again {
+				return err
+			}
+			return u.all(next.image, fd, prefix+name+"/")
+		})
+	case ops.SameFile(l.image, was, l.changed, is, name):
+		return nil
+	}
+	u.a.Restored++
+	now, err := look(at, name)
+	if err == nil && now != nil && (isDir(now) || isDir(was)) {
+		err = removeAll(at, name)
+	}
+	if err == nil {
+		err = u.restore(l.image, at, name, was)
+	}
+	return fail(prefix+name, err)
+}
+
+// missing restores what the image has of a name, if the root has nothing.
+func (u *undoing) missing(image, at int, name string, was *unix.Stat_t) error {
+	if was == nil {
+		return nil
+	}
+	now, err := look(at, name)
+	if err != nil || now != nil {
+		return err
+	}
+	u.a.Restored++
+	return u.restore(image, at, name, was)
+}
+
+// all restores what a directory lacks of the image's.
+func (u *undoing) all(image, at int, prefix string) error {
+	names, err := namesOf(image, u.left)
+	if err != nil {
+		return fail(prefix, err)
+	}
+	for _, name := range names {
+		was, err := look(image, name)
+		if err = errors.Join(err, u.missing(image, at, name, was)); err != nil {
+			return fail(prefix+name, err)
+		}
+	}
+	return nil
+}
+
+// enter opens a directory for reading. EXDEV: something else is mounted there.
+func enter(at int, name string) (int, error) {
+	return unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
+}
+
+// apart reports whether something is mounted on a directory.
+func apart(at int, name string) bool {
+	fd, err := enter(at, name)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return errors.Is(err, unix.EXDEV)
+}
+
+// chmod sets the permissions of a directory, which may be such that it cannot be opened.
+func chmod(at int, name string, mode uint32) error {
+	fd, err := unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode&0o7777)
+}
+
+// removeAll removes what is in a directory by a name, with what is in it. What is mounted there is somebody else's: EBUSY.
+func removeAll(at int, name string) error {
+	err := unix.Unlinkat(at, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) {
+		return err
+	}
+	fd, err := enter(at, name)
+	if errors.Is(err, unix.EACCES) {
+		if err = chmod(at, name, 0o700); err == nil {
+			fd, err = enter(at, name)
+		}
+	}
+	if errors.Is(err, unix.EXDEV) {
+		return unix.EBUSY
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	names, err := namesOf(fd, maxRemoved)
+	for _, below := range names {
+		if err == nil {
+			err = removeAll(fd, below)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+}
+
+// maxRemoved bounds the names of one directory.
+const maxRemoved = 10_000_000
+
+// restore copies what the image has of a name.
+func (u *undoing) restore(image, at int, name string, was *unix.Stat_t) error {
+	if isDir(was) {
+		return u.restoreDir(image, at, name, was)
+	}
+	fresh := ".boxd-" + rand.Text() // until it is whole
+	var err error
+	switch was.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		err = unix.Symlinkat(string(ops.Target(image, name)), at, fresh)
+	case unix.S_IFREG:
+		err = copyFile(image, name, at, fresh, was)
+	default:
+		return nil // images have nothing else
+	}
+	if err == nil {
+		err = unix.Renameat(at, fresh, at, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(at, fresh, 0) // it may not be there
+	}
+	return err
+}
+
+func copyFile(image int, name string, at int, fresh string, was *unix.Stat_t) error {
+	in, err := unix.Openat(image, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	from := os.NewFile(uintptr(in), name)
+	defer from.Close()
+	out, err := unix.Openat(at, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	to := os.NewFile(uintptr(out), fresh)
+	_, err = io.Copy(to, from)
+	if err == nil {
+		err = unix.Fchmod(out, was.Mode&0o777)
+	}
+	if err := errors.Join(err, to.Close()); err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(at, fresh, []unix.Timespec{was.Atim, was.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func (u *undoing) restoreDir(image, at int, name string, was *unix.Stat_t) error {
+	if err := unix.Mkdirat(at, name, 0o700); err != nil {
+		return err
+	}
+	from, err := openDir(image, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	to, err := openDir(at, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	names, err := namesOf(from, u.left)
+	if err != nil {
+		return err
+	}
+	u.left -= len(names)
+	for _, below := range names {
+		st, err := look(from, below)
+		if err == nil && st != nil {
+			err = u.restore(from, to, below, st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(to, was.Mode&0o7777)
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file knows the root of a box that its programs can write to by what it is made of: the image, and what
+// overlayfs keeps of the changes. It runs inside the box, as the box user: nothing here can do more than any program there.
+
+package layers
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files/ops"
+)
+
+// mergedMaxDepth is how many directories may be below each other, as in images.
+const mergedMaxDepth = 200
+
+// none is where a layer has no directory of a name.
+const none = -1
+
+// layers are the directories of one name in both: either may be none.
+type layers struct{ image, changed int }
+
+func (l layers) close() {
+	for _, fd := range []int{l.image, l.changed} {
+		if fd != none {
+			unix.Close(fd)
+		}
+	}
+}
+
+// open opens the roots of both.
+func open(image, changed []byte) (l layers, err error) {
+	l = layers{none, none}
+	if l.image, err = openDir(unix.AT_FDCWD, string(image)); err == nil {
+		l.changed, err = openDir(unix.AT_FDCWD, string(changed))
+	}
+	if err != nil {
+		l.close()
+	}
+	return l, err
+}
+
+func openDir(dir int, name string) (int, error) {
+	if dir == none {
+		return none, nil
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return none, err
+	}
+	return fd, nil
+}
+
+// look describes what a directory has of a name; nil: nothing.
+func look(dir int, name string) (*unix.Stat_t, error) {
+	if dir == none {
+		return nil, nil //nolint:nilnil // nothing is no error
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil //nolint:nilnil // as above
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &st, nil
+}
+
+func isDir(st *unix.Stat_t) bool     { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
+func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
+
+// gone reports whether overlayfs means by this that something of the image was removed (overlayfs.rst of the kernel).
+func gone(st *unix.Stat_t) bool {
+	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+}
+
+// ours reports whether this is of what every box has, which PID 1 has put there: nobody else in a box is its root.
+func ours(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !gone(st) }
+
+// opaque reports whether a directory hides all that the image has in the one of its name.
+func opaque(dir int, name string) bool {
+	fd, err := openDir(dir, name)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var value [1]byte
+	n, err := unix.Fgetxattr(fd, "user.overlay.opaque", value[:])
+	return err == nil && n == 1 && value[0] == 'y'
+}
+
+// names lists what both have, sorted. left is how many there may be.
+func (l layers) names(left int) ([]string, error) {
+	var all []string
+	for _, dir := range []int{l.image, l.changed} {
+		some, err := namesOf(dir, left)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func namesOf(dir, left int) (names []string, err error) {
+	if dir == none {
+		return nil, nil
+	}
+	if _, err := unix.Seek(dir, 0, 0); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := unix.ReadDirent(dir, buf)
+		if err != nil || n == 0 {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+		if len(names) > left {
+			return nil, tooMany(left)
+		}
+	}
+}
+
+func tooMany(allowed int) error {
+	return &files.Failure{Kind: files.TooLarge, Text: "there are more than " + strconv.Itoa(allowed) + " files and directories (images.max_entries)", Hint: "remove what the image does not need"}
+}
+
+// holds reports whether programs have put anything into a directory of what every box has.
+func holds(dir int, name string, depth int) (bool, error) {
+	fd, err := openDir(dir, name)
+	if err != nil || depth > mergedMaxDepth {
+		return false, err
+	}
+	defer unix.Close(fd)
+	names, err := namesOf(fd, 1<<20)
+	for _, below := range names {
+		st, bad := look(fd, below)
+		switch {
+		case bad != nil:
+			return false, bad
+		case st == nil || gone(st):
+		case !ours(st):
+			return true, nil
+		case isDir(st):
+			if found, err := holds(fd, below, depth+1); found || err != nil {
+				return found, err
+			}
+		}
+	}
+	return false, err
+}
+
+// of says which layers a name of the root comes from.
+type of struct {
+	st             *unix.Stat_t // of what it is; nil: nothing is there
+	image, changed bool         // what is in it comes from there; of what is no directory, its content
+	implied        bool         // a directory that no image has to say anything about
+}
+
+// find says what a name of the root is.
+func (l layers) find(name string) (o of, err error) {
+	was, err := look(l.image, name)
+	if err != nil {
+		return o, err
+	}
+	is, err := look(l.changed, name)
+	if err != nil {
+		return o, err
+	}
+	old := of{st: was, image: was != nil}
+	switch {
+	case is == nil:
+		return old, nil
+	case gone(is):
+		return o, nil
+	case ours(is) && isDir(is):
+		if isDir(was) {
+			return of{st: was, image: true, changed: true}, nil
+		}
+		used, err := holds(l.changed, name, 0)
+		if !used { // whatever the image has there, boxes hide
+			return old, err
+		}
+		return of{st: is, changed: true, implied: true}, err
+	case ours(is):
+		return old, nil
+	case isDir(is) && isDir(was) && !opaque(l.changed, name):
+		return of{st: is, image: true, changed: true}, nil
+	}
+	return of{st: is, changed: true}, nil
+}
+
+// below opens the directories of a name, as far as they count.
+func (l layers) below(name string, o of) (next layers, err error) {
+	next = layers{none, none}
+	if o.image {
+		next.image, err = openDir(l.image, name)
+	}
+	if err == nil && o.changed {
+		next.changed, err = openDir(l.changed, name)
+	}
+	if err != nil {
+		next.close()
+	}
+	return next, err
+}
+
+// fail says of what an error is; of none it makes none.
+func fail(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if f, ok := errors.AsType[*files.Failure](err); ok {
+		if f.Kind == files.Changed && len(f.Path) == 0 {
+			f.Path = []byte("/" + path)
+		}
+		return f
+	}
+	f := ops.Fail("/"+strings.TrimSuffix(path, "/"), err)
+	if f.Kind == files.NotPermitted {
+		f.Hint = "the box user must be able to read it: chmod u+r, and u+rx if it is a directory"
+	}
+	return f
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Pack writes an archive of a directory's content, or of one file.
+func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, err
+	}
+	var where unix.Statfs_t
+	if err := unix.Statfs(path, &where); err != nil {
+		return nil, err
+	}
+	if ofKernel(where.Type) {
+		return nil, &files.Failure{Kind: files.NotRegular, Text: "files of the kernel's, not of a disk"}
+	}
+	var stats archive.Stats
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		var root *os.Root
+		if root, err = os.OpenRoot(path); err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		if req.Some == nil {
+			stats, err = archive.PackDir(w, root, "", archive.Bounds(req.Bounds), req.LeaveOut)
+			break
+		}
+		var names []string
+		if names, err = some(root, req.Some); err != nil {
+			return nil, err
+		}
+		stats, err = archive.PackSome(w, root, names, archive.Bounds(req.Bounds))
+	case unix.S_IFREG:
+		if req.Some != nil {
+			return nil, unix.ENOTDIR
+		}
+		if path, err = final(path); err != nil {
+			return nil, err
+		}
+		var root *os.Root
+		if root, err = os.OpenRoot(parent(path)); err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		stats, err = archive.PackFile(w, root, base(path), base(string(req.Path)), archive.Bounds(req.Bounds))
+	default:
+		return nil, notRegular(&st)
+	}
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	a := files.Archived{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped}
+	return &a, nil
+}
+
+// some checks that paths are there, before anything is packed, and leaves out what another one brings.
+func some(root *os.Root, paths [][]byte) ([]string, error) {
+	names := make([]string, 0, len(paths))
+	whole := map[string]bool{} // directories
+	for _, p := range paths {
+		name := string(p)
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." || strings.IndexByte(name, 0) >= 0 {
+			return nil, &files.Failure{Kind: files.BadPath, Path: p, Text: "not the clean path of something in the directory"}
+		}
+		info, err := root.Lstat(name)
+		if err != nil {
+			return nil, Fail(name, err)
+		}
+		if info.IsDir() {
+			whole[name] = true
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		for at := filepath.Dir(name); at != "."; at = filepath.Dir(at) {
+			if whole[at] {
+				return true
+			}
+		}
+		return false
+	}), nil
+}
+
+// asFailure says what is wrong with an archive.
+func asFailure(err error) error {
+	r, ok := errors.AsType[*archive.Refusal](err)
+	switch {
+	case ok && r.TooMuch:
+		return &files.Failure{Kind: files.TooLarge, Text: r.Error()}
+	case ok:
+		return &files.Failure{Kind: files.BadArchive, Text: r.Error()}
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &files.Failure{Kind: files.BadArchive, Text: "the archive ends early"}
+	}
+	return err
+}
+
+// Unpack makes a directory's content of an archive. All of it is unpacked beside what is there, before anything of
+// that changes; then it is moved to its place, and back if something is in the way.
+func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Stat(path, &st)
+	missing := errors.Is(err, unix.ENOENT)
+	switch {
+	case missing:
+		err = makeParents(path)
+	case err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, err
+	}
+	within := path
+	if missing {
+		within = parent(path)
+	}
+	root, err := os.OpenRoot(within)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	stage, err := newStage(root)
+	if err != nil {
+		return nil, err
+	}
+	defer stage.end() // what has been moved is not in it any more
+	stats, err := archive.Unpack(r, stage.content, archive.Rules{Bounds: archive.Bounds(req.Bounds), CaseTwins: req.CaseTwins, OutwardLinks: req.OutwardLinks})
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	content := within + "/" + stage.name + "/" + contentDir
+	switch {
+	case missing:
+		err = unix.Renameat2(unix.AT_FDCWD, content, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	case req.Overwrite: // what is replaced goes there, and would be all there is of it if this were cut off
+		if err = stage.keep(); err != nil {
+			break
+		}
+		fallthrough
+	default:
+		err = merge(stage.content, content, within, req.Overwrite)
+	}
+	a := files.Archived{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped}
+	return &a, err
+}
+
+// moved is what undoes a step of merging.
+type moved struct {
+	from, to string
+	flags    uint
+}
+
+// merge moves what is in one directory into another: all of it, or nothing.
+func merge(stage *os.Root, from, to string, overwrite bool) error {
+	var done []moved
+	err := mergeDir(stage, ".", from, to, overwrite, &done)
+	if err == nil {
+		return nil
+	}
+	for _, m := range slices.Backward(done) {
+		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // who moves things here meanwhile keeps them
+	}
+	return err
+}
+
+func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]moved) error {
+	dir, err := stage.Open(rel)
+	if err != nil {
+		return err
+	}
+	entries, err := dir.ReadDir(-1)
+	dir.Close()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		source, target := from+"/"+e.Name(), to+"/"+e.Name()
+		var st unix.Stat_t
+		err := unix.Lstat(target, &st)
+		isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+		flags := uint(unix.RENAME_NOREPLACE)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return Fail(target, err)
+		case e.IsDir() && isDir:
+			if err := mergeDir(stage, rel+"/"+e.Name(), source, target, overwrite, done); err != nil {
+				return err
+			}
+			continue
+		case e.IsDir() != isDir:
+			return &files.Failure{Kind: files.Exists, Path: []byte(target), Text: "a directory is there, or comes in place of something else"}
+		case !overwrite:
+			return &files.Failure{Kind: files.Exists, Path: []byte(target), Text: "something is there", Hint: "overwrite = true replaces it"}
+		default:
+			flags = unix.RENAME_EXCHANGE // the old one is then where the new one was, to come back or to go with that
+		}
+		if err := unix.Renameat2(unix.AT_FDCWD, source, unix.AT_FDCWD, target, flags); err != nil {
+			return Fail(target, err)
+		}
+		*done = append(*done, moved{source, target, flags})
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Read writes a part of a file to w.
+func Read(req *files.Read, w io.Writer) (*files.ReadAnswer, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	a := &files.ReadAnswer{File: EntryOf(path, st)}
+	if a.File.Digest, err = digestOf(f, st, req.Digest); err != nil {
+		return nil, err
+	}
+	var content []byte
+	if req.ByBytes {
+		content, err = readBytes(f, req, a)
+	} else {
+		content, err = readLines(f, req, a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !req.Raw && !isText(content) {
+		return nil, &files.Failure{Kind: files.Binary, Text: "no text: it has NUL or bytes that are no UTF-8", Hint: "ask for it in encoding base64"}
+	}
+	_, err = w.Write(content)
+	return a, err
+}
+
+func isText(content []byte) bool { return utf8.Valid(content) && bytes.IndexByte(content, 0) < 0 }
+
+func readBytes(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error) {
+	content, err := io.ReadAll(io.NewSectionReader(f, req.Offset, req.Bytes))
+	if err != nil {
+		return nil, err
+	}
+	if !req.Raw {
+		content = wholeCharacters(content)
+	}
+	a.Offset, a.Next = req.Offset, req.Offset+int64(len(content))
+	if a.Next < a.File.Size {
+		a.Cut = files.CutBytes
+	}
+	return content, nil
+}
+
+// wholeCharacters leaves out the beginning of a character at the end.
+func wholeCharacters(content []byte) []byte {
+	for i := 1; i < utf8.UTFMax && i <= len(content); i++ {
+		if tail := content[len(content)-i:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) {
+				return content[:len(content)-i]
+			}
+			break
+		}
+	}
+	return content
+}
+
+func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error) {
+	in := bufio.NewReaderSize(f, 64<<10)
+	offset, line := int64(0), 1
+	for line < req.Line { // those before the first
+		piece, err := in.ReadSlice('\n')
+		offset += int64(len(piece))
+		if errors.Is(err, io.EOF) {
+			a.Offset, a.Next = offset, offset
+			return nil, nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		if err == nil {
+			line++
+		}
+	}
+	a.Offset = offset
+	var content []byte
+	for last := line + req.Lines - 1; line <= last; line++ {
+		begin := len(content)
+		more := true
+		for more {
+			piece, err := in.ReadSlice('\n')
+			content = append(content, piece...)
+			if int64(len(content)) > req.Bytes {
+				return cutLine(content, begin, line, req, a), nil
+			}
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+				return nil, err
+			}
+			more = errors.Is(err, bufio.ErrBufferFull)
+			if errors.Is(err, io.EOF) {
+				last = line
+			}
+		}
+		if len(content) > begin {
+			note(a, line)
+		}
+	}
+	a.Next = a.Offset + int64(len(content))
+	if _, err := in.Peek(1); err == nil {
+		a.Cut = files.CutLines
+	}
+	return content, nil
+}
+
+// cutLine leaves out a line that makes the content too long, or what is too long of it if it is the first.
+func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnswer) []byte {
+	a.Cut = files.CutBytes
+	if begin == 0 {
+		content = content[:req.Bytes]
+		if !req.Raw {
+			content = wholeCharacters(content)
+		}
+		note(a, line)
+	} else {
+		content = content[:begin]
+	}
+	a.Next = a.Offset + int64(len(content))
+	return content
+}
+
+// digestOf digests a file that is not too large, and leaves it at its beginning.
+func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
+	if st.Size > most || most == 0 {
+		return "", nil
+	}
+	sum := sha256.New()
+	n, err := io.Copy(sum, io.LimitReader(f, most+1))
+	if err != nil || n > most {
+		return "", err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return files.DigestPrefix + hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// Digest digests a regular file in a directory, with no link followed; "" if it cannot be read or has more than so many
+// bytes.
+func Digest(dir int, name string, most int64) string {
+	f, st, err := OpenRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	sum, _ := digestOf(f, st, most) // as above
+	return sum
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return files.DigestPrefix + hex.EncodeToString(sum[:])
+}
+
+// note counts a line that was read.
+func note(a *files.ReadAnswer, line int) {
+	if a.FirstLine == 0 {
+		a.FirstLine = line
+	}
+	a.LastLine = line
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Stat describes what is at a path.
+func Stat(req *files.Stat) (*files.Entry, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if req.Follow {
+		flags = 0
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
+		return nil, err
+	}
+	e := EntryOf(path, &st)
+	if e.Type == files.TypeLink {
+		e.Target = Target(unix.AT_FDCWD, path)
+	}
+	if e.Type != files.TypeFile || st.Size > req.Digest || req.Digest == 0 {
+		return &e, nil
+	}
+	f, now, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return &e, nil // what cannot be read has no digest, and can be looked at all the same
+	}
+	defer f.Close()
+	e.Digest, err = digestOf(f, now, req.Digest)
+	return &e, err
+}
+
+// Target reads a symbolic link; nil if it is none any more.
+func Target(dir int, path string) []byte {
+	buf := make([]byte, files.MaxPath+1)
+	n, err := unix.Readlinkat(dir, path, buf)
+	if err != nil {
+		return nil
+	}
+	return buf[:n]
+}
+
+// Move renames a file or directory.
+func Move(req *files.Move) error {
+	from, err := checkPath(req.From)
+	if err != nil {
+		return err
+	}
+	to, err := checkPath(req.To)
+	if err != nil {
+		return err
+	}
+	if err := unix.Lstat(from, &unix.Stat_t{}); err != nil {
+		return Fail(from, err)
+	}
+	if req.Parents {
+		if err := makeParents(to); err != nil {
+			return Fail(to, err)
+		}
+	}
+	flags := uint(unix.RENAME_NOREPLACE)
+	if req.Overwrite {
+		flags = 0
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
+	if errors.Is(err, unix.EINVAL) && flags == 0 {
+		err = &files.Failure{Kind: files.BadPath, Text: "a directory cannot be moved into itself"}
+	}
+	if err != nil {
+		return Fail(to, err)
+	}
+	return nil
+}
+
+// Chmod changes the permission bits of what is at a path.
+func Chmod(req *files.Chmod) error {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return err
+	}
+	return unix.Fchmodat(unix.AT_FDCWD, path, req.Mode&0o777, 0)
+}
+
+// Remove removes a file, an empty directory, or with what is in it if that is said.
+func Remove(req *files.Remove) error {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return err
+	}
+	name := base(path)
+	if name == "" || name == "." || name == ".." {
+		return &files.Failure{Kind: files.BadPath, Text: "not the name of something in a directory"}
+	}
+	err = remove(parent(path), name, strings.HasSuffix(path, "/"), req.Recursive)
+	if errors.Is(err, unix.ENOENT) && req.Missing {
+		return nil
+	}
+	return err
+}
+
+func remove(dir, name string, mustBeDirectory, recursive bool) error {
+	root, err := os.OpenRoot(dir) // the directory is looked up once; what is below it is not followed out of it
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case mustBeDirectory && !info.IsDir():
+		return unix.ENOTDIR
+	case info.IsDir() && recursive:
+		return root.RemoveAll(name)
+	}
+	err = root.Remove(name)
+	if errors.Is(err, unix.ENOTEMPTY) {
+		return &files.Failure{Kind: files.NotEmpty, Text: "a directory with something in it", Hint: "recursive = true removes that too"}
+	}
+	return err
+}
+
+// maxCompared bounds the files that are looked at for whether they are the same.
+const maxCompared = 64 << 20
+
+// SameFile reports whether a name stands for files of the same content, permissions and time in two directories, or for the
+// same link. Of files that are too large it is taken that they are not.
+func SameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
+	if was.Mode != is.Mode || was.Size != is.Size {
+		return false
+	}
+	switch is.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		target := Target(oldDir, name)
+		return target != nil && bytes.Equal(target, Target(newDir, name))
+	case unix.S_IFREG:
+		if was.Mtim != is.Mtim || is.Size > maxCompared {
+			return false
+		}
+		old := Digest(oldDir, name, max(is.Size, 1))
+		return old != "" && old == Digest(newDir, name, max(is.Size, 1))
+	}
+	return false
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Write makes what r has the content of a file.
+func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
+	path, err := checkPath(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	if name := base(path); strings.HasSuffix(path, "/") || name == "." || name == ".." || name == "" {
+		return nil, &files.Failure{Kind: files.IsDirectory, Text: "the path of a directory, not of a file"}
+	}
+	content, err := io.ReadAll(io.LimitReader(r, req.Most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(content)) > req.Most {
+		return nil, &files.Failure{Kind: files.TooLarge, Text: fmt.Sprintf("a content of more than %d bytes", req.Most)}
+	}
+	if req.Parents {
+		if err := makeParents(path); err != nil {
+			return nil, err
+		}
+	}
+	switch req.How {
+	case files.Append:
+		return appendTo(path, req, content)
+	case files.Create, files.Overwrite:
+		return overwrite(path, req, content)
+	}
+	return nil, &files.Failure{Kind: files.BadRequest, Field: "mode", Text: "no such way to write", Allowed: files.Overwrite + ", " + files.Append + ", " + files.Create}
+}
+
+func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
+	if req.How == files.Create {
+		// Not even a link to nothing may be there.
+		if err := unix.Lstat(path, &unix.Stat_t{}); !errors.Is(err, unix.ENOENT) {
+			if err == nil {
+				err = unix.EEXIST
+			}
+			return nil, err
+		}
+	}
+	path, err := final(path)
+	if err != nil {
+		return nil, err
+	}
+	old, err := lookAt(path, req.IfMatch, req.Most)
+	if err != nil {
+		return nil, err
+	}
+	mode := uint32(0o644)
+	if old != nil {
+		mode = old.Mode & 0o777
+	}
+	if req.Mode != nil {
+		mode = *req.Mode & 0o777
+	}
+	st, err := replace(path, content, mode, old, req.How == files.Create)
+	if err != nil {
+		return nil, err
+	}
+	a := &files.WriteAnswer{File: EntryOf(string(req.Path), st), Created: old == nil}
+	a.File.Digest = digest(content)
+	return a, nil
+}
+
+// lookAt returns what is at a path that is to be replaced, nil if that is nothing. It must be a regular file
+// that could be written to, with the digest that is asked for.
+func lookAt(path, match string, most int64) (*unix.Stat_t, error) {
+	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		if match != "" {
+			return nil, &files.Failure{Kind: files.Changed, Text: "it is not there any more"}
+		}
+		return nil, nil
+	}
+	if errors.Is(err, unix.EACCES) && match == "" { // it need not be readable
+		st = &unix.Stat_t{}
+		if err := unix.Lstat(path, st); err != nil {
+			return nil, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return nil, notRegular(st)
+		}
+	} else if err != nil {
+		return nil, err
+	} else {
+		defer f.Close()
+	}
+	if err := unix.Faccessat2(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); err != nil {
+		return nil, err
+	}
+	if match == "" {
+		return st, nil
+	}
+	is, err := digestOf(f, st, max(most, st.Size, 1))
+	if err == nil && is != match {
+		err = &files.Failure{Kind: files.Changed, Text: "its digest is " + is + ", not that of if_match"}
+	}
+	return st, err
+}
+
+// replace puts a content at a path by renaming: nobody sees a part of it. The file that was looked at must
+// still be there as it was.
+func replace(path string, content []byte, mode uint32, old *unix.Stat_t, fresh bool) (*unix.Stat_t, error) {
+	temp := parent(path) + "/.boxd-" + rand.Text()
+	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	st, err := fill(os.NewFile(uintptr(fd), temp), content, mode)
+	if err == nil && old != nil {
+		var now unix.Stat_t
+		if lerr := unix.Lstat(path, &now); lerr != nil || !same(old, &now) {
+			err = &files.Failure{Kind: files.Changed, Text: "somebody else has changed it meanwhile"}
+		}
+	}
+	if err == nil {
+		flags := uint(0)
+		if fresh {
+			flags = unix.RENAME_NOREPLACE
+		}
+		err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, flags)
+	}
+	if err != nil {
+		_ = unix.Unlink(temp)
+		return nil, err
+	}
+	return st, nil
+}
+
+func fill(f *os.File, content []byte, mode uint32) (*unix.Stat_t, error) {
+	st := &unix.Stat_t{}
+	_, err := f.Write(content)
+	if err == nil {
+		err = f.Chmod(os.FileMode(mode))
+	}
+	if err == nil {
+		err = unix.Fstat(int(f.Fd()), st)
+	}
+	return st, errors.Join(err, f.Close())
+}
+
+// appendTo adds to the end of a file, which it makes if it is missing. It is not undone where there is too
+// little room for all of it.
+func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
+	created := errors.Is(unix.Lstat(path, &unix.Stat_t{}), unix.ENOENT)
+	path, err := final(path)
+	if err != nil {
+		return nil, err
+	}
+	if req.IfMatch != "" {
+		if _, err := lookAt(path, req.IfMatch, req.Most); err != nil {
+			return nil, err
+		}
+	}
+	if created {
+		mode := uint32(0o644)
+		if req.Mode != nil {
+			mode = *req.Mode & 0o777
+		}
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|openFlags, mode)
+		if err != nil {
+			return nil, err
+		}
+		unix.Close(fd)
+	}
+	f, _, err := OpenRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return nil, err
+	}
+	if req.Mode != nil && !created {
+		if err := f.Chmod(os.FileMode(*req.Mode & 0o777)); err != nil {
+			return nil, err
+		}
+	}
+	st := &unix.Stat_t{}
+	if err := unix.Fstat(int(f.Fd()), st); err != nil {
+		return nil, err
+	}
+	return &files.WriteAnswer{File: EntryOf(string(req.Path), st), Created: created}, nil
+}

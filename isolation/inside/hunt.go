@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file finds and ends all processes that a program of a box has started, where there is no cgroup
+// v2 to do it.
+//
+// Which processes belong to a program is known by a supplementary group, its tag: every program is started
+// with one of its own, every descendant inherits it, and without CAP_SETGID none can shed it. It survives
+// setsid, double forks and reparenting, which ancestry does not.
+
+package inside
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcView is a box, as its PID 1 sees it.
+type ProcView struct {
+	Proc int // its procfs
+	next uint32
+	used map[uint32]bool
+}
+
+// The range of tags lies inside the box's own ids and away from any that a file could have.
+const (
+	firstTag = 30000
+	lastTag  = 59999
+)
+
+// take returns a tag no living process has, 0 if there is none left.
+func (g *ProcView) take() uint32 {
+	if g.used == nil {
+		g.used = map[uint32]bool{}
+	}
+	for range lastTag - firstTag + 1 {
+		if g.next < firstTag || g.next > lastTag {
+			g.next = firstTag
+		}
+		tag := g.next
+		g.next++
+		if !g.used[tag] {
+			g.used[tag] = true
+			return tag
+		}
+	}
+	return 0
+}
+
+// Free gives a tag back; nothing that carries it may be alive.
+func (g *ProcView) Free(tag uint32) { delete(g.used, tag) }
+
+// Tag returns a tag no living process has, 0 if there is none. When there seems to be none left it looks for
+// those that nobody has any more: a program that may leave others running keeps its tag used. running has
+// those of the programs.
+func (g *ProcView) Tag(running func() []uint32) uint32 {
+	if tag := g.take(); tag != 0 {
+		return tag
+	}
+	used := map[uint32]bool{}
+	for _, tag := range running() {
+		used[tag] = true
+	}
+	err := g.eachProcess(func(p *process) {
+		for _, id := range p.groups {
+			if id >= firstTag && id <= lastTag {
+				used[id] = true
+			}
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	g.used = used
+	return g.take()
+}
+
+// killPatience bounds the waits of one Kill, and exitPatience that for one process in it: what is in an
+// uninterruptible sleep of the kernel dies only when that ends, and must not hold the whole box up.
+const (
+	killPatience = 5 * time.Second
+	exitPatience = time.Second
+)
+
+// looks is how many looks may find something, or be spoilt by forks, and lookPatience how long they may
+// take, before all processes are stopped for the next ones: then none forks any more, and none takes the
+// processor from PID 1.
+const (
+	looks        = 8
+	lookPatience = 250 * time.Millisecond
+)
+
+// killing is one Kill.
+type killing struct {
+	tag      uint32
+	deadline time.Time
+	killed   uint32
+	stuck    map[int]bool // told, and still not dead
+	stopped  bool         // all other processes are
+}
+
+// Kill kills every process with a tag, waits until they are dead, and returns how many there
+// were. It looks until it has seen none: by its successor a process may escape a look, if it forks
+// between being listed and being examined, so only a look counts in whose time nothing has forked.
+// stuck means that some were told and do not die; without all, there may be others that were not even found.
+func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
+	begin := time.Now()
+	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
+	clean := false
+	for n := 0; n < looks && !clean && time.Since(begin) < lookPatience; n++ {
+		clean = g.look(k)
+	}
+	if !clean {
+		clean = g.killStopped(k)
+	}
+	return k.killed, len(k.stuck) > 0, clean
+}
+
+// killStopped is the way for processes that fork faster than they are found: with all others stopped
+// at one moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can pass), what
+// carries the tag is found for certain. The others go on; they are stopped for as long as it takes the
+// found ones to die, some milliseconds as a rule.
+func (g *ProcView) killStopped(k *killing) (clean bool) {
+	asleep, clean := []int{}, false // those that were stopped before stay so
+	if g.eachProcess(func(p *process) {
+		if p.state == 'T' {
+			asleep = append(asleep, p.pid)
+		}
+	}) != nil {
+		return false
+	}
+	k.stopped, k.deadline = true, time.Now().Add(killPatience)
+	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
+		_ = unix.Kill(-1, unix.SIGSTOP)
+		clean = g.look(k)
+	}
+	if g.eachProcess(func(p *process) {
+		if !slices.Contains(asleep, p.pid) {
+			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGCONT, nil, 0)
+		}
+	}) != nil { // for want of a descriptor: rather too many than too few
+		_ = unix.Kill(-1, unix.SIGCONT)
+	}
+	return clean
+}
+
+// look kills what it finds, and waits for its death. It is clean if it has found nothing new, and
+// nothing can have escaped it.
+func (g *ProcView) look(k *killing) (clean bool) {
+	var fds, pids []int
+	found := 0
+	before := g.lastPID()
+	err := g.eachProcess(func(p *process) {
+		if !slices.Contains(p.groups, k.tag) || k.stuck[p.pid] || unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0) != nil {
+			return
+		}
+		found++
+		if fd, err := unix.FcntlInt(uintptr(p.pidfd), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+			fds, pids = append(fds, fd), append(pids, p.pid)
+		}
+	})
+	k.killed += uint32(found)
+	clean = err == nil && found == 0 && before == g.lastPID() && (before != 0 || k.stopped)
+	for i, fd := range fds {
+		until := time.Now().Add(exitPatience)
+		if k.deadline.Before(until) {
+			until = k.deadline
+		}
+		if !awaitExit(fd, until) {
+			k.stuck[pids[i]] = true
+		}
+		unix.Close(fd)
+	}
+	return clean
+}
+
+// awaitExit waits until the process of a pidfd is dead with all its threads (a pidfd is readable then,
+// pidfd_open(2)).
+func awaitExit(pidfd int, deadline time.Time) bool {
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		left := max(time.Until(deadline)/time.Millisecond, 0)
+		n, err := unix.Poll(poll, int(left))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
+		}
+	}
+}
+
+// lastPID is the process id this box has given out last, 0 if the kernel does not tell: the last field
+// of /proc/loadavg (proc(5)) goes by the reader's pid namespace.
+func (g *ProcView) lastPID() int {
+	fd, err := unix.Openat(g.Proc, "loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	var buf [128]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(buf[:n])
+	if len(fields) != 5 {
+		return 0
+	}
+	pid, _ := strconv.Atoi(string(fields[4]))
+	return pid
+}
+
+// process is a living process of the box other than PID 1. Its pidfd is open while it is looked at.
+type process struct {
+	pid    int
+	pidfd  int
+	state  byte
+	groups []uint32
+}
+
+// eachProcess calls do for every living process of the box that it finds. An error means that it may
+// have missed some, other than those that are gone.
+func (g *ProcView) eachProcess(do func(*process)) error {
+	dir, err := unix.Openat(g.Proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	buf := make([]byte, 8<<10)
+	var missed error
+	for {
+		n, err := unix.ReadDirent(dir, buf)
+		if err != nil || n <= 0 {
+			return errors.Join(missed, err)
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			pid, err := strconv.Atoi(name)
+			if err != nil || pid == 1 {
+				continue
+			}
+			// The descriptor first, so that what is examined is what is killed.
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				missed = unlessGone(missed, err)
+				continue
+			}
+			p := process{pid: pid, pidfd: fd}
+			alive, err := g.examine(&p, name)
+			if err != nil {
+				missed = unlessGone(missed, err)
+			} else if alive {
+				do(&p)
+			}
+			unix.Close(fd)
+		}
+	}
+}
+
+// unlessGone is missed with err, which may also say that a process has ended since it was listed.
+func unlessGone(missed, err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return missed
+	}
+	return err
+}
+
+// examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state is
+// that of its first thread, which may have ended while others run.
+func (g *ProcView) examine(p *process, name string) (alive bool, err error) {
+	fd, err := unix.Openat(g.Proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	var buf [4096]byte
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return false, err
+	}
+	threads := 0
+	for line := range bytes.Lines(buf[:n]) {
+		if state, ok := bytes.CutPrefix(line, []byte("State:\t")); ok {
+			p.state = state[0]
+		} else if groups, ok := bytes.CutPrefix(line, []byte("Groups:\t")); ok {
+			for field := range bytes.FieldsSeq(groups) {
+				id, _ := strconv.ParseUint(string(field), 10, 32)
+				p.groups = append(p.groups, uint32(id))
+			}
+		} else if count, ok := bytes.CutPrefix(line, []byte("Threads:\t")); ok {
+			threads, _ = strconv.Atoi(string(bytes.TrimSpace(count)))
+		}
+	}
+	return p.state != 'Z' && p.state != 'X' || threads > 1, nil
+}
+
+// Alive reports whether a process is alive, and its state as in proc(5).
+func (g *ProcView) Alive(pid int) (alive bool, state byte, err error) {
+	p := process{pid: pid}
+	alive, err = g.examine(&p, strconv.Itoa(pid))
+	return alive, p.state, err
+}

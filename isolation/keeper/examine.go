@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file looks at what boxes need of a host. It runs in the keeper.
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// CheckHost examines this host, for boxes with so many ranges of ids from base on. Whether a box really starts, boxd
+// tries by itself.
+func CheckHost(base, count uint32) []isolation.Check {
+	checks := []isolation.Check{
+		checkKernel(), checkUserNamespaces(), checkCapabilities(), checkIDs(base, count),
+	}
+	// A kernel without huge pages has no such file.
+	setting, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	if c, bad := checkHugePages(string(setting)); bad {
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// checkHugePages looks whether files in memory, which output is kept in, may have huge pages: where the kernel
+// cannot split one it gives a part of it back by writing zeros there, which no reader can tell from output
+// (transhuge.rst of the kernel: "shmem_enabled").
+func checkHugePages(setting string) (c isolation.Check, bad bool) {
+	_, rest, _ := strings.Cut(setting, "[")
+	chosen, _, _ := strings.Cut(rest, "]")
+	switch chosen {
+	case "always", "within_size", "force":
+		return warn("output", "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+			"files in memory have huge pages (%s): a reader that is far behind may see zeros where output is not kept any more", chosen), true
+	}
+	return c, false
+}
+
+// CheckLinks tells of links of the host's /usr that lead to a part of /etc that boxes do not have.
+func CheckLinks(missing []string, err error) isolation.Check {
+	const name, most = "links into /etc", 8
+	switch {
+	case err != nil:
+		return warn(name, "", "%v", err)
+	case len(missing) == 0:
+		return ok(name, "boxes have all that links of /usr lead to")
+	}
+	shown := strings.Join(missing[:min(most, len(missing))], ", ")
+	if len(missing) > most {
+		shown += ", …"
+	}
+	c := ok(name, "%d of /usr lead to what boxes do not have: %s", len(missing), shown)
+	c.Hint = "name what programs need of it in image.etc of box.toml"
+	return c
+}
+
+func ok(name, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckOK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, hint, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckWarn, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func fail(name, hint, format string, args ...any) isolation.Check {
+	return isolation.Check{Name: name, Level: isolation.CheckFail, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// Kernel versions: idmapped mounts and recursive mount_setattr need 5.12, cgroup.kill 5.14; 6.1 is
+// the oldest that boxd is tested on.
+const (
+	kernelNeeded = 5<<16 | 14
+	kernelTested = 6<<16 | 1
+)
+
+func checkKernel() isolation.Check {
+	const name = "kernel"
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fail(name, "", "uname: %v", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return warn(name, "", "unreadable version %q", release)
+	}
+	switch v := major<<16 | minor; {
+	case v < kernelNeeded:
+		return fail(name, "upgrade to Linux 6.1 or later", "Linux %s lacks idmapped mounts or cgroup.kill", release)
+	case v < kernelTested:
+		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is older than what boxd is tested on; before 5.19 there are no writable roots (overlayfs on idmapped mounts)", release)
+	}
+	return ok(name, "Linux %s", release)
+}
+
+func checkUserNamespaces() isolation.Check {
+	const name, file = "user namespaces", "/proc/sys/user/max_user_namespaces"
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fail(name, "use a kernel with CONFIG_USER_NS", "%v", err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || n == 0 {
+		return fail(name, "sysctl user.max_user_namespaces=10000 (root alone uses them here)", "user.max_user_namespaces is %s", strings.TrimSpace(string(data)))
+	}
+	return ok(name, "up to %d", n)
+}
+
+// needed are the capabilities the keeper uses, by their numbers in capability.h.
+func needed() map[string]int {
+	return map[string]int{
+		"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "KILL": unix.CAP_KILL,
+		"SETGID": unix.CAP_SETGID, "SETUID": unix.CAP_SETUID, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
+	}
+}
+
+func checkCapabilities() isolation.Check {
+	const name = "privileges"
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fail(name, "", "capget: %v", err)
+	}
+	effective := uint64(data[0].Effective) | uint64(data[1].Effective)<<32
+	var missing []string
+	for c, n := range needed() {
+		if effective&(1<<n) == 0 {
+			missing = append(missing, "CAP_"+c)
+		}
+	}
+	if len(missing) > 0 {
+		return fail(name, "run boxd as root, or give its unit these capabilities", "missing %s", strings.Join(missing, ", "))
+	}
+	return ok(name, "all that is needed")
+}
+
+// checkIDs looks for users and subordinate ranges of the host inside the boxes' ids.
+func checkIDs(base, count uint32) isolation.Check {
+	const name = "id ranges"
+	first := uint64(base)
+	end := first + uint64(count)*isolation.IDRange
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		data, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return warn(name, "", "%v", err)
+		}
+		for line := range strings.Lines(string(data)) {
+			who, start, count, err := subordinate(line)
+			if err == nil && start < end && start+count > first {
+				return fail(name, "choose another ids.base", "%s gives %s the ids %d-%d, which are the boxes'", file, who, start, start+count-1)
+			}
+		}
+	}
+	passwd, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return warn(name, "", "%v", err)
+	}
+	for line := range strings.Lines(string(passwd)) {
+		fields := strings.SplitN(line, ":", 4)
+		if len(fields) < 4 {
+			continue
+		}
+		if id, err := strconv.ParseUint(fields[2], 10, 32); err == nil && id >= first && id < end {
+			return fail(name, "choose another ids.base", "user %s has an id of the boxes: %d", fields[0], id)
+		}
+	}
+	return ok(name, "%d-%d, room for %d boxes", first, end-1, count)
+}
+
+// subordinate reads a line of subuid(5).
+func subordinate(line string) (who string, start, count uint64, err error) {
+	fields := strings.Split(strings.TrimSpace(line), ":")
+	if len(fields) != 3 {
+		return "", 0, 0, errors.New("not a subordinate id line")
+	}
+	start, err = strconv.ParseUint(fields[1], 10, 32)
+	if err == nil {
+		count, err = strconv.ParseUint(fields[2], 10, 32)
+	}
+	return fields[0], start, count, err
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Place is the keeper's own part of the run directory: its socket, and the lock that keeps it the only one.
+type Place struct {
+	dir  *os.Root
+	lock *os.File
+}
+
+// lockName is the file that a keeper holds while it lives. It says which process that is.
+const lockName = "lock"
+
+// leavePatience is how long an earlier keeper may take to end.
+const leavePatience = 40 * time.Second
+
+// OpenPlace makes the place in a run directory the caller's, and waits until an earlier keeper has left it.
+func OpenPlace(run string) (*Place, error) {
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	dir, err := OpenPrivate(run, isolation.KeeperDir)
+	if err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	lock, err := dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	p := &Place{dir, lock}
+	deadline := time.NewTimer(leavePatience)
+	defer deadline.Stop()
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			p.Close()
+			return nil, fmt.Errorf("run directory %s: %w", run, err)
+		}
+		select {
+		case <-deadline.C:
+			p.Close()
+			return nil, fmt.Errorf("run directory %s: another keeper is at work there", run)
+		case <-again.C:
+		}
+	}
+	own := strconv.Itoa(os.Getpid()) + "\n" // the first line, at any time
+	if _, err = lock.WriteAt([]byte(own), 0); err == nil {
+		err = lock.Truncate(int64(len(own)))
+	}
+	if err != nil {
+		p.Close()
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	return p, nil
+}
+
+// Listen makes the socket. One that is there already is a dead keeper's.
+func (p *Place) Listen() (*fdpass.Listener, error) {
+	p.Hide()
+	dir, err := p.dir.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	defer dir.Close()
+	fd, err := fdpass.Bind(int(dir.Fd()), isolation.KeeperSocket)
+	if err != nil {
+		return nil, fmt.Errorf("socket of the keeper: %w", err)
+	}
+	return fdpass.NewListener(fd)
+}
+
+// Hide removes the socket.
+func (p *Place) Hide() { _ = p.dir.Remove(isolation.KeeperSocket) }
+
+// Close lets go of the place.
+func (p *Place) Close() {
+	p.lock.Close()
+	p.dir.Close()
+}

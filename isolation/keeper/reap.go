@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file takes the ends of all children of this process.
+
+package keeper
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// StartReaper collects every ended child. Boxes are watched by pidfd, so their status is not needed
+// here; zygotes, id map holders and half-made clones have nobody else.
+func StartReaper() (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGCHLD)
+	end := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			for pid := 1; pid > 0; {
+				pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			}
+			select {
+			case <-signals:
+			case <-end:
+				return
+			}
+		}
+	})
+	return func() {
+		close(end)
+		done.Wait()
+		signal.Stop(signals)
+	}
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds what a keeper has in its run directory: its own socket, and what it remembers of its
+// living boxes, for the next one. That is for each of them a directory with a record, and with the socket on
+// which PID 1 of it is connected to again.
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Names in the directory of a box.
+const (
+	recordName = "record"
+	newName    = "record.new"
+	socketName = "init"
+)
+
+// RecordDir is the directory of all boxes of one keeper. It is safe for concurrent use, as far as that is about
+// different boxes.
+type RecordDir struct {
+	root *os.Root
+	fd   *os.File
+}
+
+// OpenRecords opens the directory of the boxes in a run directory, and makes it first if there is none.
+func OpenRecords(run string) (*RecordDir, error) {
+	root, err := OpenPrivate(run, isolation.BoxesDir)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := root.Open(".")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return &RecordDir{root, fd}, nil
+}
+
+// OpenPrivate opens a directory that is the caller's and closed to all others, and makes it first if there
+// is none.
+func OpenPrivate(parent, name string) (*os.Root, error) {
+	above, err := os.OpenRoot(parent)
+	if err != nil {
+		return nil, err
+	}
+	defer above.Close()
+	if err := above.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	var st unix.Stat_t
+	root, err := above.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.Open(".")
+	if err == nil {
+		err = unix.Fstat(int(f.Fd()), &st)
+		f.Close()
+	}
+	if err == nil && (st.Mode&0o777 != 0o700 || int(st.Uid) != os.Geteuid()) {
+		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
+	}
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("%s: %w", root.Name(), err)
+	}
+	return root, nil
+}
+
+// Close lets go of the directory.
+func (d *RecordDir) Close() {
+	d.fd.Close()
+	d.root.Close()
+}
+
+// Make makes the directory of a box and the socket in it, which is the caller's. EEXIST: there is one.
+func (d *RecordDir) Make(key string) (listener int, err error) {
+	if err := d.root.Mkdir(key, 0o700); err != nil {
+		return -1, err
+	}
+	listener, err = fdpass.Bind(int(d.fd.Fd()), key+"/"+socketName)
+	if err != nil {
+		return -1, errors.Join(err, d.root.Remove(key))
+	}
+	return listener, nil
+}
+
+// Dial connects to PID 1 of a box.
+func (d *RecordDir) Dial(key string) (int, error) {
+	return fdpass.Dial(int(d.fd.Fd()), key+"/"+socketName)
+}
+
+// Write replaces the record of a box. It does not wait for the disk: nothing lives across a loss of power.
+func (d *RecordDir) Write(r *Record) error {
+	temp := r.Key + "/" + newName
+	err := d.root.WriteFile(temp, r.encode(), 0o600)
+	if err == nil {
+		err = d.root.Rename(temp, r.Key+"/"+recordName)
+	}
+	if err != nil {
+		return fmt.Errorf("record of box %s: %w", r.Key, err)
+	}
+	return nil
+}
+
+// Read reads the record of a box. fs.ErrNotExist: it has none, as its start was interrupted.
+func (d *RecordDir) Read(key string) (*Record, error) {
+	data, err := d.read(key + "/" + recordName)
+	if err != nil {
+		return nil, fmt.Errorf("record of box %s: %w", key, err)
+	}
+	r, err := decode(data)
+	if err == nil && r.Key != key {
+		err = errors.New("it is another box's")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record of box %s: %w", key, err)
+	}
+	return r, nil
+}
+
+// read reads a record. What only has its name, such as a FIFO, is neither waited for nor followed.
+func (d *RecordDir) read(name string) ([]byte, error) {
+	info, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRecord+1)) // decode refuses so much
+}
+
+// Remove removes the directory of a box that is dead, if there is one.
+func (d *RecordDir) Remove(key string) error {
+	for _, name := range []string{key + "/" + newName, key + "/" + socketName, key + "/" + recordName, key} {
+		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keys lists the boxes that have a directory.
+func (d *RecordDir) Keys() ([]string, error) {
+	entries, err := fs.ReadDir(d.root.FS(), ".")
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Name()
+	}
+	return keys, nil
+}

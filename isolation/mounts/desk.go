@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the directories looked at that callers name: opened, held against the rules, made mounts of,
+// mounted in living boxes. Their filesystems may never answer, so workers do it, and are given up when they are late.
+
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Sources is where the keeper asks for it.
+type Sources struct {
+	Pool *WorkerPool
+	Maps *UserNamespaces
+}
+
+// How many filesystems that callers have named may be waited for at a time, and how many of one user, each with a process
+// of some megabytes; and for how long, where the configuration says nothing.
+const (
+	mostErrands     = 64
+	mostErrandsEach = 8
+	patience        = 5 * time.Second
+)
+
+// OpenSources checks the rules by which directories are lent, and returns a desk whose workers go by them.
+func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces, log *log.Logger) (*Sources, error) {
+	for _, text := range cfg.Allow {
+		if _, err := ParseAllowRule(text); err != nil {
+			return nil, err
+		}
+	}
+	return &Sources{Maps: maps, Pool: NewWorkerPool(PoolConfig{
+		Args: WorkerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: mostErrands, Each: mostErrandsEach, Keep: 2, Log: log,
+	})}, nil
+}
+
+// Close ends all errands.
+func (d *Sources) Close() {
+	if d != nil {
+		d.Pool.Close()
+	}
+}
+
+// What is asked: the first byte of an errand, and of its answer: what follows is a KeeperReply.
+const (
+	askOpen    byte = 'o' // the source of a mount; back come its owner and a descriptor
+	askTree    byte = 't' // a mount of a source that is open, by its id map; back comes a descriptor
+	askChange  byte = 'c' // a change of a mount of a living box
+	askOutside byte = 'r' // what needs no box: what was made for mounts of one that has ended, what a target lacks
+	askFollow  byte = 'f' // where a path leads
+)
+
+// Lengths of what an errand begins with.
+const (
+	ownerLen = 4 * 4
+	placeLen = 2 * 4
+)
+
+// about is what an errand is about, for who is told that it has failed.
+type about struct {
+	caller uint32
+	step   isolation.Step
+	item   string // of what fails with an answer
+	field  string
+	value  string
+}
+
+// do has an errand done, and returns what its answer says besides its reply. The descriptors are the caller's.
+func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (*isolation.KeeperReply, []byte, []int, error) {
+	body, got, err := d.Pool.Do(ctx, w.caller, request, files...)
+	if err != nil {
+		return nil, nil, nil, d.failure(w, err)
+	}
+	if len(body) >= ownerLen {
+		reply, err := isolation.DecodeKeeperReply(body[ownerLen:])
+		if err == nil && reply.Failed != nil {
+			if reply.Failed.Item == "" {
+				reply.Failed.Item = w.item
+			}
+			err = reply.Failed
+		}
+		if err == nil {
+			return reply, body[:ownerLen], got, nil
+		}
+		if reply != nil {
+			fdpass.CloseAll(got)
+			return nil, nil, nil, err
+		}
+	}
+	fdpass.CloseAll(got)
+	return nil, nil, nil, d.failure(w, errors.New("the answer of a worker is malformed"))
+}
+
+// failure is what becomes of an errand without an answer. What is late has been named by the caller; that a worker has
+// ended has nothing to do with that.
+func (d *Sources) failure(w about, err error) error {
+	step := &isolation.StepError{Step: w.step, Item: w.value}
+	switch {
+	case errors.Is(err, ErrLate):
+		step.Errno = unix.ETIMEDOUT
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "a directory of which the filesystem answers within " + d.Pool.Patience().String() + ": it did not"}
+	case errors.Is(err, ErrBusy):
+		step.Errno = unix.ETIMEDOUT
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "none while as many directories of yours do not answer as may be waited for"}
+	default:
+		*step = isolation.StepError{Step: isolation.StepSetup, Item: err.Error(), Errno: unix.EPROTO}
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			step.Errno = errno // of want of descriptors or memory, there may be more later
+		}
+		if errors.Is(err, ErrCanceled) {
+			step.Errno = unix.ECANCELED
+		}
+	}
+	return step
+}
+
+// Open opens the sources of mounts with the rights of their caller.
+func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []isolation.Mount) ([]Source, error) {
+	list := make([]Source, 0, len(mounts))
+	for i, m := range mounts {
+		src, err := d.open(ctx, caller, m, SourceField(i))
+		if err != nil {
+			for _, src := range list {
+				unix.Close(src.FD)
+			}
+			return nil, err
+		}
+		list = append(list, *src)
+	}
+	return list, nil
+}
+
+// SourceField is what a refusal of the source of a mount is about.
+func SourceField(i int) string { return "mounts[" + strconv.Itoa(i) + "].source" }
+
+func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation.Mount, field string) (*Source, error) {
+	w := about{caller.UID, isolation.StepMountSource, m.Source, field, m.Source}
+	_, owner, files, err := d.do(ctx, w, encode(askOpen, nil, &isolation.ChangeMount{Op: isolation.MountAdd, Caller: caller, Mount: m}))
+	if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Refused != nil && step.Refused.Field == Field {
+		step.Refused.Field = field
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		fdpass.CloseAll(files)
+		return nil, d.failure(w, unix.EMFILE) // there was no room for it
+	}
+	return &Source{Mount: m, FD: files[0], Owner: ownerOf(owner)}, nil
+}
+
+// Tree is the Tree of a source of a box with these ids. The filesystem of a directory of the host is a caller's to name;
+// boxd's own are not asked by a worker. Managed workspaces have the box user's own number on disk, so the box's own
+// namespace, which own opens, is their map. It knows root of the box too, so a host directory never gets it.
+func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, base uint32, own func() (int, error)) (int, error) {
+	if src.Owner.Managed {
+		return src.Tree(own)
+	}
+	if src.Owner.OfHost() {
+		return src.Tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
+	}
+	field := SourceField(slices.Index(spec.Mounts, src.Mount))
+	files, err := d.files(src, base)
+	if err != nil {
+		return -1, err
+	}
+	defer fdpass.CloseAll(files[1:])
+	w := about{spec.Caller.UID, isolation.StepMountSource, src.Mount.Target, field, src.Mount.Source}
+	_, _, got, err := d.do(ctx, w, encode(askTree, nil, &isolation.ChangeMount{Op: isolation.MountAdd, Mount: src.Mount}), files...)
+	if err != nil {
+		return -1, err
+	}
+	if len(got) != 1 {
+		fdpass.CloseAll(got)
+		return -1, d.failure(w, unix.EMFILE)
+	}
+	return got[0], nil
+}
+
+// files are what a source is mounted with: all but the first are the caller's.
+func (d *Sources) files(src *Source, base uint32) ([]int, error) {
+	files := []int{src.FD}
+	if src.Owner.Mapped {
+		ns, err := d.Maps.Get(src.Owner, base)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, ns)
+	}
+	return files, nil
+}
+
+// Place is a living box: its PID 1, a descriptor of that process, and the first of its host ids.
+type Place struct {
+	PID    int
+	PIDFD  int
+	IDBase uint32
+}
+
+// Change changes a mount of a living box, but none of a skill.
+func (d *Sources) Change(ctx context.Context, b *Place, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	files := []int{b.PIDFD}
+	if req.Op == isolation.MountAdd || req.Op == isolation.MountReplace {
+		src, err := d.open(ctx, req.Caller, req.Mount, Field)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(src.FD)
+		more, err := d.files(src, b.IDBase)
+		if err != nil {
+			return nil, err
+		}
+		defer fdpass.CloseAll(more[1:])
+		files = append(files, more...)
+	}
+	place := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(b.PID)), b.IDBase)
+	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMount, req.Mount.Target, "target", req.Mount.Target}, encode(askChange, place, req), files...)
+}
+
+// NeedsNoBox reports whether a change is for Outside.
+func NeedsNoBox(op isolation.MountOp) bool {
+	return op == isolation.MountTidy || op == isolation.MountMissing || op == isolation.MountFollow
+}
+
+// Outside removes what was made for mounts of a box that has ended, or says what a target lacks, or, as Made, where the
+// source of a mount leads without links.
+func (d *Sources) Outside(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+	kind := askOutside
+	if req.Op == isolation.MountFollow {
+		kind = askFollow
+		if !isolation.CleanAbsolute(req.Mount.Source) {
+			return nil, &isolation.Refusal{Field: Field, Value: req.Mount.Source, Allowed: "an absolute path"}
+		}
+	} else if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, Field, req.Mount.Source}, encode(kind, nil, req))
+}
+
+func (d *Sources) mounted(ctx context.Context, w about, request []byte, files ...int) (*isolation.Mounted, error) {
+	reply, _, got, err := d.do(ctx, w, request, files...)
+	fdpass.CloseAll(got)
+	if err != nil {
+		return nil, err
+	}
+	if reply.Mounted == nil {
+		return nil, d.failure(w, fmt.Errorf("the answer of a worker: %w", isolation.ErrMalformed))
+	}
+	return reply.Mounted, nil
+}
+
+func encode(kind byte, place []byte, req *isolation.ChangeMount) []byte {
+	ask := isolation.KeeperRequest{Mount: req}
+	return append(append([]byte{kind}, place...), ask.Encode()...)
+}
+
+func ownerOf(b []byte) Owner {
+	var words [4]uint32
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return OwnerOf(words)
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has what may never end done by processes that can be given up: a filesystem that belongs to a user,
+// or to a server that is gone, answers when it likes, and who waits for it in the kernel waits with its whole thread.
+//
+// A worker is the keeper's own program, has a socket and nothing else, and does one errand at a time. One that is late
+// is killed, and its socket is closed with it: no answer is ever taken for that of another errand.
+
+package mounts
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// Reasons for which an errand has no answer. Any other is one for which no worker could be started.
+var (
+	ErrLate     = errors.New("it was not done in time")
+	ErrBusy     = errors.New("as many errands of this user as there may be are not done in time")
+	ErrGone     = errors.New("the worker has ended over it")
+	ErrCanceled = errors.New("it is not wanted any more")
+)
+
+// PoolConfig is what a Pool is made with.
+type PoolConfig struct {
+	Args     []string      // of the worker, after Command
+	Patience time.Duration // for one errand, the wait for its turn counted in
+	Most     int           // errands at a time, with those that were given up and have not ended yet
+	Each     int           // of these, for one user
+	Keep     int           // workers that wait for the next errand
+	Log      *log.Logger
+}
+
+// WorkerPool is the workers. It starts one when it needs one.
+type WorkerPool struct {
+	cfg     PoolConfig
+	starter starter
+	work    sync.WaitGroup // what goes on beside the errands
+
+	life context.Context //nolint:containedctx // of the pool itself
+	end  context.CancelFunc
+
+	mu    sync.Mutex // guards the fields below
+	idle  []*worker
+	all   int
+	busy  map[uint32]int   // errands, by user
+	stuck map[uint32]int   // those of them that were given up
+	lost  map[*worker]bool // the workers of these
+	turn  chan struct{}    // closed when there may be one for somebody
+	down  bool
+}
+
+// NewWorkerPool returns a pool without workers. Close ends it.
+func NewWorkerPool(cfg PoolConfig) *WorkerPool {
+	p := &WorkerPool{cfg: cfg, busy: map[uint32]int{}, stuck: map[uint32]int{}, lost: map[*worker]bool{}, turn: make(chan struct{})}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.starter.asked = make(chan chan<- started)
+	p.work.Go(func() { p.starter.serve(p.life, cfg.Args) })
+	return p
+}
+
+// Patience is how long one errand may take.
+func (p *WorkerPool) Patience() time.Duration { return p.cfg.Patience }
+
+// Warm starts a worker ahead of need if none waits.
+func (p *WorkerPool) Warm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down || len(p.idle) > 0 || p.cfg.Keep == 0 {
+		return
+	}
+	p.work.Go(func() {
+		w, err := p.starter.start(p.life)
+		if err != nil {
+			return // the errand that needs one tells it
+		}
+		p.keep(w)
+	})
+}
+
+// Do has an errand done for a user, who is the one that waits when too many are not done. The answer and its
+// descriptors are the caller's; those that go along stay its.
+func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, ErrLate)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)() //nolint:contextcheck // the end of the pool ends it as well
+	if err := p.await(ctx, user); err != nil {
+		return nil, nil, err
+	}
+	for {
+		w, fresh, err := p.take(ctx)
+		if err != nil {
+			p.leave(user)
+			return nil, nil, err
+		}
+		answer, got, err := w.do(ctx, request, files)
+		switch {
+		case err == nil, errors.Is(err, errNoRoom):
+			p.keep(w)
+			p.leave(user)
+			return answer, got, err
+		case errors.Is(err, errNotSent) && !fresh: // it has died since it was last used
+			w.close()
+			continue
+		case ctx.Err() != nil:
+			err = why(ctx)
+		}
+		p.giveUp(w, user)
+		return nil, nil, err
+	}
+}
+
+// why says for what an errand is given up.
+func why(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), ErrLate) {
+		return ErrLate
+	}
+	return ErrCanceled
+}
+
+// await waits for the turn of a user.
+func (p *WorkerPool) await(ctx context.Context, user uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case p.down:
+			return ErrCanceled
+		case p.stuck[user] >= p.cfg.Each:
+			return ErrBusy
+		case p.busy[user] < p.cfg.Each && p.all < p.cfg.Most:
+			p.busy[user]++
+			p.all++
+			return nil
+		}
+		turn := p.turn
+		p.mu.Unlock()
+		select {
+		case <-turn:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if ctx.Err() != nil {
+			if err := why(ctx); !errors.Is(err, ErrLate) {
+				return err
+			}
+			return ErrBusy
+		}
+	}
+}
+
+// leave gives the turn of a user to somebody else.
+func (p *WorkerPool) leave(user uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaveLocked(user)
+}
+
+func (p *WorkerPool) leaveLocked(user uint32) {
+	p.all--
+	if p.busy[user]--; p.busy[user] == 0 {
+		delete(p.busy, user)
+	}
+	close(p.turn)
+	p.turn = make(chan struct{})
+}
+
+// take returns a worker that waits, or a fresh one.
+func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error) {
+	p.mu.Lock()
+	if n := len(p.idle); n > 0 {
+		w, p.idle = p.idle[n-1], p.idle[:n-1]
+	}
+	p.mu.Unlock()
+	if w != nil {
+		return w, false, nil
+	}
+	w, err = p.starter.start(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = why(ctx)
+	}
+	return w, true, err
+}
+
+// keep has a worker wait for the next errand.
+func (p *WorkerPool) keep(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down || len(p.idle) >= p.cfg.Keep {
+		w.close()
+		return
+	}
+	p.idle = append(p.idle, w)
+}
+
+// stubborn is when it is told of a worker that was killed that it has not ended.
+const stubborn = 2 * time.Second
+
+// giveUp kills a worker over its errand. Its user's turn is over when it is dead: one that waits for an answer which
+// the kernel insists on is not, until there is one or the filesystem is ended.
+func (p *WorkerPool) giveUp(w *worker, user uint32) {
+	w.conn.Close()
+	w.kill()
+	p.mu.Lock()
+	p.stuck[user]++
+	p.lost[w] = true
+	if p.down {
+		w.end.Close()
+	} else {
+		p.work.Go(func() { p.bury(w, user) })
+	}
+	p.mu.Unlock()
+	p.Warm()
+}
+
+func (p *WorkerPool) bury(w *worker, user uint32) {
+	if !w.dies(stubborn) {
+		p.mu.Lock()
+		n := len(p.lost)
+		p.mu.Unlock()
+		p.cfg.Log.Printf("a filesystem that uid %d has named does not answer, and the kernel does not let go of the process that waits for it (%d of these): /sys/fs/fuse/connections/*/abort ends such a filesystem", user, n)
+		w.dies(0)
+	}
+	w.end.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.lost, w)
+	if p.stuck[user]--; p.stuck[user] == 0 {
+		delete(p.stuck, user)
+	}
+	p.leaveLocked(user)
+}
+
+// Close ends all workers; the errands that they are at end as ErrCanceled.
+func (p *WorkerPool) Close() {
+	p.mu.Lock()
+	p.down = true
+	p.end()
+	for _, w := range p.idle {
+		w.close()
+	}
+	p.idle = nil
+	for w := range p.lost {
+		w.end.Close() // nobody waits for those any more
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+// worker is one, from this end.
+type worker struct {
+	conn *fdpass.Conn
+	end  *os.File // pidfd
+	last uint64   // number of its last errand
+}
+
+// errNotSent means that a worker has never heard of an errand.
+var errNotSent = errors.New("it was not taken")
+
+// errNoRoom means that a worker has done its part, and what it has opened finds no room in this process.
+var errNoRoom = fmt.Errorf("%w: %w", fdpass.ErrNoRoom, unix.EMFILE)
+
+func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, []int, error) {
+	w.last++
+	message := append(binary.LittleEndian.AppendUint64(make([]byte, 0, numberLen+len(request)), w.last), request...)
+	if err := w.conn.Send(message, files...); err != nil {
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+			return nil, nil, fmt.Errorf("%w: %w", errNotSent, err)
+		}
+		return nil, nil, fmt.Errorf("send an errand: %w", err)
+	}
+	body, got, err := w.conn.RecvContext(ctx, false)
+	if errors.Is(err, fdpass.ErrNoRoom) && len(body) >= numberLen && binary.LittleEndian.Uint64(body) == w.last {
+		return nil, nil, errNoRoom
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if len(body) < numberLen || binary.LittleEndian.Uint64(body) != w.last {
+		fdpass.CloseAll(got)
+		return nil, nil, fmt.Errorf("%w: its answer is another's", ErrGone)
+	}
+	return append([]byte(nil), body[numberLen:]...), got, nil
+}
+
+func (w *worker) kill() {
+	if raw, err := w.end.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
+
+// dies waits for the end of a worker, or until nobody waits for it any more; 0: however long that takes.
+func (w *worker) dies(patience time.Duration) bool {
+	var late time.Time
+	if patience > 0 {
+		late = time.Now().Add(patience)
+	}
+	_ = w.end.SetReadDeadline(late)
+	raw, err := w.end.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(min(fd, math.MaxInt32)), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// close ends a worker that does nothing.
+func (w *worker) close() {
+	w.conn.Close()
+	w.kill()
+	w.end.Close()
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// TestMain lets the test be its own workers.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
+		_ = ServeWorker(serve)
+		return
+	}
+	// As the keeper does.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(m.Run())
+}
+
+// serve does the errands of the tests.
+func serve(request []byte, files []int) ([]byte, []int) {
+	switch word, rest, _ := strings.Cut(string(request), " "); word {
+	case "wait": // until the other end of a pipe is closed, or for ever
+		var b [1]byte
+		_, _ = unix.Read(files[0], b[:])
+		return []byte("waited"), nil
+	case "die":
+		os.Exit(3)
+	case "pid":
+		return []byte(strconv.Itoa(os.Getpid())), nil
+	case "own": // what a worker has
+		text := strings.Join(os.Environ(), " ") + "|"
+		list, _ := os.ReadDir("/proc/self/fd")
+		for _, f := range list {
+			to, _ := os.Readlink("/proc/self/fd/" + f.Name())
+			text += " " + to
+		}
+		return []byte(text + "|" + strings.Join(os.Args[1:], " ")), nil
+	case "back":
+		fd, _ := unix.FcntlInt(uintptr(files[0]), unix.F_DUPFD_CLOEXEC, 3)
+		return []byte(rest), []int{fd}
+	}
+	return request, nil
+}
+
+func pool(t *testing.T, patience time.Duration) *WorkerPool {
+	p := NewWorkerPool(PoolConfig{Args: []string{"a", "b"}, Patience: patience, Most: 6, Each: 3, Keep: 1, Log: log.New(t.Output(), "", 0)})
+	t.Cleanup(p.Close)
+	return p
+}
+
+func ask(t *testing.T, p *WorkerPool, user uint32, what string) string {
+	t.Helper()
+	answer, files, err := p.Do(t.Context(), user, []byte(what))
+	fdpass.CloseAll(files)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return string(answer)
+}
+
+// pipe returns a pipe whose writing end is open until the test ends.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+const long, short = 20 * time.Second, 50 * time.Millisecond
+
+func TestAWorkerIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	p := pool(t, long)
+	first := ask(t, p, 1, "pid")
+	if second := ask(t, p, 2, "pid"); second != first {
+		t.Errorf("%s after %s", second, first)
+	}
+	own := ask(t, p, 1, "own")
+	if !strings.HasPrefix(own, "|") || !strings.HasSuffix(own, "|"+WorkerCommand+" a b") || strings.Contains(own, "pipe:") || strings.Count(own, "socket:") != 1 {
+		t.Errorf("a worker has %s", own)
+	}
+	r, _ := pipe(t)
+	_, files, err := p.Do(t.Context(), 1, []byte("back x"), int(r.Fd()))
+	defer fdpass.CloseAll(files)
+	var is, want unix.Stat_t
+	if err != nil || len(files) != 1 || unix.Fstat(files[0], &is) != nil || unix.Fstat(int(r.Fd()), &want) != nil || is.Ino != want.Ino {
+		t.Errorf("a descriptor did not come back: %v, %v", files, err)
+	}
+}
+
+// What is late is given up with its worker, and what it would have answered is never the answer of another.
+func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
+	t.Parallel()
+	p := pool(t, short)
+	r, w := pipe(t)
+	before := time.Now()
+	if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); !errors.Is(err, ErrLate) {
+		t.Fatalf("%v", err)
+	}
+	if took := time.Since(before); took > 5*time.Second {
+		t.Errorf("it was given up after %s", took)
+	}
+	w.Close()
+	p.cfg.Patience = long
+	for i := range 20 {
+		if word := "echo" + strconv.Itoa(i); ask(t, p, 1, word) != word {
+			t.Fatal("an answer was another's")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer context.AfterFunc(t.Context(), cancel)()
+	r, _ = pipe(t)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := p.Do(ctx, 1, []byte("wait"), int(r.Fd()))
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, ErrCanceled) {
+		t.Errorf("one that is not wanted any more: %v", err)
+	}
+}
+
+func TestAnAnswerOfAnotherErrandIsNone(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string][]byte{
+		"an earlier one": append(binary.LittleEndian.AppendUint64(nil, 1), 'x'),
+		"no number":      {2, 0, 0},
+		"nothing":        {},
+	} {
+		conn, peer, err := fdpass.Pair(64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{conn: conn, last: 1}
+		if err := fdpass.Send(peer, answer); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := w.do(t.Context(), []byte("y"), nil); !errors.Is(err, ErrGone) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		conn.Close()
+		unix.Close(peer)
+	}
+}
+
+func TestAWorkerThatEndsIsReplaced(t *testing.T) {
+	t.Parallel()
+	p := pool(t, long)
+	if _, _, err := p.Do(t.Context(), 1, []byte("die")); !errors.Is(err, ErrGone) {
+		t.Errorf("over its errand: %v", err)
+	}
+	ask(t, p, 1, "x")
+	p.mu.Lock()
+	w := p.idle[len(p.idle)-1]
+	p.mu.Unlock()
+	w.kill()
+	w.dies(0)
+	for range 3 {
+		if ask(t, p, 1, "x") != "x" {
+			t.Error("no answer")
+		}
+	}
+}
+
+// Who has as many errands that are not done as one may have waits for those; nobody else does.
+func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
+	t.Parallel()
+	p := pool(t, long)
+	r, w := pipe(t)
+	var waiting sync.WaitGroup
+	for range 3 {
+		waiting.Go(func() {
+			if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for p.count(1) < 3 {
+		ask(t, p, 2, "x")
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), short, ErrLate)
+	defer cancel()
+	if _, _, err := p.Do(ctx, 1, []byte("x")); !errors.Is(err, ErrBusy) {
+		t.Errorf("a fourth: %v", err)
+	}
+	ask(t, p, 2, "x")
+	w.Close()
+	waiting.Wait()
+	ask(t, p, 1, "x")
+	if n := p.count(1); n != 0 {
+		t.Errorf("%d errands go on", n)
+	}
+	// One whose worker cannot be ended has its turn until that has.
+	p.mu.Lock()
+	p.stuck[3] = 3
+	p.mu.Unlock()
+	if _, _, err := p.Do(t.Context(), 3, []byte("x")); !errors.Is(err, ErrBusy) {
+		t.Errorf("of one whose workers are stuck: %v", err)
+	}
+}
+
+func (p *WorkerPool) count(user uint32) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy[user]
+}
+
+func TestCloseEndsWhatIsBeingDone(t *testing.T) {
+	t.Parallel()
+	p := pool(t, long)
+	r, _ := pipe(t)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd()))
+		done <- err
+	}()
+	for p.count(1) == 0 {
+		ask(t, p, 2, "x")
+	}
+	p.Close()
+	if err := <-done; !errors.Is(err, ErrCanceled) {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := p.Do(t.Context(), 1, []byte("x")); !errors.Is(err, ErrCanceled) {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func BenchmarkErrand(b *testing.B) {
+	p := NewWorkerPool(PoolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
+	defer p.Close()
+	for b.Loop() {
+		if _, _, err := p.Do(b.Context(), 1, []byte("x")); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// A look names what a living box was given, what is on a mount before that one, and what a target lacks.
+func TestALookNamesWhatABoxWasGiven(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	target := dir + "/a/b"
+	look := func() *isolation.Mounted {
+		t.Helper()
+		now, err := b.Look(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	before := look()
+	if before.Made != dir+"/a" || before.ID != 0 {
+		t.Errorf("of no target: %+v", before)
+	}
+	done := given(t, b, target)
+	now := look()
+	if now.ID != done.ID || now.Made != "" || now.Attrs != flags("ro,nosuid,nodev") || slices.Contains(before.IDs, done.ID) || !slices.Contains(now.IDs, done.ID) {
+		t.Errorf("mount %d; before %+v, now %+v", done.ID, before, now)
+	}
+	top := aTree(t)
+	defer unix.Close(top)
+	above, err := mountID(top, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.enter(func(p *place) error {
+		fd, err := p.open(target)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return linux.AttachMount(top, fd, "")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if now = look(); now.ID != above || slices.Index(now.IDs, above) != slices.Index(now.IDs, done.ID)-1 {
+		t.Errorf("mount %d on %d: %+v", above, done.ID, now)
+	}
+	if _, err := b.Remove(target, []uint64{above, done.ID}, done.Made, true); err != nil {
+		t.Fatal(err)
+	}
+	if now = look(); !slices.Equal(now.IDs, before.IDs) || now.Made != before.Made {
+		t.Errorf("before %+v, after %+v", before, now)
+	}
+	// What covers a bare directory of the image is not of the box, and not of a target below it.
+	for path, want := range map[string]bool{"/mnt": false, "/mnt/x": true, target: true, "/tmp": false, "/etc": false, "/home/box": false, "/home": false} {
+		if isGiven(path, target) != want {
+			t.Errorf("%s is taken for a live mount: %v", path, !want)
+		}
+	}
+	if !isGiven("/mnt", "/mnt") {
+		t.Error("/mnt is not taken for its own")
+	}
+	if err := os.Mkdir(dir+"/a", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if now = look(); now.Made != target {
+		t.Errorf("of half a target: %+v", now)
+	}
+}

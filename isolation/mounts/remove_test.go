@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// aBox is a process in a mount namespace of its own, and a directory there that belongs to its user.
+func aBox(t *testing.T) (b *Box, dir string) {
+	t.Helper()
+	boxtest.RequireRoot(t) // to enter a mount namespace
+	// As in a box, /tmp is a mount: it is not covered.
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind /tmp /tmp && echo && exec sleep 1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	dir, err = os.MkdirTemp("/tmp", "live-") //nolint:usetesting // mounts of living boxes are below /tmp, and TMPDIR may be elsewhere
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	const base = 0x7ff00000
+	if err := os.Chown(dir, base+isolation.BoxUID, base+isolation.BoxUID); err != nil {
+		t.Fatal(err)
+	}
+	return &Box{PID: cmd.Process.Pid, IDBase: base, Alive: func() bool { return true }}, dir
+}
+
+// given adds a mount to a box.
+func given(t *testing.T, b *Box, target string) *isolation.Mounted {
+	t.Helper()
+	tree := aTree(t)
+	defer unix.Close(tree)
+	done, err := b.Add(tree, &isolation.Mount{Target: target})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := b.find(done.ID); err != nil || at != target {
+		t.Fatalf("mounted on %q, %v", at, err)
+	}
+	return done
+}
+
+func aTree(t *testing.T) int {
+	t.Helper()
+	tree, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err == nil {
+		err = linux.RestrictMount(tree, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// deep moves a directory into many others, one in the other, as a program can that is in none of the paths.
+func deep(t *testing.T, dir, name string, depth int) {
+	t.Helper()
+	long := strings.Repeat("d", unix.NAME_MAX)
+	top, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(top)
+	at, err := unix.Dup(top)
+	for range depth {
+		if err == nil {
+			err = unix.Mkdirat(at, long, 0o755)
+		}
+		next := -1
+		if err == nil {
+			next, err = unix.Openat(at, long, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		}
+		unix.Close(at)
+		at = next
+	}
+	if err == nil {
+		err = unix.Renameat(top, name, at, name)
+	}
+	unix.Close(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Wherever a box has put a mount, and whatever it calls what is above, the mount is removed: from a name with white
+// space that the kernel does not escape, and from where no path leads that a system call takes.
+func TestAMountIsRemovedFromWhereverItIs(t *testing.T) {
+	t.Parallel()
+	for name, move := range map[string]func(t *testing.T, dir string){
+		"in its place": func(*testing.T, string) {},
+		"strange names": func(t *testing.T, dir string) {
+			if err := os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "a\r\u00a0\u3000\v b\n\\040")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"below a path too long for a call":   func(t *testing.T, dir string) { deep(t, dir, "a", 20) },
+		"below a path too long for a buffer": func(t *testing.T, dir string) { deep(t, dir, "a", 300) },
+	} {
+		for _, force := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b, dir := aBox(t)
+				done := given(t, b, dir+"/a/b/t")
+				move(t, dir)
+				gone, err := b.Remove(dir+"/a/b/t", []uint64{done.ID}, done.Made, force)
+				if err != nil || gone.Busy {
+					t.Fatalf("%+v, %v", gone, err)
+				}
+				if at, err := b.find(done.ID); err != nil || at != "" {
+					t.Errorf("it is still on a path of %d bytes, %v", len(at), err)
+				}
+			})
+		}
+	}
+}
+
+// What is not where a living box is given mounts is not taken away, whatever number is asked for.
+func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	done := given(t, b, dir+"/t")
+	ids := map[string]uint64{}
+	if err := b.mounts(func(e entry) { ids[e.path] = e.id }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Remove(dir+"/t", []uint64{ids["/proc"]}, "", true); err != unix.EPERM { //nolint:errorlint // as it is
+		t.Errorf("/proc: %v", err)
+	}
+	if at, err := b.find(ids["/proc"]); err != nil || at != "/proc" {
+		t.Errorf("/proc is on %q, %v", at, err)
+	}
+	if _, err := b.Remove(dir+"/t", []uint64{done.ID}, done.Made, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// A mount that takes the place of another is the one that is found there, and with it goes all that was made.
+func TestReplacingLeavesOneMount(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	old := given(t, b, dir+"/t")
+	tree := aTree(t)
+	done, err := b.Replace(tree, &isolation.Mount{Target: dir + "/t"}, old.ID)
+	unix.Close(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := b.find(done.ID); err != nil || at != dir+"/t" {
+		t.Errorf("the new one is on %q, %v", at, err)
+	}
+	if at, err := b.find(old.ID); err != nil || (at == "") == done.Below {
+		t.Errorf("the old one is on %q, below %v, %v", at, done.Below, err)
+	}
+	ids := []uint64{done.ID}
+	if done.Below {
+		ids = append(ids, old.ID)
+	}
+	if gone, err := b.Remove(dir+"/t", ids, old.Made, false); err != nil || gone.Busy {
+		t.Errorf("%+v, %v", gone, err)
+	}
+	if _, err := os.Lstat(dir + "/t"); !os.IsNotExist(err) {
+		t.Errorf("the target is left: %v", err)
+	}
+}
+
+// Where nothing can be put below a mount, a version of a skill goes before the next one comes.
+func TestSwappingLeavesOneMount(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	old := given(t, b, dir+"/t")
+	tree := aTree(t)
+	done, err := b.swap(tree, &isolation.Mount{Target: dir + "/t"}, 1)
+	unix.Close(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := b.find(done.ID); err != nil || at != dir+"/t" {
+		t.Errorf("the new one is on %q, %v", at, err)
+	}
+	if at, err := b.find(old.ID); err != nil || at != "" {
+		t.Errorf("the old one is on %q, %v", at, err)
+	}
+	if gone, err := b.Remove(dir+"/t", []uint64{done.ID}, old.Made, false); err != nil || gone.Busy {
+		t.Errorf("%+v, %v", gone, err)
+	}
+}

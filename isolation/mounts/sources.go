@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file decides which host directories boxes may have, and whose files they make there. It runs in
+// the keeper.
+
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// AllowRule allows host directories as mount sources.
+type AllowRule struct {
+	// Path is an absolute directory, itself and all below it allowed; or HomePath.
+	Path string
+	// UID and GID own what boxes make there, whoever calls; 0: the caller.
+	UID, GID uint32
+}
+
+// HomePath is the rule for directories that callers own below their own home: not the home itself
+// and nothing below one of its dot directories.
+const HomePath = "{home}"
+
+// ParseAllowRule reads a rule as boxd hands it over: a path, or path=uid:gid.
+func ParseAllowRule(text string) (AllowRule, error) {
+	path, ids, owned := strings.Cut(text, "=")
+	r := AllowRule{Path: path}
+	if path != HomePath && (!isolation.CleanAbsolute(path) || system(path, "")) {
+		return r, fmt.Errorf("allow rule %q: want %s or an absolute path that is no system directory", text, HomePath)
+	}
+	if !owned {
+		return r, nil
+	}
+	uid, gid, _ := strings.Cut(ids, ":")
+	u, uerr := strconv.ParseUint(uid, 10, 32)
+	g, gerr := strconv.ParseUint(gid, 10, 32)
+	if uerr != nil || gerr != nil || u == 0 || g == 0 {
+		return r, fmt.Errorf("allow rule %q: want an owner as uid:gid, neither of them 0", text)
+	}
+	r.UID, r.GID = uint32(u), uint32(g)
+	return r, nil
+}
+
+// SourceRules say what may be lent.
+type SourceRules struct {
+	Allow []AllowRule
+	State string // boxd's own directory, never lent; without links
+}
+
+// Source is an opened and permitted mount source.
+type Source struct {
+	Mount isolation.Mount
+	FD    int
+	Owner Owner
+}
+
+// Owner is the host identity that the box user has in a mount.
+type Owner struct {
+	uid, gid uint32
+	// dirGID is the directory's own group. The box user is not in it unless it is gid, but the map must
+	// know it: the kernel refuses every write to what has an id it could not write back.
+	dirGID  uint32
+	Mapped  bool // false: no map, the box user is a stranger there
+	Managed bool // of a managed workspace, see WorkOwner
+	host    bool // of a tree of the host, see HostOwner
+}
+
+// UID is the owner on the host.
+func (o *Owner) UID() uint32 { return o.uid }
+
+// OfHost reports whether it is that of the trees of the host, which no caller names.
+func (o *Owner) OfHost() bool { return o.host }
+
+// Words are an owner for another process of the keeper; it is none of a managed workspace.
+func (o *Owner) Words() []uint32 {
+	words := []uint32{o.uid, o.gid, o.dirGID, 0}
+	if o.Mapped {
+		words[3] = 1
+	}
+	return words
+}
+
+// OwnerOf is the owner of Words.
+func OwnerOf(words [4]uint32) Owner {
+	return Owner{uid: words[0], gid: words[1], dirGID: words[2], Mapped: words[3] != 0}
+}
+
+// Open opens the source of a mount with the rights of its caller and holds it against the rules. What it returns is what
+// will be mounted, whatever happens to the path afterwards. It waits for the filesystem that the caller has named.
+func (r *SourceRules) Open(caller isolation.Caller, m isolation.Mount) (*Source, error) {
+	fd := -1
+	var oerr error
+	err := asCaller(caller, func() {
+		fd, oerr = linux.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if oerr == nil { // O_PATH asks for no right on the directory itself
+			oerr = unix.Faccessat2(fd, "", accessMode(m), unix.AT_EMPTY_PATH|unix.AT_EACCESS)
+		}
+	})
+	src := &Source{Mount: m, FD: fd}
+	if err == nil && oerr != nil {
+		err = failed(m.Source, oerr)
+	}
+	if err == nil {
+		src.Owner, err = r.permit(caller, m, fd)
+	}
+	if err == nil {
+		return src, nil
+	}
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	return nil, err
+}
+
+// Field is what a refusal of a source is about, of the first mount.
+const Field = "mounts[0].source"
+
+// failed says which source the kernel refused.
+func failed(path string, err error) error {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		errno = unix.EPROTO
+	}
+	return &isolation.StepError{Step: isolation.StepMountSource, Item: path, Errno: errno}
+}
+
+func accessMode(m isolation.Mount) uint32 {
+	if m.Writable {
+		return unix.R_OK | unix.W_OK | unix.X_OK
+	}
+	return unix.R_OK | unix.X_OK
+}
+
+// permit decides on the directory that was opened, not on the path that was asked for.
+func (r *SourceRules) permit(caller isolation.Caller, m isolation.Mount, fd int) (Owner, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
+	if err != nil {
+		return Owner{}, failed(m.Source, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Owner{}, failed(m.Source, err)
+	}
+	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: r.State, home: homeOf}
+	own, allowed := d.permit(r.Allow, caller, m)
+	if allowed != "" {
+		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
+			Field: Field, Value: m.Source, Allowed: allowed,
+		}}
+	}
+	return own, nil
+}
+
+// directory is what the rules are about.
+type directory struct {
+	path     string // without links
+	uid, gid uint32
+	state    string // of the rules
+	home     func(uid uint32) string
+}
+
+// permit applies the rules; a non-empty second result says what would have been allowed.
+func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (Owner, string) {
+	if !isolation.CleanAbsolute(d.path) || system(d.path, d.state) {
+		return Owner{}, "no system directory, and nothing of boxd's own"
+	}
+	var rule *AllowRule
+	for i := range rules {
+		if d.matches(&rules[i], caller) {
+			rule = &rules[i]
+			break
+		}
+	}
+	if rule == nil {
+		return Owner{}, describe(rules)
+	}
+	own := d.owner(rule, caller, m)
+	own.dirGID = d.gid
+	if !m.Writable {
+		own.Mapped = own.uid != 0 && own.uid == d.uid
+		return own, ""
+	}
+	if own.uid == 0 || own.gid == 0 {
+		return Owner{}, "a directory of a user other than root: nothing in a box ever writes as root of the host"
+	}
+	if own.uid != d.uid {
+		return Owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)
+	}
+	own.Mapped = true
+	return own, ""
+}
+
+func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
+	if rule.Path != HomePath {
+		return isolation.Within(d.path, rule.Path)
+	}
+	home := d.home(caller.UID)
+	if home == "" || home == "/" || d.path == home || !isolation.Within(d.path, home) {
+		return false
+	}
+	return d.uid == caller.UID && d.path[len(home)+1] != '.'
+}
+
+// owner says whose files the box makes there.
+func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.Mount) Owner {
+	switch {
+	case rule.UID != 0:
+		return Owner{uid: rule.UID, gid: rule.GID}
+	case caller.UID != 0:
+		return Owner{uid: caller.UID, gid: caller.GID}
+	case m.Owner != 0:
+		return Owner{uid: m.Owner, gid: primaryGroup(m.Owner)}
+	}
+	return Owner{uid: d.uid, gid: primaryGroup(d.uid)}
+}
+
+func describe(rules []AllowRule) string {
+	if len(rules) == 0 {
+		return "nothing: mounts.allow is empty"
+	}
+	parts := make([]string, len(rules))
+	for i, r := range rules {
+		parts[i] = r.Path
+		if r.Path == HomePath {
+			parts[i] = "a directory of your own below your home, outside dot directories"
+		}
+	}
+	return strings.Join(parts, ", or below ") + " (mounts.allow)"
+}
+
+// system reports whether path is one no configuration can lend: the system's own trees, whatever
+// contains them, and boxd's state.
+func system(path, state string) bool {
+	for _, dir := range []string{
+		"/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+		"/var/run", "/var/lib/boxd", state,
+	} {
+		if dir != "" && (isolation.Within(path, dir) || isolation.Within(dir, path)) {
+			return true
+		}
+	}
+	return false
+}
+
+// homeOf is a user's home in /etc/passwd, without links, as /home itself is one on some hosts; "" if
+// there is none.
+func homeOf(uid uint32) string {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil || !isolation.CleanAbsolute(u.HomeDir) {
+		return ""
+	}
+	home, err := filepath.EvalSymlinks(u.HomeDir)
+	if err != nil {
+		return ""
+	}
+	return home
+}
+
+// primaryGroup is the group of a user in /etc/passwd, or the group of the same number.
+func primaryGroup(uid uint32) uint32 {
+	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+	if err != nil {
+		return uid
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return uid
+	}
+	return uint32(gid)
+}
+
+// asCaller runs f on a thread that has the caller's file access rights, and throws the thread away.
+func asCaller(c isolation.Caller, f func()) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		err := become(c)
+		if err == nil {
+			f()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// become takes on an identity for file access, on this thread only (setfsuid(2)). Leaving uid 0 also
+// drops the capabilities that override permissions.
+func become(c isolation.Caller) error {
+	if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.Groups)), slicePointer(c.Groups), 0); errno != 0 {
+		return fmt.Errorf("setgroups: %w", errno)
+	}
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(c.GID), 0, 0)
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(c.UID), 0, 0)
+	// The calls report no error; asking with an invalid id returns the one in force.
+	uid, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0)
+	gid, _, _ := syscall.RawSyscall(unix.SYS_SETFSGID, ^uintptr(0), 0, 0)
+	if uint32(uid) != c.UID || uint32(gid) != c.GID {
+		return errors.New("setfsuid did not take effect")
+	}
+	return nil
+}
+
+// WorkOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
+// use there, as the directory above is closed to all.
+func WorkOwner() Owner {
+	return Owner{uid: isolation.BoxUID, gid: isolation.BoxGID, Mapped: true, Managed: true}
+}
+
+// HostOwner owns the trees of the host in boxes that can write to their root: it is root of the host, and every other user
+// has the own number there, the box user's the last one. None of them is in-box root: overlay.enterHost needs a mounter that
+// owns nothing.
+func HostOwner() Owner { return Owner{Mapped: true, host: true} }

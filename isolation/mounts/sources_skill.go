@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Skill opens the tree of a skill: what is in the place of the store that the skill has, without links, and nothing
+// else. Nobody but boxd can change that place, so the caller's rights are not asked. The box user is a stranger to the
+// files, which are root's and open to all.
+func (r *SourceRules) Skill(k *isolation.Skill, target string) (*Source, error) {
+	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, failed(isolation.SkillPath(k), err)
+	}
+	defer unix.Close(state)
+	fd, err := linux.OpenBeneath(state, isolation.SkillPath(k), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, failed(isolation.SkillPath(k), err)
+	}
+	return &Source{FD: fd, Mount: isolation.Mount{Target: target, NoSymlinks: true}}, nil
+}

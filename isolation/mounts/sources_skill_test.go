@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// What is mounted as a skill is the directory that has its place in the store, and nothing that a link leads to.
+func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	rules := &SourceRules{State: state}
+	k := isolation.Skill{Owner: "uid:1", Tree: "t"}
+	at := filepath.Join(state, isolation.SkillPath(&k))
+	opens := func() error {
+		src, err := rules.Skill(&k, "/skills/a")
+		if err != nil {
+			return err
+		}
+		defer unix.Close(src.FD)
+		var is, want unix.Stat_t
+		if err := errors.Join(unix.Fstat(src.FD, &is), unix.Lstat(at, &want)); err != nil || is.Ino != want.Ino || is.Dev != want.Dev {
+			t.Errorf("something else was opened: %v", err)
+		}
+		if src.Mount.Writable || !src.Mount.NoSymlinks || src.Owner.Mapped || src.Mount.Target != "/skills/a" {
+			t.Errorf("%+v", src)
+		}
+		return nil
+	}
+	if err := opens(); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("one that is not there: %v", err)
+	}
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := opens(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{at, filepath.Dir(at), filepath.Dir(filepath.Dir(at))} {
+		away := filepath.Join(state, "away")
+		if err := errors.Join(os.Rename(name, away), os.Symlink(away, name)); err != nil {
+			t.Fatal(err)
+		}
+		if err := opens(); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("%s is a link: %v", name, err)
+		}
+		if err := errors.Join(os.Remove(name), os.Rename(away, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := isolation.Skill{Owner: "uid:1", Tree: "file"}
+	if err := os.WriteFile(filepath.Join(state, isolation.SkillPath(&file)), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rules.Skill(&file, "/skills/a"); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("a file: %v", err)
+	}
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"errors"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// maxWalk is how much of a path is walked at a time: what a box has put deep has a longer one than the kernel takes.
+const maxWalk = 4000
+
+// open opens a directory of the box and follows no link on the way.
+func (p *place) open(name string) (int, error) {
+	if name == "/" {
+		return unix.FcntlInt(uintptr(p.root), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	dir, name := p.root, name[1:]
+	for {
+		part, rest := name, ""
+		if len(name) > maxWalk {
+			i := strings.LastIndexByte(name[:maxWalk], '/')
+			if i < 0 {
+				return -1, unix.ENAMETOOLONG
+			}
+			part, rest = name[:i], name[i+1:]
+		}
+		fd, err := linux.OpenBeneath(dir, part, unix.O_PATH|unix.O_DIRECTORY)
+		if dir != p.root {
+			unix.Close(dir)
+		}
+		if err != nil || rest == "" {
+			return fd, err
+		}
+		dir, name = fd, rest
+	}
+}
+
+// makeTarget makes the directories of a target that are missing, as the box user: what is made belongs to whom
+// all else there belongs to. It returns the first that it has made, which it has removed again after an error.
+func (p *place) makeTarget(target string) (made string, err error) {
+	fd, err := p.open(target)
+	if err == nil {
+		return "", unix.Close(fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return "", err
+	}
+	if err := p.cover(target); err != nil {
+		return "", err
+	}
+	restore, err := actAs(p.uid)
+	if err != nil {
+		return "", err
+	}
+	defer restore()
+	for _, dir := range chain(target, "") {
+		isNew, err := p.makeDir(dir)
+		if err != nil {
+			restore()
+			if made != "" {
+				p.removeMade(dir, made)
+			}
+			return "", err
+		}
+		if isNew && made == "" {
+			made = dir
+		}
+	}
+	return made, nil
+}
+
+// chain lists the path below a directory and all above it, the shortest first. The directory itself is not one.
+func chain(target, dir string) []string {
+	var list []string
+	for i := len(dir) + 1; i <= len(target); i++ {
+		if i == len(target) || target[i] == '/' {
+			list = append(list, target[:i])
+		}
+	}
+	return list
+}
+
+func (p *place) makeDir(name string) (isNew bool, err error) {
+	parent, err := p.open(path.Dir(name))
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(parent)
+	err = unix.Mkdirat(parent, path.Base(name), 0o755)
+	if err == nil {
+		return true, nil
+	}
+	// Of what is there already a read-only filesystem may say so instead (mkdir(2)).
+	if fd, oerr := linux.OpenBeneath(parent, path.Base(name), unix.O_PATH|unix.O_DIRECTORY); oerr == nil {
+		return false, unix.Close(fd)
+	}
+	return false, err
+}
+
+// removeMade removes the directories from a target up to the one that was made first, as far as they are empty.
+// It is done as the box user, who could do as much.
+func (p *place) removeMade(target, made string) {
+	restore, err := actAs(p.uid)
+	if err != nil {
+		return
+	}
+	defer restore()
+	for dir := target; ; dir = path.Dir(dir) {
+		parent, err := p.open(path.Dir(dir))
+		if err == nil {
+			err = unix.Unlinkat(parent, path.Base(dir), unix.AT_REMOVEDIR)
+			unix.Close(parent)
+		}
+		// One that is not there was not made, or was removed by who did not come any further.
+		if err != nil && !errors.Is(err, unix.ENOENT) || dir == made {
+			return
+		}
+	}
+}
+
+// Bounds of what covers a bare directory of the image; it has nothing but directories that mounts are on.
+const (
+	coverSize   = "1m"
+	coverInodes = "256"
+)
+
+// cover makes a top-level directory of the image writable, which is bare and read-only, by a filesystem of its
+// own, as PID 1 does for the mounts that a box is made with. What is mounted already is left as it is.
+func (p *place) cover(target string) error {
+	top, _, deeper := strings.Cut(target[1:], "/")
+	here, err := mountID(p.root, top)
+	if err != nil {
+		return err
+	}
+	root, err := mountID(p.root, "")
+	if err != nil || here != root || !deeper || "/"+top == "/home" {
+		return err
+	}
+	// Of a root that the box user can write to, the directories are made there.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(p.root, &fs); err != nil || p.uid != 0 && fs.Flags&unix.ST_RDONLY == 0 {
+		return err
+	}
+	id := strconv.FormatUint(uint64(p.uid), 10)
+	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id,
+		"size", coverSize, "nr_inodes", coverInodes)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(m)
+	if err := linux.RestrictMount(m, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return err
+	}
+	return linux.AttachMount(m, p.root, top)
+}
+
+// actAs makes file accesses of this thread those of a user and the group of the same number, until the returned function is called. Leaving uid 0
+// also takes the capabilities off that override permissions (setfsuid(2)).
+func actAs(id uint32) (restore func(), err error) {
+	if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+		return nil, errno
+	}
+	setfs(id)
+	now, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0) // an invalid id: returns the one in force
+	if uint32(now) != id {
+		setfs(0)
+		return nil, unix.EPERM
+	}
+	return func() { setfs(0) }, nil
+}
+
+func setfs(id uint32) {
+	// Raw calls: the wrappers would change every thread.
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(id), 0, 0)
+	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(id), 0, 0)
+}
+
+// outside calls f where the root is a directory of the host, whose owner it is to act as. A path of a box at or below
+// mount, where that directory is in there, is one of f's with that cut off.
+func outside(dir int, mount string, owner uint32, paths []string, f func(p *place) error) error {
+	for _, path := range paths {
+		if mount == "/" || owner == 0 || !isolation.Within(path, mount) || path == mount {
+			return unix.EINVAL
+		}
+	}
+	return apart(func() error { return f(&place{root: dir, uid: owner}) })
+}
+
+// tidy removes directories that were made below one of the host, as its owner, as far as they are empty. That one
+// was at mount in the box.
+func tidy(dir int, mount string, owner uint32, target, made string) error {
+	if !isolation.Within(target, made) {
+		return unix.EINVAL
+	}
+	return outside(dir, mount, owner, []string{target, made}, func(p *place) error {
+		p.removeMade(target[len(mount):], made[len(mount):])
+		return nil
+	})
+}
+
+// missing is the first directory of a target that is to be mounted below one of the host and is not there; "": none.
+func missing(dir int, mount string, owner uint32, target string) (made string, err error) {
+	err = outside(dir, mount, owner, []string{target}, func(p *place) error {
+		restore, err := actAs(p.uid)
+		if err != nil {
+			return err
+		}
+		defer restore()
+		if made = p.missing(target[len(mount):]); made != "" {
+			made = mount + made
+		}
+		return nil
+	})
+	return made, err
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Tree returns a detached mount of the source, as a box is to have it: the descriptor is the caller's. idMap
+// opens the user namespace that is its map, if it needs one. What the kernel has made of the attributes is read
+// back; EPERM: it is not what was asked for.
+func (s *Source) Tree(idMap func() (int, error)) (int, error) {
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+	}
+	if !s.Mount.Writable {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if s.Mount.NoSymlinks {
+		attr.Attr_set |= unix.MOUNT_ATTR_NOSYMFOLLOW
+	}
+	if s.Owner.Mapped {
+		ns, err := idMap()
+		if err != nil {
+			return -1, err
+		}
+		defer unix.Close(ns)
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(ns)
+	}
+	tree, err := linux.CloneMount(s.FD, "", false)
+	if err != nil {
+		return -1, err
+	}
+	err = linux.RestrictMount(tree, &attr)
+	if err == nil {
+		_, err = Verify(tree, &s.Mount)
+	}
+	if err != nil {
+		unix.Close(tree)
+		return -1, err
+	}
+	return tree, nil
+}
+
+// stNoSymfollow is ST_NOSYMFOLLOW of statfs(2).
+const stNoSymfollow = 0x2000
+
+// Verify reads back which attributes a mount has, as ST_ flags of statfs(2), and refuses one that lacks what it
+// must have (EPERM).
+func Verify(tree int, m *isolation.Mount) (uint64, error) {
+	want := uint64(unix.ST_NOSUID | unix.ST_NODEV)
+	if !m.Writable {
+		want |= unix.ST_RDONLY
+	}
+	if m.NoSymlinks {
+		want |= stNoSymfollow
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(tree, &fs); err != nil {
+		return 0, err
+	}
+	have := uint64(fs.Flags) //nolint:gosec,unconvert // its type differs between machines
+	if have&want != want {
+		return have, unix.EPERM
+	}
+	return have, nil
+}

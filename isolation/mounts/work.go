@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// WorkerArgs are those of a worker with these rules.
+func WorkerArgs(state string, allow []string) []string { return append([]string{state}, allow...) }
+
+// RunWorker is the life of a worker with Args.
+func RunWorker(args []string) error {
+	if len(args) == 0 {
+		return errors.New("the rules are missing")
+	}
+	w := sourceWorker{rules: SourceRules{State: args[0]}}
+	for _, text := range args[1:] {
+		rule, err := ParseAllowRule(text)
+		if err != nil {
+			return err
+		}
+		w.rules.Allow = append(w.rules.Allow, rule)
+	}
+	return ServeWorker(w.do)
+}
+
+// sourceWorker does errands. What it is asked comes from the keeper, which has validated what boxd says.
+type sourceWorker struct{ rules SourceRules }
+
+// do does one errand.
+func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
+	owner := make([]byte, 0, ownerLen)
+	reply := isolation.KeeperReply{}
+	out := -1
+	mounted, err := &isolation.Mounted{}, error(unix.EINVAL)
+	step := isolation.StepMountSource
+	switch kind, place, req := decode(request); {
+	case req == nil:
+	case kind == askOpen:
+		var src *Source
+		if src, err = w.rules.Open(req.Caller, req.Mount); err == nil {
+			for _, word := range src.Owner.Words() {
+				owner = binary.LittleEndian.AppendUint32(owner, word)
+			}
+			out = src.FD
+		}
+	case kind == askTree && len(files) > 0:
+		step = isolation.StepIDMap
+		out, err = source(req, files).Tree(mapOf(files))
+	case kind == askChange && len(files) > 0:
+		step = isolation.StepMount
+		mounted, err = change(place, req, files)
+	case kind == askOutside:
+		lender := Lender{Rules: &w.rules}
+		mounted, err = lender.Outside(req)
+	case kind == askFollow:
+		mounted.Made, err = filepath.EvalSymlinks(req.Mount.Source)
+	}
+	var descriptors []int
+	switch {
+	case err != nil:
+		reply.Failed = sourceFailed(step, err)
+	case out >= 0:
+		descriptors = []int{out}
+		reply.Done = true
+	default:
+		reply.Mounted = mounted
+	}
+	return append(append(owner, make([]byte, ownerLen-len(owner))...), reply.Encode()...), descriptors
+}
+
+// sourceFailed is what an errand has failed with, as it is said to boxd.
+func sourceFailed(step isolation.Step, err error) *isolation.StepError {
+	if s, ok := errors.AsType[*isolation.StepError](err); ok {
+		return s
+	}
+	s := &isolation.StepError{Step: step, Errno: unix.EPROTO}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		s.Errno = errno
+	}
+	return s
+}
+
+// decode reads an errand; nil: it is none.
+func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount) {
+	if len(request) == 0 {
+		return 0, nil, nil
+	}
+	kind, request = request[0], request[1:]
+	if kind == askChange && len(request) >= placeLen {
+		place, request = request[:placeLen], request[placeLen:]
+	}
+	ask, err := isolation.DecodeKeeperRequest(request)
+	if err != nil || ask.Mount == nil || kind == askChange && place == nil {
+		return 0, nil, nil
+	}
+	return kind, place, ask.Mount
+}
+
+// source is one that the keeper has had opened; files are what it is mounted with.
+func source(req *isolation.ChangeMount, files []int) *Source {
+	return &Source{Mount: req.Mount, FD: files[0], Owner: Owner{Mapped: len(files) > 1}}
+}
+
+// mapOf opens the id map that a source is mounted with.
+func mapOf(files []int) func() (int, error) {
+	return func() (int, error) { return unix.FcntlInt(uintptr(files[1]), unix.F_DUPFD_CLOEXEC, 3) }
+}
+
+// change changes a mount of a living box: files are its process, the source and the id map of that.
+func change(place []byte, req *isolation.ChangeMount, files []int) (*isolation.Mounted, error) {
+	pidfd := files[0]
+	b := &Box{
+		PID: int(binary.LittleEndian.Uint32(place)), IDBase: binary.LittleEndian.Uint32(place[4:]),
+		Alive: func() bool { return Alive(pidfd) },
+	}
+	if len(files) == 1 {
+		if req.Op == isolation.MountAdd || req.Op == isolation.MountReplace {
+			return nil, unix.EINVAL
+		}
+		return Change(b, req, nil, nil)
+	}
+	return Change(b, req, source(req, files[1:]), mapOf(files[1:]))
+}

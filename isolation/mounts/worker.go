@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// WorkerCommand is the argument that makes the keeper's program a worker.
+const WorkerCommand = "errands"
+
+// numberLen is how long the number of an errand is, with which each message begins.
+const numberLen = 8
+
+// socket is the descriptor that a worker is started with.
+const socket = 3
+
+// starter starts workers on one thread, which lives as long as the pool: the kernel ends a worker when the thread
+// that has started it ends (PR_SET_PDEATHSIG), and those of the runtime come and go.
+type starter struct{ asked chan chan<- started }
+
+type started struct {
+	w   *worker
+	err error
+}
+
+func (s *starter) serve(ctx context.Context, args []string) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for {
+		select {
+		case answer := <-s.asked:
+			w, err := start(args)
+			answer <- started{w, err}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// start has a worker started. One that comes too late for who has asked is ended.
+func (s *starter) start(ctx context.Context) (*worker, error) {
+	answer := make(chan started, 1)
+	select {
+	case s.asked <- answer:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	got := <-answer // it takes milliseconds, and nothing in it is a caller's
+	return got.w, got.err
+}
+
+// start starts a worker: without environment, and with nothing open but its socket.
+func start(args []string) (*worker, error) {
+	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(child)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	defer null.Close()
+	pidfd := -1
+	_, err = syscall.ForkExec("/proc/self/exe", append([]string{"boxkeeper", WorkerCommand}, args...), &syscall.ProcAttr{
+		Dir:   "/",
+		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), uintptr(child)},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL, PidFD: &pidfd},
+	})
+	if err == nil && pidfd < 0 {
+		err = unix.ENOSYS
+	}
+	if err == nil {
+		err = unix.SetNonblock(pidfd, true) // so that the Go poller watches it
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	return &worker{conn: conn, end: os.NewFile(uintptr(pidfd), "pidfd")}, nil
+}
+
+// Handler does one errand. The descriptors that come with it are closed afterwards, and those of its answer when that
+// is sent.
+type Handler func(request []byte, files []int) (answer []byte, out []int)
+
+// ServeWorker is the life of a worker. It ends when nobody has errands any more.
+func ServeWorker(do Handler) error {
+	unix.CloseOnExec(socket)
+	buf := fdpass.NewBuffer(fdpass.MaxInline)
+	for {
+		body, files, err := fdpass.Recv(socket, buf, false)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(body) < numberLen {
+			return fdpass.ErrMalformed
+		}
+		number := append([]byte(nil), body[:numberLen]...)
+		answer, out := do(body[numberLen:], files)
+		fdpass.CloseAll(files)
+		err = fdpass.Send(socket, append(number, answer...), out...)
+		fdpass.CloseAll(out)
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has what things of a box are called, for its two halves.
+
+package isolation
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// RunDir holds the files of /etc that differ from box to box. The image has links to them.
+const RunDir = "/run/box"
+
+// BoxFile is one of them.
+type BoxFile struct{ Name, Text string }
+
+// HostnameFiles are the files that have a box's hostname in them.
+func HostnameFiles(hostname string) []BoxFile {
+	return []BoxFile{
+		{"hostname", hostname + "\n"},
+		{"hosts", "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost " + hostname + "\n"},
+	}
+}
+
+// RootDirs are those that every box has at the top of its tree, apart from those that mounts of a session go to.
+func RootDirs() []string { return []string{"proc", "sys", "dev", "etc", "var", "run", "home"} }
+
+// HostDirs are those of the host that the image "host" shows whole, as far as they are directories: on most hosts all but
+// the first are links into that.
+func HostDirs() []string {
+	return []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+}
+
+// RootLinks are the links that every box has, with where they lead. What of /etc is about the box differs from box to box, and
+// PID 1 writes it.
+func RootLinks() map[string]string {
+	return map[string]string{
+		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf", "etc/mtab": "../proc/self/mounts",
+		"var/tmp": "../tmp", "var/run": "../run",
+	}
+}
+
+// RlimitName is what a resource is called in errors.
+func RlimitName(resource uint32) string {
+	switch resource {
+	case unix.RLIMIT_CORE:
+		return "core"
+	case unix.RLIMIT_DATA:
+		return "data"
+	case unix.RLIMIT_MEMLOCK:
+		return "memlock"
+	case unix.RLIMIT_MSGQUEUE:
+		return "msgqueue"
+	case unix.RLIMIT_NOFILE:
+		return "nofile"
+	case unix.RLIMIT_NPROC:
+		return "nproc"
+	case unix.RLIMIT_SIGPENDING:
+		return "sigpending"
+	case unix.RLIMIT_STACK:
+		return "stack"
+	}
+	return ""
+}
+
+// ProgramsID tells the keeper's program and those of boxes from later ones of the same path: an update of one
+// is another keeper.
+func ProgramsID(keeper, boxInit, boxFiles *unix.Stat_t) string {
+	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
+}
+
+func stamp(st *unix.Stat_t) string {
+	var text []byte
+	for _, n := range []int64{int64(st.Dev), int64(st.Ino), st.Size, st.Mtim.Nano()} {
+		text = strconv.AppendInt(append(text, '.'), n, 16)
+	}
+	return string(text[1:])
+}

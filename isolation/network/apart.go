@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file does something in the network of a box, on a thread that goes there and never comes back.
+
+package network
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// InNamespace calls f in the network that space is, and waits for it. Only what f does by its own thread happens there.
+func InNamespace(space *os.File, f func() error) error {
+	return alone(func() error {
+		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		return f()
+	})
+}
+
+// alone calls f on a thread that ends with it. The main thread cannot end, and waits.
+func alone(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // waited for below
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- alone(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f() // never unlocked: the thread ends with the goroutine
+	}()
+	return <-done
+}

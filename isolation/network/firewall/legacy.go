@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Words of the kernel about tables of x_tables (linux/netfilter_ipv4/ip_tables.h and its sister of IPv6).
+const (
+	askInfo, askEntries = 64, 65
+	nameSize            = 32
+	infoSize            = nameSize + 4 + 2*5*4 + 4 + 4 // valid hooks, where each begins and ends, entries, bytes
+	headSize            = nameSize + 8                 // in front of the entries
+	hookForward         = 2
+	faceSize            = unix.IFNAMSIZ
+	partHead            = 32 // of a match or a target: its size, its name, its revision
+	invertIn, invertOut = 1, 2
+	verdictDrop         = -1
+	verdictAccept       = -2
+	verdictReturn       = -5
+)
+
+// layout is where an entry of one family has what.
+type layout struct {
+	family                   nftables.TableFamily
+	domain, level            int
+	names                    string
+	program                  string
+	size, masks, masksEnd    int
+	faces, protocol          int
+	flags, gone, conditions  int // a flag says that a chain is gone to and not come back from; others are conditions
+	targetOffset, nextOffset int
+}
+
+func layouts(six bool) []layout {
+	list := []layout{{
+		family: nftables.TableFamilyIPv4, domain: unix.AF_INET, level: unix.IPPROTO_IP, names: "ip_tables_names", program: "iptables-legacy",
+		size: 112, masks: 8, masksEnd: 16, faces: 16, protocol: 80, flags: 82, gone: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
+	}}
+	if six {
+		list = append(list, layout{
+			family: nftables.TableFamilyIPv6, domain: unix.AF_INET6, level: unix.IPPROTO_IPV6, names: "ip6_tables_names", program: "ip6tables-legacy",
+			size: 168, masks: 32, masksEnd: 64, faces: 64, protocol: 128, flags: 131, gone: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
+		})
+	}
+	return list
+}
+
+// FindLegacy is Find for the tables of iptables-legacy, which nf_tables does not show. Only tables that are there are asked
+// for: to ask for another makes it, and loads what makes it.
+func FindLegacy(tag string, six bool) (walls []BlockingChain, err error) {
+	for _, l := range layouts(six) {
+		names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
+		if errors.Is(err, os.ErrNotExist) { // the kernel has none
+			continue
+		}
+		if err != nil {
+			return walls, err
+		}
+		for name := range strings.FieldsSeq(string(names)) {
+			info, entries, err := l.ask(name)
+			if err != nil {
+				return walls, fmt.Errorf("table %s of %s: %w", name, l.program, err)
+			}
+			t, err := l.read(info, entries)
+			if err != nil {
+				return walls, fmt.Errorf("table %s of %s: %w", name, l.program, err)
+			}
+			if t == nil {
+				continue
+			}
+			w, err := t.wall(legacyForward, tag, false)
+			if err != nil {
+				return walls, err
+			}
+			if w != nil {
+				w.Table, w.Hint = family(l.family)+" "+name+" of "+l.program, t.legacyHint(&l, name, tag)
+				walls = append(walls, *w)
+			}
+		}
+	}
+	return walls, nil
+}
+
+// legacyForward is the chain of the forward hook in each table that has one.
+const legacyForward = "FORWARD"
+
+// legacyHint is hint for such a table.
+func (t *table) legacyHint(l *layout, name, tag string) string {
+	chain, ip := legacyForward, l.program
+	switch {
+	case t.chains["ufw-before-forward"] != nil || t.chains["ufw6-before-forward"] != nil:
+		return "ufw route allow in on " + tag + "+"
+	case t.chains["DOCKER-USER"] != nil:
+		chain = "DOCKER-USER"
+	}
+	if name != "filter" {
+		ip += " -t " + name
+	}
+	return letThrough(ip, chain, tag)
+}
+
+// ask asks the kernel for a table that is there. It may be another when its entries are asked for: then again.
+func (l *layout) ask(name string) (info, entries []byte, err error) {
+	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	for range 5 {
+		info = make([]byte, infoSize)
+		copy(info[:nameSize-1], name)
+		if err = l.get(fd, askInfo, info); err != nil {
+			break
+		}
+		size := info[infoSize-4:]
+		all := make([]byte, headSize+int(binary.NativeEndian.Uint32(size)))
+		copy(all[:nameSize-1], name)
+		copy(all[nameSize:], size)
+		if err = l.get(fd, askEntries, all); err == nil {
+			return info, all[headSize:], nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return nil, nil, err
+}
+
+func (l *layout) get(fd, option int, buffer []byte) error {
+	size := uint32(len(buffer))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(l.level), uintptr(option), uintptr(unsafe.Pointer(&buffer[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return os.NewSyscallError("getsockopt", errno)
+	}
+	return nil
+}
+
+var errLayout = errors.New("the kernel's answer is not understood")
+
+// read makes rules of entries, as if they were of nf_tables; nil: the table is not asked about what is forwarded. What
+// is not known here is a condition that may not hold.
+func (l *layout) read(info, entries []byte) (*table, error) {
+	number := func(at int) int { return int(binary.NativeEndian.Uint32(info[at:])) }
+	if len(info) != infoSize || number(nameSize)&(1<<hookForward) == 0 {
+		return nil, nil
+	}
+	begin := number(nameSize + 4 + 4*hookForward)
+	heads := map[int]string{begin: legacyForward} // of chains, by where their first rule is
+	err := l.each(entries, func(at, next int, target []byte) {
+		if bytes.HasPrefix(target[2:], []byte("ERROR\x00")) && next < len(entries) {
+			heads[next] = text(target[partHead:])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	rules, chain := map[string][]*nftables.Rule{}, ""
+	err = l.each(entries, func(at, next int, target []byte) {
+		if name, ok := heads[at]; ok {
+			chain = name
+		}
+		if chain != "" {
+			rules[chain] = append(rules[chain], &nftables.Rule{Exprs: l.rule(entries[at:next], target, heads)})
+		}
+		if at == number(nameSize+4+4*5+4*hookForward) { // its policy: what follows is of another chain
+			chain = ""
+		}
+	})
+	t := &table{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return rules[ch.Name], nil }}
+	for _, name := range heads {
+		t.chains[name] = &nftables.Chain{Name: name}
+	}
+	return t, err
+}
+
+// each calls f for each entry: where it is, where the next one is, and its target.
+func (l *layout) each(entries []byte, f func(at, next int, target []byte)) error {
+	for at := 0; at < len(entries); {
+		if len(entries)-at < l.size {
+			return errLayout
+		}
+		target := at + int(binary.NativeEndian.Uint16(entries[at+l.targetOffset:]))
+		next := at + int(binary.NativeEndian.Uint16(entries[at+l.nextOffset:]))
+		if target < at+l.size || next < target+partHead || next > len(entries) {
+			return errLayout
+		}
+		f(at, next, entries[target:next])
+		at = next
+	}
+	return nil
+}
+
+// rule is an entry in the words of nf_tables.
+func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
+	inverted := entry[l.flags+1]
+	for i, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
+		face, mask := entry[l.faces+i*faceSize:][:faceSize], entry[l.faces+(2+i)*faceSize:][:faceSize]
+		n := 0
+		for n < faceSize && mask[n] != 0 {
+			n++
+		}
+		if n == 0 {
+			continue
+		}
+		op := expr.CmpOpEq
+		if inverted&[]byte{invertIn, invertOut}[i] != 0 {
+			op = expr.CmpOpNeq
+		}
+		parts = append(parts, &expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: face[:n]})
+	}
+	isSet := func(b byte) bool { return b != 0 }
+	if slices.ContainsFunc(entry[l.masks:l.masksEnd], isSet) || slices.ContainsFunc(entry[l.protocol:l.protocol+2], isSet) || int(entry[l.flags])&l.conditions != 0 {
+		parts = append(parts, &expr.Payload{})
+	}
+	for at, end := l.size, len(entry)-len(target); at+partHead <= end; {
+		size := int(binary.NativeEndian.Uint16(entry[at:]))
+		if size < partHead {
+			break
+		}
+		parts = append(parts, &expr.Match{Name: text(entry[at+2 : at+partHead-1])})
+		at += size
+	}
+	name := text(target[2 : partHead-1])
+	if name != "" || len(target) < partHead+4 {
+		return append(parts, &expr.Target{Name: name})
+	}
+	switch v := int(int32(binary.NativeEndian.Uint32(target[partHead:]))); {
+	case v == verdictReturn:
+		parts = append(parts, &expr.Verdict{Kind: expr.VerdictReturn})
+	case v == verdictAccept:
+		parts = append(parts, &expr.Verdict{Kind: expr.VerdictAccept})
+	case v == verdictDrop:
+		parts = append(parts, &expr.Verdict{Kind: expr.VerdictDrop})
+	case heads[v] != "": // others go on with the next rule
+		kind := expr.VerdictJump
+		if int(entry[l.flags])&l.gone != 0 {
+			kind = expr.VerdictGoto
+		}
+		parts = append(parts, &expr.Verdict{Kind: kind, Chain: heads[v]})
+	}
+	return parts
+}
+
+// text is what is before the first NUL.
+func text(b []byte) string {
+	whole, _, _ := bytes.Cut(b, []byte{0})
+	return string(whole)
+}

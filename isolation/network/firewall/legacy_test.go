@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Tables of iptables-legacy as a kernel has told of them (testdata/README.md), and what they do to boxes.
+func TestTablesOfIptablesLegacy(t *testing.T) {
+	t.Parallel()
+	const tag = "bxabcd"
+	for name, c := range map[string]struct {
+		six  bool
+		want *BlockingChain
+		hint string
+	}{
+		"empty":         {false, nil, ""},
+		"policy":        {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "FORWARD", tag)},
+		"docker":        {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
+		"docker-told":   {false, nil, ""},
+		"one-direction": {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD", Answers: true}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
+		"rejects":       {false, &BlockingChain{Chain: "FORWARD", At: "far"}, letThrough("iptables-legacy", "FORWARD", tag)},
+		"elsewhere":     {false, nil, ""},
+		"six":           {true, &BlockingChain{Chain: "FORWARD", At: "far"}, letThrough("ip6tables-legacy", "FORWARD", tag)},
+		"six-elsewhere": {true, nil, ""},
+	} {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := layouts(true)
+		l := &list[map[bool]int{false: 0, true: 1}[c.six]]
+		tb, err := l.read(data[:infoSize], data[infoSize:])
+		if err != nil || tb == nil {
+			t.Errorf("%s: %v, %v", name, tb, err)
+			continue
+		}
+		w, err := tb.wall(legacyForward, tag, false)
+		if err != nil || (w == nil) != (c.want == nil) || w != nil && *w != *c.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, w, err, c.want)
+		}
+		if hint := tb.legacyHint(l, "filter", tag); w != nil && hint != c.hint {
+			t.Errorf("%s: %q", name, hint)
+		}
+		for cut := infoSize; cut < len(data); cut += 7 { // what is broken off is an error, or less
+			_, _ = l.read(data[:infoSize], data[infoSize:cut])
+		}
+	}
+}

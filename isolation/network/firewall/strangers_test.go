@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+func from(name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(name)}}
+}
+
+func to(op expr.CmpOp, name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte(name)}}
+}
+
+func answers() []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, &expr.Bitwise{}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)}}
+}
+
+func does(kind expr.VerdictKind, chain ...string) []expr.Any {
+	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: kind, Chain: strings.Join(chain, "")}}
+}
+
+func rule(parts ...[]expr.Any) (r []expr.Any) {
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+// Chains as they are written by firewalld, ufw and Docker, and what they do to boxes.
+func TestWhatBecomesOfAPacket(t *testing.T) {
+	t.Parallel()
+	const accept, drop, jump, goTo, back = expr.VerdictAccept, expr.VerdictDrop, expr.VerdictJump, expr.VerdictGoto, expr.VerdictReturn
+	reject := []expr.Any{&expr.Reject{}}
+	conntrack := []expr.Any{&expr.Match{Name: "conntrack"}}
+	for name, c := range map[string]struct {
+		chains     map[string][][]expr.Any
+		out, reply outcome
+		at         string // that decides what is sent
+	}{
+		"empty": {nil, on, on, ""},
+		"firewalld": {map[string][][]expr.Any{
+			"forward": {rule(answers(), does(accept)), rule(from("lo\x00"), does(accept)), rule(answers(), does(drop)), does(jump, "zones"), reject},
+			"zones":   {rule(from("eth0\x00"), does(goTo, "other")), does(goTo, "public")},
+			"public":  {does(jump, "none"), reject},
+			"other":   {does(accept)},
+		}, refused, let, "public"},
+		"firewalld, with a zone": {map[string][][]expr.Any{
+			"forward": {rule(answers(), does(accept)), does(jump, "zones"), reject},
+			"zones":   {rule(from("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
+			"public":  {reject},
+			"boxd":    {does(jump, "policy"), reject},
+			"policy":  {does(accept)},
+		}, let, let, "policy"},
+		"firewalld, with a zone and no policy": {map[string][][]expr.Any{
+			"forward": {rule(answers(), does(accept)), does(jump, "zones"), reject},
+			"zones":   {rule(from("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
+			"boxd":    {does(jump, "policy"), reject},
+		}, refused, let, "boxd"},
+		"Docker": {map[string][][]expr.Any{
+			"forward":        {does(jump, "DOCKER-USER"), does(jump, "DOCKER-FORWARD")},
+			"DOCKER-FORWARD": {rule(to(expr.CmpOpEq, "docker0\x00"), conntrack, does(accept)), rule(from("docker0\x00"), to(expr.CmpOpNeq, "docker0\x00"), does(drop))},
+		}, on, on, ""},
+		"Docker, told of one direction": {map[string][][]expr.Any{
+			"forward":     {does(jump, "DOCKER-USER")},
+			"DOCKER-USER": {rule(from("bx"), does(accept)), does(back)},
+		}, let, on, "DOCKER-USER"},
+		"Docker, told of both": {map[string][][]expr.Any{
+			"forward":     {does(jump, "DOCKER-USER")},
+			"DOCKER-USER": {rule(to(expr.CmpOpEq, "bxabcd"), conntrack, does(accept)), rule(from("bxabcd"), does(accept))},
+		}, let, let, "DOCKER-USER"},
+		"one box alone": {map[string][][]expr.Any{"forward": {rule(from("bxabcd123456789\x00"), does(accept)), reject}}, refused, refused, "forward"},
+		"xtables": {map[string][][]expr.Any{"forward": {
+			{&expr.Match{Name: "limit"}, &expr.Target{Name: "LOG"}}, {&expr.Match{Name: "comment"}, &expr.Counter{}, &expr.Target{Name: "REJECT"}},
+		}}, refused, refused, "forward"},
+		"all but boxes": {map[string][][]expr.Any{"forward": {rule(to(expr.CmpOpNeq, "eth0\x00"), does(drop))}}, on, refused, ""},
+		"by address":    {map[string][][]expr.Any{"forward": {rule([]expr.Any{&expr.Payload{}, &expr.Cmp{}}, does(drop)), does(accept)}}, let, let, "forward"},
+		"a ring":        {map[string][][]expr.Any{"forward": {does(jump, "forward")}}, on, on, ""},
+	} {
+		tb := &table{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) (list []*nftables.Rule, err error) {
+			for _, r := range c.chains[ch.Name] {
+				list = append(list, &nftables.Rule{Exprs: r})
+			}
+			return list, nil
+		}}
+		for ch := range c.chains {
+			tb.chains[ch] = &nftables.Chain{Name: ch}
+		}
+		out, at, err := tb.walk("forward", packet{from: "bxabcd"}, 0)
+		if out != c.out || at != c.at || err != nil {
+			t.Errorf("%s: what a box sends: %d by %q, %v: want %d by %q", name, out, at, err, c.out, c.at)
+		}
+		if reply, at, err := tb.walk("forward", packet{to: "bxabcd"}, 0); reply != c.reply || err != nil {
+			t.Errorf("%s: an answer: %d by %q, %v: want %d", name, reply, at, err, c.reply)
+		}
+	}
+}
+
+func TestHintsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	walls := []BlockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
+	if got := Hints(walls, "bxabcd"); got != "a\nlet packets through there whose link begins with bxabcd, and the answers" {
+		t.Errorf("%q", got)
+	}
+}

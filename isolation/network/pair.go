@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file makes the pair of links that joins a box to the host: both ends with their addresses, routes, settings
+// and how much goes through them in a second. It runs in the keeper.
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// BoxEnd is what the link is called in the box.
+const BoxEnd = "eth0"
+
+// Veth are those of one pair.
+type Veth struct {
+	Name      string // of the host's
+	MTU       int
+	Host, Box []netip.Addr
+	Bandwidth uint64 // in each direction, in bytes a second; 0: any
+}
+
+// Lack is something of the kernel's that an error is about.
+type Lack struct {
+	What string
+	Err  error
+}
+
+func (l *Lack) Error() string { return l.What + ": " + l.Err.Error() }
+
+// Unwrap returns Err.
+func (l *Lack) Unwrap() error { return l.Err }
+
+// queue is how many packets may wait at an end that has no cap.
+const queue = 1000
+
+// Make makes both ends, with addresses and routes; space is the box's network. The host's end routes nothing but the
+// box's address, and nothing goes through either before its settings are there. What is made when that fails is for
+// Remove.
+func (e *Veth) Make(space *os.File) error {
+	own, inner, err := handles(space)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	defer inner.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.TxQLen = e.Name, e.MTU, queue
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: BoxEnd, PeerMTU: uint32(e.MTU), PeerNamespace: netlink.NsFd(space.Fd())}
+	if err := own.LinkAdd(veth); err != nil {
+		return &Lack{"links in pairs (veth)", err}
+	}
+	peer, err := inner.LinkByName(BoxEnd)
+	if err != nil {
+		return fmt.Errorf("the box's end: %w", err)
+	}
+	if err := ConfigureVeth(e.Name, slices.ContainsFunc(e.Host, netip.Addr.Is6)); err != nil {
+		return err
+	}
+	if err := InNamespace(space, settleBox); err != nil {
+		return fmt.Errorf("the box's end: %w", err)
+	}
+	if err := errors.Join(addresses(own, veth, e.Host), addresses(inner, peer, e.Box)); err != nil {
+		return err
+	}
+	if e.Bandwidth > 0 {
+		if err := errors.Join(slow(own, veth, e.Bandwidth), slow(inner, peer, e.Bandwidth)); err != nil {
+			return err
+		}
+	}
+	for _, gateway := range e.Host {
+		all := &net.IPNet{IP: make(net.IP, len(gateway.AsSlice())), Mask: make(net.IPMask, len(gateway.AsSlice()))}
+		if err := inner.RouteAdd(&netlink.Route{LinkIndex: peer.Attrs().Index, Dst: all, Gw: gateway.AsSlice()}); err != nil {
+			return fmt.Errorf("the box's route: %w", err)
+		}
+	}
+	return nil
+}
+
+// handles are conversations with the kernel about the links of the host, and of the box.
+func handles(space *os.File) (own, inner *netlink.Handle, err error) {
+	if own, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, nil, &Lack{"netlink", err}
+	}
+	if inner, err = netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE); err != nil {
+		own.Close()
+		return nil, nil, fmt.Errorf("the box's network: %w", err)
+	}
+	return own, inner, nil
+}
+
+// addresses gives an end its addresses and sets it up.
+func addresses(at *netlink.Handle, end netlink.Link, list []netip.Addr) error {
+	for _, a := range list {
+		bits := a.BitLen()
+		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits-1, bits)}}
+		if a.Is6() {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := at.AddrAdd(end, address); err != nil {
+			return fmt.Errorf("address %v: %w", a, err)
+		}
+	}
+	if err := at.LinkSetUp(end); err != nil {
+		return fmt.Errorf("set up: %w", err)
+	}
+	return nil
+}
+
+// RemoveVeth ends a pair by the name of the host's end, if it is there.
+func RemoveVeth(name string) error {
+	end, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkDel(end)
+	}
+	var gone netlink.LinkNotFoundError
+	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it ends with the box
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	return nil
+}

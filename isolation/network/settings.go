@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"os"
+	"strings"
+)
+
+// setting is a file below /proc/sys/net, and what it has to say.
+type setting struct{ name, value string }
+
+// ConfigureVeth gives the host's end of a pair its settings, whatever those of other links and of new ones are. There IPv4 is
+// forwarded, and IPv6 where boxes have it. What hangs on "all" too is off where one of the two is (source routes and
+// redirects, of a link that forwards); send_redirects, proxy_arp and route_localnet are on where one of them is, and
+// "all" is the host's.
+func ConfigureVeth(name string, six bool) error {
+	v6 := map[bool]string{true: "1", false: "0"}[six]
+	off := map[bool]string{true: "0", false: "1"}[six]
+	err := write("ipv4/conf/"+name+"/", []setting{
+		{"forwarding", "1"},
+		{"accept_source_route", "0"},
+		{"accept_redirects", "0"},
+		{"send_redirects", "0"},
+		{"rp_filter", "1"}, // as the host's table does
+		{"proxy_arp", "0"},
+		{"route_localnet", "0"},
+	})
+	if err != nil {
+		return err
+	}
+	return optional(write("ipv6/conf/"+name+"/", append(closed6(v6), setting{"disable_ipv6", off}, setting{"proxy_ndp", "0"})))
+}
+
+// settleBox gives the box's end its settings, in its network. The kernel has made that like the host's, which routes.
+func settleBox() error {
+	const all, end, all6, end6 = "ipv4/conf/all/", "ipv4/conf/" + BoxEnd + "/", "ipv6/conf/all/", "ipv6/conf/" + BoxEnd + "/"
+	hosts := []setting{{"accept_source_route", "0"}, {"accept_redirects", "0"}, {"route_localnet", "0"}, {"proxy_arp", "0"}}
+	err := write(all, append([]setting{{"forwarding", "0"}}, hosts...)) // first: it sets others
+	if err == nil {
+		err = write(end, append(hosts, setting{"rp_filter", "1"}))
+	}
+	if err != nil {
+		return err
+	}
+	if err := optional(write(all6, []setting{{"forwarding", "0"}})); err != nil {
+		return err
+	}
+	return optional(write(end6, closed6("0")))
+}
+
+// closed6 are settings of IPv6 that both ends have. There a negative accept_source_route takes no routing header at
+// all, and what is less, that of the link or that of all, holds.
+func closed6(forwarding string) []setting {
+	return []setting{
+		{"forwarding", forwarding},
+		{"accept_ra", "0"},
+		{"autoconf", "0"},
+		{"accept_redirects", "0"},
+		{"accept_source_route", "-1"},
+		{"seg6_enabled", "0"},
+	}
+}
+
+// optional is what a kernel may be without: IPv6, or a part of it.
+func optional(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// write writes files of a directory below /proc/sys/net that do not say so already. One that is not there does not
+// keep it from the others.
+func write(dir string, list []setting) (missing error) {
+	for _, s := range list {
+		err := put("/proc/sys/net/"+dir+s.name, s.value)
+		if errors.Is(err, os.ErrNotExist) {
+			missing = err
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return missing
+}
+
+func put(path, value string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now := make([]byte, 16)
+	if n, err := f.Read(now); err == nil && strings.TrimSpace(string(now[:n])) == value {
+		return nil
+	}
+	_, err = f.WriteAt([]byte(value), 0)
+	return err
+}

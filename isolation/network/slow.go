@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Bounds of the queue in front of a capped link, in bytes.
+const (
+	leastBurst = 64 << 10 // the largest packet before it is cut for the link
+	burstShare = 20       // what may go at once is a twentieth of a second's
+	queueShare = 4        // and what may wait a quarter
+)
+
+// slow caps what an end of a link sends, in bytes a second; 0 takes the cap away. Who sends more waits, and then loses
+// packets.
+func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
+	attrs := netlink.QdiscAttrs{LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+	if rate == 0 {
+		return uncapped(at, end, attrs)
+	}
+	burst := max(leastBurst, rate/burstShare)
+	qdisc := &netlink.Tbf{
+		QdiscAttrs: attrs,
+		Rate:       rate, Buffer: netlink.Xmittime(rate, uint32(min(burst, math.MaxUint32))),
+		Limit: uint32(min(burst+max(leastBurst, rate/queueShare), math.MaxUint32)),
+	}
+	if err := at.QdiscReplace(qdisc); err != nil {
+		return &Lack{LackCap, fmt.Errorf("bandwidth: %w", err)}
+	}
+	return nil
+}
+
+// LackCap is the Lack of a kernel that cannot keep a bandwidth.
+const LackCap = "sch_tbf"
+
+// uncapped removes the cap of an end, if it has one.
+func uncapped(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) error {
+	list, err := at.QdiscList(end)
+	if err != nil {
+		return fmt.Errorf("bandwidth: %w", err)
+	}
+	for _, q := range list {
+		if q.Type() == "tbf" && q.Attrs().Parent == netlink.HANDLE_ROOT {
+			return at.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "tbf"})
+		}
+	}
+	return nil
+}
+
+// LimitVeth gives a pair that is there another bandwidth.
+func LimitVeth(name string, space *os.File, rate uint64) error {
+	own, inner, err := handles(space)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	defer inner.Close()
+	end, err := own.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	peer, err := inner.LinkByName(BoxEnd)
+	if err != nil {
+		return fmt.Errorf("the box's end: %w", err)
+	}
+	return errors.Join(slow(own, end, rate), slow(inner, peer, rate))
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file opens sockets in the network of a box, for a program without privilege that is not in it: those
+// where the box asks for names, those where its connections are looked at, and connections that go on from there.
+
+package network
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// Ports of a box's loopback that the program listens at. No program of a box can.
+const (
+	dns       = 53
+	LookingAt = 843 // what is led there is looked at
+)
+
+// Mark is on the packets of connections that go on from there. Nobody in a box can set it.
+const Mark = 0x626f7864
+
+// WebPorts are the ports whose connections say which name they are for.
+func WebPorts() []uint16 { return []uint16{80, 443} }
+
+// Loopbacks are the addresses that the kernel leads to.
+func Loopbacks() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+}
+
+// How many connections may wait.
+const (
+	fewWait  = 16
+	manyWait = 128
+)
+
+// OpenSockets opens what a box with rules by name asks at: for packets, and for connections. With strict, those at which
+// connections are looked at are behind them, for IPv6 too if the box has that. Only root can: no program of a box can
+// listen at these ports. EADDRINUSE: whoever has those of before has them still.
+func OpenSockets(space *os.File, strict, six bool) ([]int, error) {
+	local := Loopbacks()
+	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
+	if strict {
+		list = append(list, socket{local[0], LookingAt, unix.SOCK_STREAM, manyWait})
+		if six {
+			list = append(list, socket{local[1], LookingAt, unix.SOCK_STREAM, manyWait})
+		}
+	}
+	var fds []int
+	err := InNamespace(space, func() error {
+		for _, s := range list {
+			fd, err := s.open()
+			if err != nil {
+				return err
+			}
+			fds = append(fds, fd)
+		}
+		return nil
+	})
+	if err != nil {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return nil, err
+	}
+	return fds, nil
+}
+
+// socket is one that is bound.
+type socket struct {
+	addr    netip.Addr
+	port    int
+	kind    int
+	waiting int
+}
+
+func (s socket) open() (int, error) {
+	family, at := socketAddress(s.addr, s.port)
+	fd, err := unix.Socket(family, s.kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if s.kind == unix.SOCK_STREAM { // connections of before may linger
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, at)
+	}
+	if err == nil && s.kind == unix.SOCK_STREAM {
+		err = unix.Listen(fd, s.waiting)
+	}
+	if err != nil {
+		return -1, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func socketAddress(a netip.Addr, port int) (family int, at unix.Sockaddr) {
+	if a.Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: a.As4()}
+	}
+	return unix.AF_INET6, &unix.SockaddrInet6{Port: port, Addr: a.As16()}
+}
+
+// Dial begins a connection to words, an address and a port that a pin could be about. Whether it comes to be is for
+// the caller to see: the descriptor does not block.
+func Dial(space *os.File, words []string) ([]int, error) {
+	if len(words) != 2 {
+		return nil, unix.EINVAL
+	}
+	p, err := rule.ParsePin(words[0] + " " + rule.TCP + " " + words[1] + " 1")
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(WebPorts(), p.Port) {
+		return nil, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80, 443"}
+	}
+	fd := -1
+	err = InNamespace(space, func() (err error) {
+		fd, err = begin(&p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []int{fd}, nil
+}
+
+func begin(p *rule.Pin) (int, error) {
+	family, to := socketAddress(p.Addr, int(p.Port))
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, Mark)
+	if err == nil {
+		err = unix.Connect(fd, to)
+	}
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return -1, errors.Join(os.NewSyscallError("connect", err), unix.Close(fd))
+	}
+	return fd, nil
+}

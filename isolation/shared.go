@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is what is other in a box that is in the network of the host. It has no say there, since that
+// belongs to another user namespace, but it connects as any program of the host does.
+
+package isolation
+
+import (
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// HostNetwork is what a specification has in the place of a network of its own.
+const HostNetwork = "host"
+
+// SetUpLoopback sets lo up, in PID 1 of a new box. In a network of the box's own it is down until then; where it is up the
+// network is the host's.
+func SetUpLoopback() (host bool, item string, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, "socket", err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return false, "lo", err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, ifr); err != nil {
+		return false, "lo", err
+	}
+	if ifr.Uint16()&unix.IFF_UP != 0 {
+		return true, "", nil
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return false, "lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// leastScopes is the first version of Landlock that keeps programs from abstract sockets of others (Linux 6.12).
+const leastScopes = 6
+
+// CanScopeSockets reports whether this kernel keeps the programs of such a box from the host's abstract Unix sockets.
+func CanScopeSockets() bool {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	return errno == 0 && version >= leastScopes
+}
+
+// CheckHostNetwork says loudly that there are such profiles.
+func CheckHostNetwork(profiles []string) Check {
+	detail := "boxes of these profiles are in the network of the host, reach what listens at its loopback, and no rule is about them: " + strings.Join(profiles, ", ")
+	if !CanScopeSockets() {
+		detail += "; nor does this kernel keep them from its abstract Unix sockets (Landlock of Linux 6.12 does)"
+	}
+	return Check{
+		Name: "network of the host", Level: CheckWarn, Detail: detail,
+		Hint: "let such a profile be used by those alone whom you trust like a user of this host (profiles of a policy), or give it network = \"egress\"",
+	}
+}
+
+// ScopeSockets has, in a box in the network of the host, this thread, and what it starts, connect to no abstract Unix socket that others have made, where the kernel
+// can. The thread has no_new_privs, and is the one that starts all programs of the box: those reach each other.
+func ScopeSockets(host bool) (item string, err error) {
+	if !host || !CanScopeSockets() {
+		return "", nil
+	}
+	rules := struct{ fs, net, scoped uint64 }{scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), unsafe.Sizeof(rules), 0)
+	if errno != 0 {
+		return "landlock", errno
+	}
+	defer unix.Close(int(fd))
+	if _, _, errno = unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return "landlock", errno
+	}
+	return "", nil
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file says what trees of files are called that boxes read, and where a box has those of drives and of its root.
+
+package isolation
+
+import "strings"
+
+// DrivesDir is where a box has its drives, two names below it. As for skills it is part of the image's tree, so that no program
+// of the box, and no mount that its session was given, is in the way there.
+const DrivesDir = "/drives"
+
+// Where a box that can write to its root has what that is made of, read-only.
+const (
+	RootImage   = "/var/lib/boxd/image"
+	RootChanged = "/var/lib/boxd/changed" // as overlayfs keeps it: a device 0:0 is something that was removed
+)
+
+// maxTreeName bounds the name of a tree, and each part of the name of a drive.
+const maxTreeName = 64
+
+// ValidTree reports whether a text can be the name of a tree.
+func ValidTree(name string) bool {
+	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	return name != "" && len(name) <= maxTreeName && strings.Trim(name, chars) == "" && name[0] != '-'
+}
+
+// ValidDrive reports whether a text is the name of a drive: whom it is for and what it is, each 1 to 64 of a-z, 0-9, "-", "_"
+// and ".", and no punctuation first.
+func ValidDrive(name string) bool {
+	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-_."
+	owner, project, ok := strings.Cut(name, "/")
+	for _, part := range []string{owner, project} {
+		if part == "" || len(part) > maxTreeName || strings.Trim(part, chars) != "" || strings.Contains("-_.", part[:1]) {
+			return false
+		}
+	}
+	return ok
+}
+
+// DriveTarget is where a drive is in a box.
+func DriveTarget(name string) string { return DrivesDir + "/" + name }
+
+// IsDriveTarget reports whether a path is where a box can have a drive.
+func IsDriveTarget(at string) bool {
+	name, ok := strings.CutPrefix(at, DrivesDir+"/")
+	return ok && ValidDrive(name)
+}

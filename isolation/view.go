@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"strconv"
+	"strings"
+)
+
+// View is what programs of a box see of its limits, where they look for those of the host.
+type View struct {
+	Memory, Swap uint64 // bytes
+	CPU          uint64 // microseconds of processor time in every 100,000
+	Pids         uint64
+	Processors   uint32 // that programs count
+	// Possible are the processors of the host, as its /sys/devices/system/cpu/possible has them: numbers of processors stay the
+	// host's, and some allocators have tables of them. "": it has no such file.
+	Possible string
+}
+
+// Directories of files of a View, below Dir: MemInfo is mounted on /proc/meminfo, Sys on /sys.
+const (
+	ViewMemInfo = "meminfo"
+	ViewSys     = "sys"
+)
+
+// ViewDirs are the directories that ViewFiles are in, parents first.
+func ViewDirs() []string {
+	return []string{ViewSys, ViewSys + "/fs", ViewSys + "/fs/cgroup", ViewSys + "/devices", ViewSys + "/devices/system", ViewSys + "/devices/system/cpu"}
+}
+
+// ViewFiles are the files that show a View, below Dir. Those of Sys/fs/cgroup are named and written as cgroup v2 has
+// them, and say the same whether control groups keep the limits or something else (cgroup-v2.rst of the kernel). MemInfo has
+// what does not change: all of the memory is free (proc_meminfo(5)).
+func ViewFiles(v *View) []BoxFile {
+	kib := func(n uint64) string {
+		text := strconv.FormatUint(n>>10, 10)
+		return strings.Repeat(" ", max(0, 8-len(text))) + text + " kB\n"
+	}
+	mem, swap, none := kib(v.Memory), kib(v.Swap), kib(0)
+	files := []BoxFile{
+		{ViewMemInfo, "MemTotal:       " + mem + "MemFree:        " + mem + "MemAvailable:   " + mem + "Buffers:        " + none + "Cached:         " + none +
+			"SwapCached:     " + none + "Active:         " + none + "Inactive:       " + none + "SwapTotal:      " + swap + "SwapFree:       " + swap +
+			"Dirty:          " + none + "Shmem:          " + none + "Slab:           " + none + "SReclaimable:   " + none},
+		{ViewSys + "/fs/cgroup/cgroup.controllers", "cpu memory pids\n"},
+		{ViewSys + "/fs/cgroup/memory.max", viewNumber(v.Memory)},
+		{ViewSys + "/fs/cgroup/memory.swap.max", strconv.FormatUint(v.Swap, 10) + "\n"},
+		{ViewSys + "/fs/cgroup/cpu.max", viewQuota(v.CPU)},
+		{ViewSys + "/fs/cgroup/pids.max", viewNumber(v.Pids)},
+	}
+	if v.Possible != "" && v.Processors > 0 {
+		online := "0\n"
+		if v.Processors > 1 {
+			online = "0-" + strconv.FormatUint(uint64(v.Processors-1), 10) + "\n"
+		}
+		files = append(files, BoxFile{ViewSys + "/devices/system/cpu/online", online},
+			BoxFile{ViewSys + "/devices/system/cpu/possible", v.Possible}, BoxFile{ViewSys + "/devices/system/cpu/present", v.Possible})
+	}
+	return files
+}
+
+func viewNumber(n uint64) string {
+	if n == 0 {
+		return "max\n"
+	}
+	return strconv.FormatUint(n, 10) + "\n"
+}
+
+func viewQuota(cpu uint64) string {
+	if cpu == 0 {
+		return "max 100000\n"
+	}
+	return strconv.FormatUint(cpu, 10) + " 100000\n"
+}

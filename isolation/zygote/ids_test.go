@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zygote
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+const firstBase = 0x70000000
+
+func take(t *testing.T, r *IDRanges, slot uint32) IDRange {
+	t.Helper()
+	ids, err := r.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids.Base != firstBase+slot*isolation.IDRange {
+		t.Errorf("got the range from %d, want the one of slot %d", ids.Base, slot)
+	}
+	return ids
+}
+
+func TestKeepersOfAHostNeverShareARange(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ids")
+	one, two := NewIDRanges(path, firstBase, 4), NewIDRanges(path, firstBase, 4)
+	a := take(t, one, 0)
+	b := take(t, two, 1)
+	c := take(t, one, 2)
+	d := take(t, two, 3)
+	for _, r := range []*IDRanges{one, two} {
+		if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
+			t.Errorf("a fifth range of four: %v", err)
+		}
+	}
+	two.Release(b)
+	b = take(t, one, 1) // the lowest free one, whosever it was
+	for _, ids := range []IDRange{a, b, c} {
+		one.Release(ids)
+	}
+	two.Release(d)
+}
+
+func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ids")
+	dead, next := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
+	ids := take(t, dead, 0)
+	box, err := unix.FcntlInt(uintptr(ids.Lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Release(ids) // its keeper has crashed; the box has not ended yet
+	other := take(t, next, 1)
+	unix.Close(box)
+	first := take(t, next, 0)
+	next.Release(first)
+	next.Release(other)
+}
+
+func TestLastKeeperRemovesTheLockFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ids")
+	one, two := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
+	ids := take(t, one, 0)
+	two.Close()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("while a box lives: %v", err)
+	}
+	one.Release(ids)
+	one.Close()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after the last: %v", err)
+	}
+	one.Close() // nothing there to remove
+}
+
+func TestLockFileIsNoLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ids")
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewIDRanges(path, firstBase, 2).Take(); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("through a link: %v", err)
+	}
+}
+
+func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ids")
+	r := NewIDRanges(path, firstBase, 3)
+	living := r.Adopt(firstBase)
+	elsewhere := r.Adopt(firstBase + 77*isolation.IDRange) // of an earlier configuration
+	a := take(t, r, 1)
+	r.Release(living)
+	b := take(t, r, 0)
+	for _, ids := range []IDRange{elsewhere, a, b} {
+		r.Release(ids)
+	}
+}

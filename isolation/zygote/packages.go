@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zygote
+
+import (
+	"bytes"
+	"crypto/md5" //nolint:gosec // what package managers compare their files with
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+)
+
+// Packages stands, in a list of what of /etc is shown, for the configuration that packages have brought and nobody has
+// changed since: programs of /usr do not work without it, and it is what everybody can read in the package. What somebody has
+// changed may be a secret or say which host this is, so it is shown only if it is listed itself.
+const Packages = "@packages"
+
+// Bounds of the configuration of packages, which is copied.
+const (
+	maxPackageFile  = 1 << 20
+	maxPackageFiles = 8 << 20
+	maxDatabase     = 64 << 20
+	maxEtcDepth     = 8
+)
+
+// notPrograms are the parts of /etc that are about services and logins of the host, which boxes have none of, or that boxd
+// writes itself.
+func notPrograms() []string {
+	return []string{
+		"passwd", "group", "shadow", "gshadow", "subuid", "subgid", "nsswitch.conf", "shells", gitConfig, "hosts", "hostname", "resolv.conf", "mtab", "os-release", "machine-id",
+		"boxd", "ssh", "sudoers", "sudoers.d", "sudo.conf", "pam.d", "pam.conf", "security", "login.defs", "securetty", "profile", "profile.d", "environment", "bash.bashrc", "skel",
+		"crontab", "anacrontab", "cron.d", "cron.daily", "cron.hourly", "cron.monthly", "cron.weekly", "systemd", "init", "init.d", "default", "rc0.d", "rc1.d", "rc2.d", "rc3.d", "rc4.d", "rc5.d", "rc6.d", "rcS.d",
+		"logrotate.d", "logrotate.conf", "rsyslog.d", "rsyslog.conf", "NetworkManager", "network", "netplan", "udev", "modprobe.d", "modules-load.d", "modules", "sysctl.d", "sysctl.conf",
+		"apt", "dpkg", "kernel", "initramfs-tools", "grub.d", "apparmor", "apparmor.d", "selinux", "polkit-1", "dbus-1", "ppp", "fstab", "crypttab", "issue", "issue.net", "motd", "update-motd.d",
+	}
+}
+
+// unchanged are the paths of files and links of /etc that packages have brought and that are as those have them.
+func (b *builder) unchanged() ([]string, error) {
+	known, err := b.configuration()
+	if err != nil {
+		return nil, err
+	}
+	skipped := map[string]bool{}
+	for _, name := range notPrograms() {
+		skipped[name] = true
+	}
+	found := map[string]bool{}
+	room := int64(maxPackageFiles)
+	for name, sum := range known {
+		top, _, _ := strings.Cut(strings.TrimPrefix(name, "etc/"), "/")
+		if skipped[top] {
+			continue
+		}
+		same, size, err := b.is(name, sum)
+		if err != nil {
+			return nil, err
+		}
+		if same && size <= room {
+			room -= size
+			found[name] = true
+		}
+	}
+	links := map[string]string{}
+	if err := b.linksIn("etc", skipped, links, 0); err != nil {
+		return nil, err
+	}
+	for name, target := range links { // as those of programs that are configured by a link to a file that they have
+		if at := resolved(name, target); found[at] || strings.HasPrefix(at, "usr/") {
+			found[name] = true
+		}
+	}
+	list := make([]string, 0, len(found))
+	for name := range found {
+		list = append(list, name)
+	}
+	return list, nil
+}
+
+// resolved is the path below / that a link leads to, as it is written.
+func resolved(name, target string) string {
+	if !strings.HasPrefix(target, "/") {
+		target = path.Join("/", path.Dir(name), target)
+	}
+	return path.Clean(target)[1:]
+}
+
+// is reports whether a file is one that everybody may read and has this MD5 sum.
+func (b *builder) is(name, sum string) (same bool, size int64, err error) {
+	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENXIO) {
+			err = nil
+		}
+		return false, 0, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o004 == 0 || info.Size() > maxPackageFile {
+		return false, 0, err
+	}
+	h := md5.New() //nolint:gosec // as above
+	if _, err := io.Copy(h, io.LimitReader(f, maxPackageFile)); err != nil {
+		return false, 0, fmt.Errorf("read /%s: %w", name, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)) == sum, info.Size(), nil
+}
+
+// configuration are the files of /etc that packages say are theirs, with the MD5 sums they have brought them with: by
+// dpkg(1), ucf(1) and pacman(8). None: there is no such package manager.
+func (b *builder) configuration() (map[string]string, error) {
+	known := map[string]string{}
+	note := func(name, sum string) {
+		if name, ok := strings.CutPrefix(name, "/"); ok && strings.HasPrefix(name, "etc/") && path.Clean(name) == name && len(sum) == 2*md5.Size {
+			known[name] = sum
+		}
+	}
+	status, err := b.database("var/lib/dpkg/status")
+	if err != nil {
+		return nil, err
+	}
+	installed, conffiles := false, false
+	for line := range bytes.Lines(status) {
+		text := strings.TrimSuffix(string(line), "\n")
+		switch {
+		case text == "":
+			installed, conffiles = false, false
+		case strings.HasPrefix(text, "Status: "):
+			installed = strings.HasSuffix(text, " installed")
+		case !strings.HasPrefix(text, " "):
+			conffiles = text == "Conffiles:"
+		case conffiles && installed:
+			if fields := strings.Fields(text); len(fields) == 2 { // a third says that it is obsolete, or to be removed
+				note(fields[0], fields[1])
+			}
+		}
+	}
+	hashes, err := b.database("var/lib/ucf/hashfile")
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(hashes) {
+		if fields := strings.Fields(string(line)); len(fields) == 2 {
+			note(fields[1], fields[0])
+		}
+	}
+	packages, err := b.entries("var/lib/pacman/local")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range packages {
+		files, err := b.database("var/lib/pacman/local/" + name + "/files")
+		if err != nil {
+			return nil, err
+		}
+		_, backup, _ := strings.Cut(string(files), "%BACKUP%\n")
+		for line := range strings.Lines(backup) {
+			file, sum, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+			if !ok {
+				break
+			}
+			note("/"+file, sum)
+		}
+	}
+	return known, nil
+}
+
+// database reads a file of a package manager; what is not there is empty.
+func (b *builder) database(name string) ([]byte, error) {
+	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host's /%s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxDatabase))
+	if err != nil {
+		return nil, fmt.Errorf("read /%s: %w", name, err)
+	}
+	return data, nil
+}
+
+// linksIn adds the symbolic links in a directory and below it.
+func (b *builder) linksIn(dir string, skipped map[string]bool, links map[string]string, depth int) error {
+	fd, err := unix.Openat(b.host, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil // it has just gone, or is closed
+	}
+	d := os.NewFile(uintptr(fd), dir)
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", dir, err)
+	}
+	for _, e := range entries {
+		name := dir + "/" + e.Name()
+		switch {
+		case depth == 0 && skipped[e.Name()]:
+		case e.IsDir() && depth < maxEtcDepth:
+			if err := b.linksIn(name, skipped, links, depth+1); err != nil {
+				return err
+			}
+		case e.Type()&os.ModeSymlink != 0:
+			buf := make([]byte, unix.PathMax)
+			if n, err := unix.Readlinkat(int(d.Fd()), e.Name(), buf); err == nil {
+				links[name] = string(buf[:n])
+			}
+		}
+	}
+	return nil
+}
+
+// MissingLinks lists symbolic links of the host's /usr that lead to a part of /etc that boxes do not have, with this list of what
+// they have.
+func MissingLinks(etc []string) ([]string, error) {
+	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(host)
+	b := &builder{root: -1, host: host}
+	shown, err := b.listed(etc)
+	if err != nil {
+		return nil, err
+	}
+	links := map[string]string{}
+	if err := b.linksIn("usr", nil, links, -1<<10); err != nil {
+		return nil, err
+	}
+	var missing []string
+	for name, target := range links {
+		at := resolved(name, target)
+		var st unix.Stat_t
+		if !strings.HasPrefix(at, "etc/") || unix.Fstatat(host, at, &st, 0) != nil {
+			continue
+		}
+		if !slices.ContainsFunc(shown, func(s string) bool { return at == s || strings.HasPrefix(at, s+"/") || strings.HasPrefix(s, at+"/") }) {
+			missing = append(missing, "/"+name)
+		}
+	}
+	slices.Sort(missing)
+	return missing, nil
+}

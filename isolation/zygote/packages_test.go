@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zygote
+
+import (
+	"crypto/md5"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What packages have brought is shown if it is as they have it, may be read by everybody, and is no service's.
+func TestUnchangedConfigurationOfPackages(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	put := func(name, text string, mode os.FileMode) string {
+		t.Helper()
+		name = filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+		sum := md5.Sum([]byte(text))
+		return hex.EncodeToString(sum[:])
+	}
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status := "Package: matplotlib\nStatus: install ok installed\nConffiles:\n /etc/matplotlibrc " + put("etc/matplotlibrc", "backend: Agg\n", 0o644) +
+		"\n /etc/tool/secret.conf " + put("etc/tool/secret.conf", "x", 0o640) +
+		"\n /etc/tool/gone.conf " + put("gone", "x", 0o644) +
+		"\n /etc/tool/old.conf " + put("etc/tool/old.conf", "y", 0o644) + " obsolete" +
+		"\n /etc/ssh/sshd_config " + put("etc/ssh/sshd_config", "Port 22\n", 0o644) +
+		"\n /etc/../etc/odd " + put("etc/odd", "z", 0o644) +
+		"\n /etc/tool/link.conf " + put("elsewhere", "z", 0o644) +
+		"\nDescription: draws\n /etc/not " + put("etc/not", "n", 0o644) + "\n\n" +
+		"Package: changed\nStatus: install ok installed\nConffiles:\n /etc/changed.conf " + put("etc/changed.conf", "as shipped\n", 0o644) + "\n\n" +
+		"Package: removed\nStatus: deinstall ok config-files\nConffiles:\n /etc/removed.conf " + put("etc/removed.conf", "r", 0o644) + "\n"
+	put("etc/changed.conf", "password = hunter2\n", 0o644)
+	link("../../elsewhere", "etc/tool/link.conf")
+	put("var/lib/dpkg/status", status, 0o644)
+	put("var/lib/ucf/hashfile", put("etc/php/8.2/mods-available/xml.ini", "extension=xml\n", 0o644)+"  /etc/php/8.2/mods-available/xml.ini\n", 0o644)
+	put("var/lib/pacman/local/magick-1/files", "%FILES%\netc/\n\n%BACKUP%\netc/magick/policy.xml\t"+put("etc/magick/policy.xml", "<p/>", 0o644)+"\n\n", 0o644)
+	link("/etc/php/8.2/mods-available/xml.ini", "etc/php/8.2/cli/conf.d/20-xml.ini")
+	link("../changed.conf", "etc/tool/to-changed")
+	link("/usr/share/fonts/x.conf", "etc/drawing/x.conf")
+	link("/root/x", "etc/tool/out")
+	link("/usr/lib/systemd/x", "etc/systemd/x")
+	host, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(host)
+	b := &builder{root: -1, host: host}
+	got, err := b.listed([]string{Packages, "odd", "!php/8.2/cli"})
+	want := []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/odd", "etc/php/8.2/mods-available/xml.ini"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v\nwant %q", got, err, want)
+	}
+	if got, err := b.listed([]string{Packages, "php"}); err != nil || !slices.Equal(got, []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/php"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := b.listed([]string{Packages}); err != nil || !slices.Contains(got, "etc/php/8.2/cli/conf.d/20-xml.ini") {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file makes mount trees from directories: the tree every box of an image starts in.
+
+package zygote
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// HostRoot describes the image "host": the host's own programs and as little else as they run with.
+type HostRoot struct {
+	// Etc lists what of the host's /etc is shown, read-only: paths below it, * matches within a
+	// name. Directories are bound, files copied, links kept. Missing entries are no error. Packages stands for what packages have
+	// brought, and !PATH takes away.
+	Etc []string
+	// Files is a descriptor of the program that serves files in boxes, which becomes isolation.FilesProgram there.
+	Files int
+}
+
+// The tree holds a few links and small files; boxes cannot write to it.
+const treeSize = "16m"
+
+// staging is where the tree is attached while it is built. It exists on every Linux host, and the
+// mount namespace is ours alone.
+const staging = "/proc"
+
+// builder makes one tree. Everything goes through descriptors, so no path of the host is looked up
+// in the half-built tree or the other way round.
+type builder struct {
+	root int // the new tree
+	host int // the host's /
+}
+
+// EnterRoot makes the tree and makes it the root of the calling thread's mount namespace, which must be
+// a private one. The namespaces of boxes are copies of it; what is mounted here is locked there
+// (mount_namespaces(7)), so it stays read-only even for root in a box.
+func EnterRoot(img HostRoot) error {
+	b, err := begin()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	for _, part := range []func() error{
+		func() error { return b.directories("usr") }, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, func() error { return b.showProgram(b.root) },
+		func() error { return attachProc(b.root) },
+	} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
+	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // this mount alone
+		return fmt.Errorf("make the tree read-only: %w", err)
+	}
+	return enter(b.root)
+}
+
+// directories makes those that every box has, and others at the top.
+func (b *builder) directories(others ...string) error {
+	dirs := slices.Concat(isolation.RootDirs(), []string{"dev/pts", "dev/shm", isolation.SkillsDir[1:], isolation.DrivesDir[1:]}, others)
+	for _, r := range isolation.Roots() {
+		dirs = append(dirs, r[1:])
+	}
+	for _, d := range dirs {
+		if err := unix.Mkdirat(b.root, d, 0o755); err != nil {
+			return fmt.Errorf("directory /%s: %w", d, err)
+		}
+	}
+	return b.links(map[string]string{
+		"dev/fd": "/proc/self/fd", "dev/stdin": "/proc/self/fd/0", "dev/stdout": "/proc/self/fd/1",
+		"dev/stderr": "/proc/self/fd/2", "dev/ptmx": "pts/ptmx",
+	})
+}
+
+func (b *builder) links(links map[string]string) error {
+	for name, target := range links {
+		if err := unix.Symlinkat(target, b.root, name); err != nil {
+			return fmt.Errorf("link /%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// programs shows /usr and what of /bin, /lib and so on is not a link into it.
+func (b *builder) programs() error {
+	trees := isolation.HostDirs()
+	if err := b.bind(trees[0]); err != nil {
+		return err
+	}
+	for _, name := range trees[1:] {
+		if err := b.show(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show puts one entry of the host into the tree: a directory is bound, a link kept, a file copied.
+// What does not exist is left out, and so are the directories on the way to it.
+func (b *builder) show(name string) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	if err := b.parents(name); err != nil {
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		if err := unix.Mkdirat(b.root, name, 0o755); err != nil {
+			return fmt.Errorf("directory /%s: %w", name, err)
+		}
+		return b.bind(name)
+	case unix.S_IFLNK:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(b.host, name, buf)
+		if err != nil {
+			return fmt.Errorf("host's /%s: %w", name, err)
+		}
+		return b.links(map[string]string{name: string(buf[:n])})
+	case unix.S_IFREG:
+		return b.copyFile(name)
+	}
+	return nil // sockets and devices are nothing to share
+}
+
+// bind mounts a directory of the host, with what is mounted below it, read-only.
+func (b *builder) bind(name string) error {
+	src, err := linux.OpenBeneath(b.host, name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	defer unix.Close(src)
+	tree, err := linux.CloneMount(src, "", true)
+	if err != nil {
+		return fmt.Errorf("clone /%s: %w", name, err)
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+	}
+	if err := linux.RestrictMount(tree, &attr); err != nil {
+		return fmt.Errorf("restrict /%s: %w", name, err)
+	}
+	if err := linux.AttachMount(tree, b.root, name); err != nil {
+		return fmt.Errorf("attach /%s: %w", name, err)
+	}
+	return nil
+}
+
+// maxCopy bounds a copied file of /etc; ld.so.cache of a large host has some 200 KiB.
+const maxCopy = 4 << 20
+
+func (b *builder) copyFile(name string) error {
+	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("host's /%s: %w", name, err)
+	}
+	src := os.NewFile(uintptr(fd), name)
+	defer src.Close()
+	data, err := io.ReadAll(io.LimitReader(src, maxCopy))
+	if err != nil {
+		return fmt.Errorf("read /%s: %w", name, err)
+	}
+	return b.write(name, data)
+}
+
+func (b *builder) write(name string, data []byte) error {
+	fd, err := unix.Openat(b.root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return fmt.Errorf("file /%s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+// devices makes the few harmless device nodes. Where the host may not make nodes, being a container
+// itself, its own are bound.
+func (b *builder) devices() error {
+	for _, d := range []struct {
+		name         string
+		major, minor uint32
+	}{
+		{"dev/null", 1, 3}, {"dev/zero", 1, 5}, {"dev/full", 1, 7}, {"dev/random", 1, 8}, {"dev/urandom", 1, 9}, {"dev/tty", 5, 0},
+	} {
+		err := unix.Mknodat(b.root, d.name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor)))
+		if errors.Is(err, unix.EPERM) {
+			err = b.bindFile(d.name)
+		}
+		if err != nil {
+			return fmt.Errorf("device /%s: %w", d.name, err)
+		}
+	}
+	return nil
+}
+
+// filesProgram copies the program that serves files, so that nothing a box could do to it would be done to the
+// host's. The box user may execute and not read it: the kernel then lets nobody of the box trace it or look into it
+// from its first instruction on (execve(2), ptrace(2)).
+func (b *builder) filesProgram(program int) error {
+	name := isolation.FilesProgram[1:]
+	if err := b.parents(name); err != nil {
+		return err
+	}
+	to, err := unix.Openat(b.root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o711)
+	if err != nil {
+		return fmt.Errorf("file /%s: %w", name, err)
+	}
+	from := int64(0) // of the descriptor's own place others may make use
+	for n := 1; n > 0 && err == nil; {
+		n, err = unix.Sendfile(to, program, &from, 1<<20)
+	}
+	unix.Close(to) // or it could not be executed
+	if err != nil {
+		return fmt.Errorf("copy /%s: %w", name, err)
+	}
+	return nil
+}
+
+// showProgram mounts the copy on itself in a tree, as nothing in that can be executed.
+func (b *builder) showProgram(target int) error {
+	name := isolation.FilesProgram[1:]
+	tree, err := linux.CloneMount(b.root, name, false)
+	if err != nil {
+		return fmt.Errorf("clone /%s: %w", name, err)
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := linux.RestrictMount(tree, &attr); err != nil {
+		return fmt.Errorf("restrict /%s: %w", name, err)
+	}
+	return linux.AttachMount(tree, target, name)
+}
+
+func (b *builder) bindFile(name string) error {
+	if err := b.write(name, nil); err != nil {
+		return err
+	}
+	tree, err := linux.CloneMount(b.host, name, false)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return linux.AttachMount(tree, b.root, name)
+}
+
+// etc makes the synthetic /etc and shows the listed parts of the host's.
+func (b *builder) etc(show []string) error {
+	own := map[string]string{
+		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
+			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
+		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+		"shells":        "/bin/sh\n/bin/bash\n",
+		// A repository that is lent belongs to somebody of the host, whom git would not trust (git-config(1)). Whatever its
+		// configuration has git run is run in the box.
+		gitConfig: "[safe]\n\tdirectory = *\n",
+	}
+	listed, err := b.listed(show)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(listed, "etc/"+gitConfig) { // the operator wants that of the host
+		delete(own, gitConfig)
+	}
+	for name, text := range own {
+		if err := b.write("etc/"+name, []byte(text)); err != nil {
+			return err
+		}
+	}
+	if err := b.names(map[string]string{"etc/os-release": "../usr/lib/os-release"}); err != nil {
+		return err
+	}
+	for _, name := range listed {
+		if err := b.show(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gitConfig is what git reads of the system, below /etc.
+const gitConfig = "gitconfig"
+
+// listed are the paths below / that patterns name, each once; one that is in a directory of them is shown with that.
+func (b *builder) listed(show []string) ([]string, error) {
+	var all, without []string
+	for _, pattern := range show {
+		if pattern == Packages {
+			found, err := b.unchanged()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+			continue
+		}
+		pattern, not := strings.CutPrefix(pattern, "!")
+		found, err := b.match(pattern)
+		switch {
+		case err != nil:
+			return nil, err
+		case not:
+			without = append(without, found...)
+		default:
+			all = append(all, found...)
+		}
+	}
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return slices.ContainsFunc(without, func(w string) bool { return name == w || strings.HasPrefix(name, w+"/") })
+	})
+	slices.Sort(all)
+	all = slices.Compact(all)
+	named := map[string]bool{}
+	for _, name := range all {
+		named[name] = true
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if named[dir] && b.isDir(dir) {
+				return true
+			}
+		}
+		return false
+	}), nil
+}
+
+// isDir reports whether something of the host is a directory, and no link to one.
+func (b *builder) isDir(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+// names makes the links that every box has, whatever its image.
+func (b *builder) names(others map[string]string) error {
+	links := isolation.RootLinks()
+	maps.Copy(links, others)
+	return b.links(links)
+}
+
+// match returns the paths below / that a pattern of Etc names.
+func (b *builder) match(pattern string) ([]string, error) {
+	if !isolation.CleanAbsolute("/" + pattern) {
+		return nil, fmt.Errorf("image etc %q: not a clean path below /etc", pattern)
+	}
+	found := []string{"etc"}
+	for part := range strings.SplitSeq(pattern, "/") {
+		var next []string
+		for _, dir := range found {
+			if !strings.Contains(part, "*") {
+				next = append(next, dir+"/"+part)
+				continue
+			}
+			entries, err := b.entries(dir)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range entries {
+				if ok, err := path.Match(part, e); err != nil {
+					return nil, fmt.Errorf("image etc %q: %w", pattern, err)
+				} else if ok {
+					next = append(next, dir+"/"+e)
+				}
+			}
+		}
+		found = next
+	}
+	return found, nil
+}
+
+// entries are the names in a directory of the host; none: there is no such directory.
+func (b *builder) entries(name string) ([]string, error) {
+	fd, err := unix.Openat(b.host, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host's /%s: %w", name, err)
+	}
+	d := os.NewFile(uintptr(fd), name)
+	defer d.Close()
+	entries, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("host's /%s: %w", name, err)
+	}
+	return entries, nil
+}
+
+func (b *builder) parents(name string) error {
+	for i := range name {
+		if name[i] != '/' {
+			continue
+		}
+		if err := unix.Mkdirat(b.root, name[:i], 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("directory /%s: %w", name[:i], err)
+		}
+	}
+	return nil
+}
+
+// attachProc mounts a procfs that the copies in boxes cover with their own. It is needed twice: the Go
+// runtime writes /proc/<pid>/uid_map of a new box by path, and the kernel lets a user namespace
+// mount a procfs only where one is fully visible. hidepid=ptraceable leaves nothing of the host to
+// see in it for root in a box.
+func attachProc(root int) error {
+	m, err := linux.NewMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "ptraceable")
+	if err != nil {
+		return fmt.Errorf("procfs: %w", err)
+	}
+	defer unix.Close(m)
+	if err := linux.AttachMount(m, root, "proc"); err != nil {
+		return fmt.Errorf("attach /proc: %w", err)
+	}
+	return nil
+}

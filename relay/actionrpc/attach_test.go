@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// A client that is not read from, since its process does not read, is not dropped for the pongs that nobody hears.
+func TestWhoIsNotReadFromIsNotDropped(t *testing.T) {
+	t.Parallel()
+	served := make(chan *websocket.Conn, 1)
+	relays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ws, err := websocket.Accept(w, r, nil); err == nil {
+			served <- ws
+			<-r.Context().Done()
+		}
+	}))
+	defer relays.Close()
+	client, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(relays.URL, "http"), nil) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseNow()
+	r := &attached{ws: <-served}
+	defer r.ws.CloseNow()
+	r.full.Store(true)
+	dropped := make(chan struct{})
+	go func() { // ends below
+		defer close(dropped)
+		r.watch(t.Context(), time.Millisecond, 10*time.Millisecond)
+	}()
+	select {
+	case <-dropped:
+		t.Fatal("dropped while it was not read from")
+	case <-time.After(200 * time.Millisecond):
+	}
+	r.full.Store(false)
+	<-dropped
+}

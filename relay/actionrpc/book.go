@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// Grants has the grants of all Workspaces, which it knows by their namespaces, and what was ever seen of each: a grant of
+// an earlier revision or generation is none. It is in memory alone: a boxd that starts admits nobody.
+type Grants struct {
+	now     func() time.Time // the clock of the host, which may be set
+	begin   time.Time        // from where time is counted that goes by
+	changed chan struct{}    // has room for a word that there is another expiry
+	turns   [256]chan struct{}
+
+	mu      sync.Mutex // guards all below
+	records map[string]*record
+	epoch   uint64 // counts what was admitted anew
+}
+
+// record is what is known of one Workspace. It stays.
+type record struct {
+	revision, revoked, generation int64
+	sessions, processes           int64 // of the last grant, if limits
+	limits                        bool
+	grant                         *Grant        // nil: none
+	until                         time.Duration // from the beginning of the book
+	epoch                         uint64        // of what the grant has admitted: one that is renewed admits the same
+}
+
+// NewGrants returns a book in which nothing is.
+func NewGrants(now func() time.Time) *Grants {
+	b := &Grants{now: now, begin: time.Now(), changed: make(chan struct{}, 1), records: map[string]*record{}}
+	for i := range b.turns {
+		b.turns[i] = make(chan struct{}, 1)
+	}
+	return b
+}
+
+// Turn waits until nobody else changes what is known of a Workspace. done must follow.
+func (b *Grants) Turn(ctx context.Context, namespace string) (done func(), err error) {
+	turn := b.turns[0]
+	if len(namespace) >= 5 { // ws- and a digest
+		if n, err := strconv.ParseUint(namespace[3:5], 16, 8); err == nil {
+			turn = b.turns[n]
+		}
+	}
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func refuse(text string) error { return protocol.Errorf("BoxAdmissionError", "%s", text) }
+
+func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
+
+// over reports whether a grant has ended: by the clock of the host, or by the time that has gone by since it came,
+// should that clock be set back.
+func (b *Grants) over(r *record) bool { return b.left(r) <= 0 }
+
+// left is how long a grant is in force yet.
+func (b *Grants) left(r *record) time.Duration {
+	return min(r.until-time.Since(b.begin), r.grant.Expires.Sub(b.now().Round(0)))
+}
+
+// find is the record of a Workspace, which is made if there is room for one more.
+func (b *Grants) find(namespace string, most int) (*record, error) {
+	r := b.records[namespace]
+	if r == nil {
+		if len(b.records) >= most {
+			return nil, refuse("Sandbox admission record capacity reached; refusing an unbounded Workspace fence allocation")
+		}
+		r = &record{}
+		b.records[namespace] = r
+	}
+	return r, nil
+}
+
+// Drop is what of a Workspace's sessions a grant ends.
+type Drop int
+
+// What may be ended.
+const (
+	DropOthers Drop = iota // but not the one that a Workspace may have
+	DropAll
+	DropNone
+)
+
+// Weigh says whether a grant may be installed, and what it ends. What there was is in force no longer if all ends.
+// With have, that is in force already and longer: nothing changes.
+func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, most int) (have *Grant, drop Drop, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now().Round(0)
+	switch {
+	case !now.Before(g.Expires):
+		return nil, DropNone, refuse("Cannot install an expired sandbox admission grant")
+	case g.Expires.After(now.Add(p.MaxGrant)):
+		return nil, DropNone, refuse("Sandbox admission grant lifetime exceeds the configured maximum")
+	case g.MaxSessions > p.MaxSessions:
+		return nil, DropNone, refuse("Sandbox admission grant exceeds the session cap")
+	case g.MaxProcesses > p.MaxProcesses:
+		return nil, DropNone, refuse("Sandbox admission grant exceeds the managed-process cap")
+	}
+	r, err := b.find(namespace, most)
+	switch {
+	case err != nil:
+		return nil, DropNone, err
+	case g.Revision <= r.revoked:
+		return nil, DropNone, revoked()
+	case g.Revision < r.revision:
+		return nil, DropNone, refuse("Sandbox admission grant revision is stale")
+	case g.Generation < r.generation:
+		return nil, DropNone, refuse("Sandbox admission execution generation is stale")
+	case g.Revision == r.revision && r.limits && (g.MaxSessions != r.sessions || g.MaxProcesses != r.processes):
+		return nil, DropNone, refuse("Sandbox admission limits changed without a new entitlement revision")
+	}
+	if r.grant != nil && b.over(r) {
+		r.grant = nil
+	}
+	old := r.grant
+	switch {
+	case old != nil && old.Revision == g.Revision && old.Generation == g.Generation && g.Expires.Before(old.Expires):
+		return old, DropNone, nil
+	case old == nil || old.Generation != g.Generation || g.MaxSessions == 0:
+		r.grant = nil
+		return nil, DropAll, nil
+	}
+	return nil, DropOthers, nil
+}
+
+// Install puts a grant in force that was weighed in the same turn, unless it was revoked meanwhile.
+func (b *Grants) Install(namespace string, g *Grant, drop Drop) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.records[namespace]
+	switch {
+	case r == nil:
+		return nil // it was not weighed
+	case g.Revision <= r.revoked:
+		return revoked()
+	}
+	if drop == DropAll || r.grant == nil {
+		b.epoch++
+		r.epoch = b.epoch
+	}
+	r.grant, r.until = g, time.Since(b.begin)+g.Expires.Sub(b.now().Round(0))
+	r.revision, r.generation, r.sessions, r.processes, r.limits = g.Revision, g.Generation, g.MaxSessions, g.MaxProcesses, true
+	b.tell()
+	return nil
+}
+
+// Revoke takes a grant out of force, and remembers that. It needs no turn: a grant that is weighed and not in force yet
+// will not be.
+func (b *Grants) Revoke(namespace string, v *Revocation, most int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r, err := b.find(namespace, most)
+	if err != nil {
+		return err
+	}
+	if v.Revision < max(r.revision, r.revoked) {
+		return refuse("Sandbox admission revocation is stale")
+	}
+	r.grant, r.revision, r.revoked = nil, v.Revision, v.Revision
+	return nil
+}
+
+// Pass is that a Workspace is admitted.
+type Pass struct {
+	Grant Grant
+	epoch uint64
+}
+
+// Admit says whether a Workspace may have a session in a generation.
+func (b *Grants) Admit(namespace string, generation int64, p *Policy) (*Pass, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.records[namespace]
+	switch {
+	case r == nil || r.grant == nil:
+		return nil, refuse("Sandbox admission grant is missing")
+	case b.over(r):
+		return nil, refuse("Sandbox admission grant has expired")
+	case r.grant.Generation != generation:
+		return nil, refuse("Sandbox admission grant belongs to another execution generation")
+	case r.grant.MaxSessions <= 0:
+		return nil, refuse("Sandbox admission grant does not permit sessions")
+	case r.grant.MaxSessions > p.MaxSessions || r.grant.MaxProcesses > p.MaxProcesses:
+		return nil, refuse("Sandbox admission grant exceeds the active runtime policy")
+	}
+	return &Pass{Grant: *r.grant, epoch: r.epoch}, nil
+}
+
+// Still refuses what was admitted and is so no longer, also if it would be admitted anew.
+func (b *Grants) Still(namespace string, generation int64, p *Policy, pass *Pass) error {
+	now, err := b.Admit(namespace, generation, p)
+	if err == nil && now.epoch != pass.epoch {
+		err = refuse("Sandbox admission grant is missing")
+	}
+	return err
+}
+
+// Expire takes what has expired out of force, and says when to look again: 0 is that nothing will expire.
+func (b *Grants) Expire() (some bool, next time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.records {
+		if r.grant == nil {
+			continue
+		}
+		switch left := b.left(r); {
+		case left <= 0:
+			r.grant, some = nil, true
+		case next == 0 || left < next:
+			next = left
+		}
+	}
+	return some, next
+}
+
+// Changed has a word when something new will expire, or was to be looked at.
+func (b *Grants) Changed() <-chan struct{} { return b.changed }
+
+// Look has whoever waits for Changed look again.
+func (b *Grants) Look() { b.tell() }
+
+func (b *Grants) tell() {
+	select {
+	case b.changed <- struct{}{}:
+	default: // it is said already
+	}
+}

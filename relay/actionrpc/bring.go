@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills"
+)
+
+// depth is how deep below a directory packages are looked for.
+const depth = 2
+
+// Preview tells what an uploaded archive has.
+func (s *Skills) Preview(ctx context.Context, r *SkillRequest) (any, error) {
+	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
+		found, err := st.Candidates(c)
+		if err != nil {
+			return nil, err
+		}
+		list := []*Skill{}
+		for _, x := range found {
+			k, err := r.candidate(&x)
+			if err != nil {
+				return nil, err
+			}
+			k.SourcePath = &x.Path
+			list = append(list, k)
+		}
+		return map[string]any{"skills": list}, nil
+	})
+}
+
+// candidate is a skill that is not installed yet, as it will be.
+func (r *SkillRequest) candidate(x *skills.Candidate) (*Skill, error) {
+	if len(x.Problems) > 0 {
+		return nil, errors.New(x.Problems[0].Text)
+	}
+	x.Skill.Created, x.Skill.Updated = time.Now(), time.Now()
+	return r.skill(&x.Skill), nil
+}
+
+// Install makes skills of an uploaded archive: all that are chosen, or none.
+func (s *Skills) Install(ctx context.Context, r *SkillRequest) (any, error) {
+	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
+		var err error
+		if c.Paths, err = r.list("source_paths"); err != nil {
+			return nil, err
+		}
+		one, _, err := r.optional("source_path", "")
+		if err != nil {
+			return nil, err
+		}
+		if one != "" {
+			c.Paths = append(c.Paths, one)
+		}
+		made, err := st.Install(r.owner(), c)
+		if err != nil {
+			return nil, err
+		}
+		list := []*Skill{}
+		for i := range made {
+			list = append(list, r.skill(&made[i]))
+		}
+		return map[string]any{"skills": list}, nil
+	})
+}
+
+// archive does something with an uploaded archive, which is used up by that.
+func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.Stage, *skills.Choice) (any, error)) (any, error) {
+	key, err := r.text("file_key")
+	if err != nil {
+		return nil, refused(err)
+	}
+	f, ok := r.Files.Take(key)
+	if !ok {
+		return nil, refuseSkill("there is no uploaded file of that key")
+	}
+	defer f.Close()
+	head := make([]byte, 2)
+	if n, err := f.ReadAt(head, 0); n > 0 && (err != nil || !bytes.Equal(head, []byte("PK"))) {
+		return nil, refuseSkill("Uploaded file must be a valid .zip archive")
+	}
+	filename, _, err := r.optional("filename", "skill.zip")
+	if err != nil {
+		return nil, refused(err)
+	}
+	sub, _, err := r.optional("source_subdir", "")
+	if err != nil {
+		return nil, refused(err)
+	}
+	if at := path.Clean(strings.Trim(sub, "/")); at == ".." || strings.HasPrefix(at, "../") {
+		return nil, refuseSkill("source_subdir must stay within the uploaded archive")
+	}
+	st, err := s.Store.Stage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	var out any
+	if err = st.Fill(f, ""); err == nil {
+		out, err = do(st, &skills.Choice{Subdir: sub, Dir: stem(filename), Origin: filename, Rules: skills.Loose})
+	}
+	if err != nil {
+		return nil, refused(err)
+	}
+	return out, nil
+}
+
+// stem is what a file's name makes of the name of a skill that has none.
+func stem(filename string) string {
+	base := path.Base(strings.ReplaceAll(filename, `\`, "/"))
+	base = strings.TrimSuffix(base, path.Ext(base))
+	base = strings.Map(func(c rune) rune {
+		if c == '-' || c == '_' || unicode.IsLetter(c) || unicode.IsNumber(c) {
+			return c
+		}
+		return '-'
+	}, base)
+	return cmp.Or(strings.Trim(base, "-_"), "uploaded-skill")
+}
+
+// Scan finds the one package at or below a directory.
+func (s *Skills) Scan(ctx context.Context, r *SkillRequest) (any, error) {
+	p, err := r.text("path")
+	if err != nil {
+		return nil, refused(err)
+	}
+	p = path.Clean(strings.TrimSpace(p))
+	if below, ok := r.below(p); ok {
+		var k *Skill
+		err := s.directory(ctx, r, p, below, func(st *skills.Stage, c *skills.Choice) error {
+			found, err := st.Candidates(c)
+			if err != nil {
+				return nothing(p)
+			}
+			if len(found) > 1 {
+				paths := make([]string, len(found))
+				for i, x := range found {
+					paths[i] = path.Join(p, st.Top(), x.Path)
+				}
+				return several(p, paths)
+			}
+			k, err = r.candidate(&found[0])
+			if err == nil {
+				k.PackageRoot = path.Join(p, st.Top(), found[0].Path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, refused(err)
+		}
+		return k, nil
+	}
+	name, ok := strings.CutPrefix(p+"/", r.root()+"/")
+	if !ok {
+		return nil, refuseSkill("scan path must stay within the Workspace skill root")
+	}
+	if name = strings.TrimSuffix(name, "/"); name == "" {
+		var all []string
+		for _, k := range s.Store.List(r.owner()) {
+			if !k.BuiltIn {
+				all = append(all, k.Name)
+			}
+		}
+		if len(all) > 1 {
+			return nil, refused(several(p, all))
+		}
+		name = strings.Join(all, "")
+	}
+	k, err := s.get(r, name)
+	if err != nil {
+		return nil, refused(nothing(p))
+	}
+	return r.skill(k), nil
+}
+
+func nothing(p string) error {
+	return refuseSkill("No SKILL.md found in %s or its subdirectories (max depth: %d)", p, depth)
+}
+
+func several(p string, found []string) error {
+	return refuseSkill("Multiple skill directories found in %s. Please choose a more specific path: %s", p, strings.Join(found, ", "))
+}
+
+// own is the directory of the host that the Workspace has for its own, "" if that is not known.
+func (r *SkillRequest) own() string {
+	if r.Work == "" {
+		return ""
+	}
+	return path.Join(r.Work, "tenants", r.Namespace)
+}
+
+// below is where in the Workspace's own directory a path is. That it lies there in truth, the box sees to.
+func (r *SkillRequest) below(p string) (string, bool) {
+	own := r.own()
+	if own == "" || !within(p, own) {
+		return "", false
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(p, own), "/"), true
+}
+
+// register makes a skill of a package in a directory. One in the root of the skills is one already.
+func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *skills.As) (made skills.Skill, err error) {
+	p = path.Clean(p)
+	below, ok := r.below(p)
+	if !ok {
+		if !within(p, r.root()) {
+			return made, refuseSkill("package_root must stay within the Workspace skill root")
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(p, r.root()), "/")
+		if _, err := s.get(r, name); err != nil {
+			return made, refuseSkill("Directory does not exist: %s", p)
+		}
+		if name != as.Name {
+			return made, refuseSkill("Renaming skills is not supported")
+		}
+		return made, refuseSkill("Skill with name \"%s\" already exists", name)
+	}
+	err = s.directory(ctx, r, p, below, func(st *skills.Stage, c *skills.Choice) error {
+		c.Paths, c.As = []string{"."}, as
+		found, err := st.Candidates(c)
+		if err != nil || len(found) != 1 || found[0].Path != "" || st.Top() != "" {
+			return refuseSkill("No SKILL.md found in %s", p)
+		}
+		list, err := st.Install(r.owner(), c)
+		if err == nil {
+			made = list[0]
+		}
+		return err
+	})
+	return made, err
+}
+
+var errUnread = errors.New("nobody reads it any more")
+
+// directory does something with a directory of the Workspace's own, of which it has a copy that nobody changes.
+func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string, do func(*skills.Stage, *skills.Choice) error) error {
+	st, err := s.Store.Stage(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	from, to := io.Pipe()
+	packed := make(chan error, 1)
+	go func() { // ends with what it packs, or ctx
+		err := s.Boxes.Pack(ctx, r.own(), below, to)
+		to.CloseWithError(err)
+		packed <- err
+	}()
+	err = st.Fill(from, "")
+	from.CloseWithError(errUnread)
+	cancel() // whoever still packs is done
+	failed := <-packed
+	if fault.KindOf(failed) == fault.NotFound {
+		return refuseSkill("Directory does not exist: %s", p)
+	}
+	if failed != nil && !errors.Is(failed, errUnread) && !errors.Is(failed, context.Canceled) {
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	return do(st, &skills.Choice{Dir: path.Base(p), Origin: p, Rules: skills.Loose})
+}

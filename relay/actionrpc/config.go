@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is what LangBot's dialect is told: by the operator in box.toml, and by LangBot with its first action.
+
+package actionrpc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// Settings is the table [langbot].
+type Settings struct {
+	Listen    string `toml:"listen"`     // a TCP address; "": the dialect is off
+	Principal string `toml:"principal"`  // whose all sessions are, by its name in [principals]
+	Profile   string `toml:"profile"`    // of the sessions
+	TokenFile string `toml:"token_file"` // of the control token; "": there is none
+	Insecure  bool   `toml:"insecure"`   // none is needed
+	Instance  string `toml:"instance"`   // the one LangBot that is served; "": whoever comes first
+	// MissingImage is what a session has whose image is not on this host: "profile", that of its profile, or "refuse".
+	MissingImage string `toml:"missing_image"`
+	// AllowSoftStorage has LangBot's own admission be ready where no kernel keeps what Workspaces may hold.
+	AllowSoftStorage bool `toml:"allow_soft_storage_limits"`
+}
+
+// Values of Config.MissingImage.
+const (
+	ProfileImage = "profile"
+	RefuseImage  = "refuse"
+)
+
+// DefaultSettings is what holds where nothing is said.
+func DefaultSettings() Settings {
+	return Settings{Principal: "langbot", Profile: "network_extended", MissingImage: ProfileImage}
+}
+
+// instance is what an instance id looks like.
+var instance = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+
+// ValidInstance reports whether a text is an instance id.
+func ValidInstance(id string) bool { return instance.MatchString(id) }
+
+// On reports whether the dialect is served; held says that the service manager has its socket.
+func (c *Settings) On(held bool) bool { return held || c.Listen != "" }
+
+// Validate names the key that is wrong, and what is allowed.
+func (c *Settings) Validate() error {
+	var errs []error
+	if c.Listen != "" {
+		host, port, err := net.SplitHostPort(c.Listen)
+		if err != nil || port == "" || net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf("langbot.listen = %q: allowed is an address of this host with a port, such as 127.0.0.1:5410, or nothing", c.Listen))
+		} else if err := c.Closed(c.Listen); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Principal == "" {
+		errs = append(errs, errors.New(`langbot.principal = "": allowed is the name of a table [principals.NAME]`))
+	}
+	if c.Profile == "" {
+		errs = append(errs, errors.New(`langbot.profile = "": allowed is the name of a profile`))
+	}
+	if c.TokenFile != "" && !strings.HasPrefix(c.TokenFile, "/") {
+		errs = append(errs, fmt.Errorf("langbot.token_file = %q: allowed is an absolute path, or nothing", c.TokenFile))
+	}
+	if c.Instance != "" && !ValidInstance(c.Instance) {
+		errs = append(errs, fmt.Errorf("langbot.instance = %q: allowed is an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
+	}
+	if c.MissingImage != ProfileImage && c.MissingImage != RefuseImage {
+		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: allowed is %q or %q", c.MissingImage, ProfileImage, RefuseImage))
+	}
+	return errors.Join(errs...)
+}
+
+// Closed refuses an address that anybody could use.
+func (c *Settings) Closed(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	loopback := err == nil && ip != nil && ip.IsLoopback()
+	switch {
+	case c.TokenFile != "":
+		return nil
+	case !loopback:
+		return fmt.Errorf("langbot.token_file = \"\": allowed is nothing only for an address of the loopback, and %s is none", address)
+	case !c.Insecure:
+		return errors.New(`langbot.token_file = "": allowed is the path of a file with the control token, or nothing with insecure = true: then every user and program of this host can use boxd as LangBot does`)
+	}
+	return nil
+}
+
+// leastToken is how long a control token is, at least; the reference wants as much.
+const leastToken = 32
+
+// mostToken is more than any token has.
+const mostToken = 4096
+
+// ReadToken reads the control token. It must be a secret of who runs boxd. "" is none.
+func (c *Settings) ReadToken() (string, error) {
+	if c.TokenFile == "" {
+		return "", nil
+	}
+	f, err := os.OpenFile(c.TokenFile, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	if info.Mode()&(fs.ModeType|0o077) != 0 {
+		return "", fmt.Errorf("langbot.token_file = %q: it has mode %#o: allowed is a file of mode 0600, as it is a secret", c.TokenFile, info.Mode())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, mostToken+1))
+	token := strings.TrimSpace(string(text))
+	if err == nil && (len(token) < leastToken || len(text) > mostToken || strings.ContainsFunc(token, unicode.IsSpace)) {
+		err = fmt.Errorf("%s: allowed is a token of %d characters or more, without blanks", c.TokenFile, leastToken)
+	}
+	if err != nil {
+		return "", fmt.Errorf("langbot.token_file: %w", err)
+	}
+	return token, nil
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Exec runs a command in a session, which is made if there is none. Two of one session never run at once. Where ctx
+// ends, so does the command.
+func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*protocol.Execution, error) {
+	if spec.Cmd == "" {
+		return nil, protocol.Errorf("BoxValidationError", "cmd must not be empty")
+	}
+	physical, err := t.physical(spec.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	release, cut, err := b.execs.take(ctx, physical)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if cut {
+		return nil, errors.Join(t.still(), beingDeleted(physical))
+	}
+	s, _, err := b.session(ctx, &t, physical, spec)
+	if err != nil {
+		return nil, err
+	}
+	req, limit := command(s, spec)
+	r, err := b.Sup.Exec(ctx, s, req)
+	if err == nil && r.Status == session.StatusStartFailed {
+		err = r.Failed
+	}
+	if err != nil {
+		return nil, explain(err, physical)
+	}
+	if r.Status == session.StatusCanceled || r.Status == session.StatusLost {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, errors.Join(t.still(), beingDeleted(physical))
+	}
+	m := &protocol.Execution{SessionID: t.logical(physical), BackendName: Backend, Status: protocol.Completed, DurationMS: r.Duration.Milliseconds()}
+	m.Stdout, m.Stderr = text(&r.Streams[0], limit), text(&r.Streams[1], limit)
+	if r.Status != session.StatusTimedOut {
+		m.ExitCode = new(exitCode(r.ExitCode, r.Signal))
+		return m, nil
+	}
+	m.Status = protocol.TimedOut
+	if m.Stderr == "" {
+		m.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(r.Timeout/time.Second))
+	}
+	if s.Info().Processes == 0 { // or they would go with it
+		err = b.Sup.End(ctx, s, supervisor.EndDeleted)
+	}
+	return m, explain(err, physical)
+}
+
+// maxSeconds keeps a time within what a duration can be; the profile bounds it anyway.
+const maxSeconds = 1 << 30
+
+// command is what the supervisor is asked to run, and how much is kept of each stream.
+func command(s *supervisor.Session, spec *protocol.Spec) (*supervisor.ExecRequest, int) {
+	limit := min(quantity.Size(protocol.MaxOutput), s.Config().Exec.OutputLimit)
+	cmd, dir := spec.Cmd, inSkill(spec, path.Clean(spec.Workdir))
+	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, and a program may go there itself
+		cmd, dir = "cd "+quoted(dir)+" && "+cmd, isolation.Workspace
+	}
+	return &supervisor.ExecRequest{
+		Command: &cmd, Env: spec.Env, Dir: dir, Timeout: new(quantity.Duration(time.Duration(min(spec.TimeoutSec, maxSeconds)) * time.Second)),
+		OutputLimit: &limit, Beginning: true,
+	}, int(limit)
+}
+
+// quoted is a word of the shell.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// text is what LangBot gets of a stream: what follows its beginning is left out.
+func text(s *session.Stream, limit int) string {
+	data := s.Data
+	if s.Omitted > 0 {
+		data = bytes.TrimSuffix(data, s.Mark())
+	}
+	return protocol.Output(data, s.Total, limit)
+}
+
+// exitCode is that of a shell: 128 and the number of the signal that has ended a program.
+func exitCode(code int, signal string) int {
+	if n := unix.SignalNum(signal); signal != "" && n > 0 {
+		return 128 + int(n)
+	}
+	return code
+}

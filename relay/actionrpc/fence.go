@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps what was placed before from what is placed now: of every Workspace it knows the highest
+// generation that was seen, and ends what is under way for an earlier one.
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// FenceKey is a Workspace of an instance.
+type FenceKey struct{ Instance, Workspace string }
+
+// Workspaces is what the fence needs to know of, and do with, what a Workspace has.
+type Workspaces struct {
+	// Highest is the highest generation that something living has, 0 if nothing does.
+	Highest func(FenceKey) int64
+	// Retire ends all that is of an earlier generation, and waits until it has ended.
+	Retire func(ctx context.Context, k FenceKey, generation int64) error
+}
+
+// Fence is that of all Workspaces.
+type Fence struct {
+	has Workspaces
+
+	mu     sync.Mutex
+	spaces map[FenceKey]*space
+}
+
+// space is one Workspace. The fence's lock guards it.
+type space struct {
+	current int64
+	retired chan struct{} // closed when all that is older has ended, or could not be ended
+	failed  bool          // it could not: the next one tries again
+	calls   map[*Call]struct{}
+}
+
+// NewFence returns a fence that has seen nothing.
+func NewFence(has Workspaces) *Fence { return &Fence{has: has, spaces: map[FenceKey]*space{}} }
+
+// Call is something under way for one generation.
+type Call struct {
+	fence *Fence
+	space *space
+	gen   int64
+	end   context.CancelCauseFunc
+	done  chan struct{} // closed by Leave; nil of what nobody waits for
+}
+
+// Stale is the refusal of what was placed before.
+func Stale() error { return protocol.Errorf("PermissionError", "Stale Box placement generation") }
+
+// Enter lets a call of a generation in, as one of at most so many Workspaces. A generation that is higher than all
+// before becomes the current one: what is older is canceled and retired before Enter returns. The context that it
+// returns ends when the generation is not the current one any more. Leave must follow.
+func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, most int) (context.Context, *Call, error) {
+	for {
+		e, err := f.enter(ctx, k, generation, most)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case e.call != nil:
+			return e.watched, e.call, nil
+		case e.retire != nil:
+			if err := f.retire(ctx, k, generation, e); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		select {
+		case <-e.wait:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// entry is what comes of an attempt to enter: a call, or something to wait for, or to do.
+type entry struct {
+	call    *Call
+	watched context.Context //nolint:containedctx // for the caller of Enter, who gets it at once
+	wait    <-chan struct{}
+	retire  chan struct{} // to be closed when all that is older has ended
+	older   []*Call       // that were canceled
+}
+
+// enter is Enter without waiting.
+func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, most int) (entry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.spaces[k]
+	if s == nil {
+		if len(f.spaces) >= most {
+			return entry{}, protocol.Errorf("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
+		}
+		s = &space{current: f.has.Highest(k), failed: true, calls: map[*Call]struct{}{}}
+		if generation >= s.current {
+			f.spaces[k] = s
+		}
+	}
+	if generation < s.current {
+		return entry{}, Stale()
+	}
+	if generation > s.current || s.failed {
+		s.current, s.failed, s.retired = generation, false, make(chan struct{})
+		e := entry{retire: s.retired}
+		for c := range s.calls {
+			if c.gen < generation {
+				c.end(Stale())
+				if c.done != nil {
+					e.older = append(e.older, c)
+				}
+			}
+		}
+		return e, nil
+	}
+	select {
+	case <-s.retired:
+	default:
+		return entry{wait: s.retired}, nil
+	}
+	c := &Call{fence: f, space: s, gen: generation, done: make(chan struct{})}
+	watched, end := context.WithCancelCause(ctx)
+	c.end = end
+	s.calls[c] = struct{}{}
+	return entry{call: c, watched: watched}, nil
+}
+
+// Patience is how long what is older may take to end: others wait for it.
+const Patience = 20 * time.Second
+
+// retire waits for the calls that were canceled, and ends what is older. It goes on when its caller has gone: others
+// wait for it.
+func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entry) error {
+	defer close(e.retire)
+	for _, c := range e.older {
+		<-c.done // soon: it was canceled
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
+	defer cancel()
+	err := f.has.Retire(ctx, k, generation)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = protocol.Errorf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
+	}
+	if err != nil { // the next call of it tries again
+		f.mu.Lock()
+		if s := f.spaces[k]; s.current == generation {
+			s.failed = true
+		}
+		f.mu.Unlock()
+	}
+	return err
+}
+
+// Join lets something in that goes on by itself, as a relay does, if its generation is the current one of a
+// Workspace that was seen. Nobody waits for its end.
+func (f *Fence) Join(ctx context.Context, k FenceKey, generation int64) (context.Context, *Call, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.spaces[k]
+	if s == nil || s.current != generation {
+		return nil, nil, false
+	}
+	c := &Call{fence: f, space: s, gen: generation}
+	watched, end := context.WithCancelCause(ctx)
+	c.end = end
+	s.calls[c] = struct{}{}
+	return watched, c, true
+}
+
+// Leave ends a call, and refuses what has come of it if its generation is not the current one any more.
+func (c *Call) Leave() error {
+	c.fence.mu.Lock()
+	defer c.fence.mu.Unlock()
+	if _, there := c.space.calls[c]; there {
+		delete(c.space.calls, c)
+		c.end(nil)
+		if c.done != nil {
+			close(c.done)
+		}
+	}
+	if c.gen < c.space.current {
+		return Stale()
+	}
+	return nil
+}

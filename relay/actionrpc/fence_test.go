@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc"
+)
+
+// world is what the Workspaces have.
+type world struct {
+	mu      sync.Mutex
+	highest int64
+	err     error
+	retired []int64
+	slow    chan struct{} // nil: retiring takes no time
+}
+
+func (w *world) fence() *actionrpc.Fence {
+	return actionrpc.NewFence(actionrpc.Workspaces{
+		Highest: func(actionrpc.FenceKey) int64 { return w.highest },
+		Retire: func(_ context.Context, _ actionrpc.FenceKey, generation int64) error {
+			if w.slow != nil {
+				<-w.slow
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.retired = append(w.retired, generation)
+			err := w.err
+			w.err = nil
+			return err
+		},
+	})
+}
+
+var key = actionrpc.FenceKey{Instance: "i", Workspace: "w"}
+
+func TestAnEarlierGenerationIsRefused(t *testing.T) {
+	t.Parallel()
+	w := &world{highest: 2}
+	f := w.fence()
+	for _, step := range []struct {
+		generation int64
+		ok         bool
+	}{{1, false}, {2, true}, {2, true}, {7, true}, {6, false}, {7, true}} {
+		_, c, err := f.Enter(t.Context(), key, step.generation, 10)
+		if (err == nil) != step.ok || err != nil && err.Error() != "PermissionError: Stale Box placement generation" {
+			t.Fatalf("%d: %v", step.generation, err)
+		}
+		if err == nil && c.Leave() != nil {
+			t.Fatalf("%d was superseded by nothing", step.generation)
+		}
+	}
+	if !slices.Equal(w.retired, []int64{2, 7}) {
+		t.Errorf("retired for %v", w.retired)
+	}
+}
+
+func TestWhatIsUnderWayForAnEarlierGenerationIsCanceledAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		f := w.fence()
+		old, call, err := f.Enter(t.Context(), key, 1, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		relay, joined, ok := f.Join(t.Context(), key, 1)
+		if !ok {
+			t.Fatal("a relay of the current generation may not join")
+		}
+		entered := make(chan error)
+		go func() {
+			_, c, err := f.Enter(t.Context(), key, 3, 10)
+			if err == nil {
+				err = c.Leave()
+			}
+			entered <- err
+		}()
+		synctest.Wait()
+		if old.Err() == nil || relay.Err() == nil || context.Cause(old).Error() != actionrpc.Stale().Error() {
+			t.Error("what is older goes on")
+		}
+		select {
+		case <-entered:
+			t.Fatal("it did not wait for the older call")
+		default:
+		}
+		if err := call.Leave(); err == nil {
+			t.Error("what has come of it counts")
+		}
+		if err := <-entered; err != nil {
+			t.Error(err)
+		}
+		_ = joined.Leave()
+		if _, _, ok := f.Join(t.Context(), key, 1); ok {
+			t.Error("a relay of an earlier generation may join")
+		}
+		if _, _, ok := f.Join(t.Context(), actionrpc.FenceKey{Instance: "i", Workspace: "other"}, 1); ok {
+			t.Error("a relay of a Workspace nobody has seen may join")
+		}
+	})
+}
+
+func TestOthersOfAGenerationWaitUntilTheOlderHasEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{slow: make(chan struct{})}
+		f := w.fence()
+		in := make(chan error, 3)
+		for range 3 {
+			go func() {
+				_, c, err := f.Enter(t.Context(), key, 1, 10)
+				if err == nil {
+					err = c.Leave()
+				}
+				in <- err
+			}()
+		}
+		synctest.Wait()
+		if len(in) != 0 {
+			t.Error("somebody went on before")
+		}
+		close(w.slow)
+		for range 3 {
+			if err := <-in; err != nil {
+				t.Error(err)
+			}
+		}
+		if len(w.retired) != 1 {
+			t.Errorf("retired %d times", len(w.retired))
+		}
+	})
+}
+
+func TestWhatCouldNotBeRetiredIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := &world{err: errors.New("it resists")}
+	f := w.fence()
+	if _, _, err := f.Enter(t.Context(), key, 1, 10); err == nil {
+		t.Fatal("it goes on although what is older lives")
+	}
+	_, c, err := f.Enter(t.Context(), key, 1, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Leave()
+	if len(w.retired) != 2 {
+		t.Errorf("tried %d times", len(w.retired))
+	}
+}
+
+func TestThereAreOnlySoManyWorkspaces(t *testing.T) {
+	t.Parallel()
+	f := (&world{}).fence()
+	if _, _, err := f.Enter(t.Context(), key, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := f.Enter(t.Context(), actionrpc.FenceKey{Instance: "i", Workspace: "x"}, 1, 1)
+	if err == nil || err.Error() != "PermissionError: Box generation fence capacity reached; refusing an unbounded Workspace allocation" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A box that does not die keeps nobody for longer than that, and nothing of its Workspace is let in before it has.
+func TestWhatDoesNotEndIsNotWaitedForWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stuck := true
+		f := actionrpc.NewFence(actionrpc.Workspaces{
+			Highest: func(actionrpc.FenceKey) int64 { return 1 },
+			Retire: func(ctx context.Context, _ actionrpc.FenceKey, _ int64) error {
+				if stuck {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			},
+		})
+		begin := time.Now()
+		_, _, err := f.Enter(t.Context(), actionrpc.FenceKey{Workspace: "w"}, 2, 9)
+		if err == nil || err.Error() != "BoxError: sessions of an earlier placement generation have not ended within 20s" || time.Since(begin) != actionrpc.Patience {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		stuck = false
+		_, call, err := f.Enter(t.Context(), actionrpc.FenceKey{Workspace: "w"}, 2, 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Leave(); err != nil {
+			t.Error(err)
+		}
+	})
+}

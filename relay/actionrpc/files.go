@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"path"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/skills"
+)
+
+// usual is how many entries of a directory are listed where nothing is said.
+const usual = 200
+
+// skillEntry is one of a directory.
+type skillEntry struct {
+	Path string `json:"path"`
+	Name string `json:"name"`
+	Dir  bool   `json:"is_dir"`
+	Size *int64 `json:"size"` // nil of a directory
+}
+
+// named is how answers about files name the skill.
+func named(name string) map[string]string { return map[string]string{"name": name} }
+
+// Files lists a directory of a skill.
+func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
+	name, err := r.name()
+	if err != nil {
+		return nil, refused(err)
+	}
+	at, _, err := r.optional("path", ".")
+	if err != nil {
+		return nil, refused(err)
+	}
+	hidden := false
+	if raw := r.Data["include_hidden"]; !protocol.Null(raw) {
+		hidden, _ = protocol.Bool(raw)
+	}
+	most := int64(usual)
+	if raw := r.Data["max_entries"]; !protocol.Null(raw) {
+		n, ok := protocol.Int(raw)
+		if !ok || n < 1 {
+			return nil, refuseSkill("max_entries must be a positive integer")
+		}
+		most = min(n, skills.MaxListed)
+	}
+	if _, err := s.get(r, name); err != nil {
+		return nil, refused(err)
+	}
+	found, more, err := s.Store.Files(r.owner(), name, at, hidden, int(most))
+	if err != nil {
+		return nil, refused(err)
+	}
+	list := []skillEntry{}
+	for _, e := range found {
+		x := skillEntry{Path: e.Path, Name: e.Name, Dir: e.Dir}
+		if !e.Dir {
+			x.Size = &e.Size
+		}
+		list = append(list, x)
+	}
+	return map[string]any{"skill": named(name), "base_path": path.Clean(at), "entries": list, "truncated": more}, nil
+}
+
+// ReadFile reads a file of a skill.
+func (s *Skills) ReadFile(_ context.Context, r *SkillRequest) (any, error) {
+	name, at, err := s.file(r)
+	if err != nil {
+		return nil, refused(err)
+	}
+	f, err := s.Store.ReadFile(r.owner(), name, at)
+	if err == nil && !utf8.Valid(f.Data) {
+		err = refuseSkill("Skill file %s is not valid UTF-8 text", f.Path)
+	}
+	if err != nil {
+		return nil, refused(err)
+	}
+	return map[string]any{"skill": named(name), "path": f.Path, "content": string(f.Data)}, nil
+}
+
+// WriteFile makes a text that of a file of a skill. A program stays one.
+func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
+	name, at, err := s.file(r)
+	if err != nil {
+		return nil, refused(err)
+	}
+	text, _, err := r.optional("content", "")
+	if err != nil {
+		return nil, refused(err)
+	}
+	old, err := s.Store.ReadFile(r.owner(), name, at)
+	program := err == nil && old.Program
+	if _, err := s.Store.WriteFile(r.owner(), name, &skills.File{Path: at, Data: []byte(text), Program: program}, "", skills.Loose); err != nil {
+		return nil, refused(err)
+	}
+	return map[string]any{"skill": named(name), "path": path.Clean(at), "bytes_written": len(text)}, nil
+}
+
+// file is which file of which skill is meant.
+func (s *Skills) file(r *SkillRequest) (name, at string, err error) {
+	if name, err = r.name(); err != nil {
+		return "", "", err
+	}
+	if at, err = r.text("path"); err != nil {
+		return "", "", err
+	}
+	_, err = s.get(r, name)
+	return name, at, err
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// image is the image of the store that LangBot means; nil: the profile's own, since that is locked, or since there is
+// none of the name and the operator lets such sessions go on without.
+func (b *Boxes) image(asked string) (*string, error) {
+	profiles, _ := b.Sup.Profiles()
+	if asked == "" || slices.Contains(profiles[b.Profile].Locked, "image") {
+		return nil, nil //nolint:nilnil // the profile's
+	}
+	for _, name := range calledHere(asked) {
+		if is, err := b.Sup.Skills.Root(name); err == nil && is != nil {
+			return &name, nil
+		}
+	}
+	if b.NeedImage {
+		f := fault.Errorf(fault.Invalid, "no image %s is on this host", fault.Show(asked))
+		return nil, f.WithHint("the operator brings it in with boxctl images pull; langbot.missing_image in box.toml")
+	}
+	b.Log.Info("the image that LangBot wants is not on this host: the session has that of its profile", "image", fault.Show(asked))
+	return nil, nil //nolint:nilnil // the profile's
+}
+
+// calledHere are the names that an image may have in the store: as LangBot says it, and, where it leaves out what Docker
+// does, as podman save says it.
+func calledHere(image string) []string {
+	names := []string{image}
+	first, rest, several := strings.Cut(image, "/")
+	if last := image[strings.LastIndexByte(image, '/')+1:]; !strings.ContainsAny(last, ":@") {
+		names = append(names, image+":latest")
+	}
+	if several && (strings.ContainsAny(first, ".:") || first == "localhost") && rest != "" {
+		return names // of a registry
+	}
+	for _, name := range slices.Clone(names) {
+		if !several {
+			name = "library/" + name
+		}
+		names = append(names, "docker.io/"+name)
+	}
+	return names
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"sync"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills"
+)
+
+// Earlier are the skills that LangBot's own runtime has kept in its directory before boxd: those of each Workspace are taken into
+// the store once, when LangBot first asks for the list. The directory stays as it is.
+type Earlier struct {
+	Dir string // where it is noted which Workspaces have theirs; made when it is needed
+	Log *slog.Logger
+
+	mu    sync.Mutex      // held while skills of a Workspace are taken
+	tried map[string]bool // by this boxd
+}
+
+// take takes the skills of a Workspace that are not taken yet. That some cannot be had fails nothing: the log says which.
+func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
+	if e == nil || r.Old == "" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tried[r.Namespace] {
+		return
+	}
+	if e.tried == nil {
+		e.tried = map[string]bool{}
+	}
+	e.tried[r.Namespace] = true
+	if _, err := os.Lstat(path.Join(e.Dir, r.Namespace)); !errors.Is(err, fs.ErrNotExist) {
+		return // taken, or nobody knows
+	}
+	from := path.Join(r.Old, "tenants", r.Namespace)
+	taken := 0
+	err := s.Boxes.Packages(ctx, from, func(below string, archive io.Reader) error {
+		made, err := s.takeOne(ctx, r, path.Join(from, below), archive)
+		if err != nil {
+			e.Log.Warn("a skill of LangBot's own directory could not be taken", "skill", path.Join(from, below), "error", err)
+			return nil
+		}
+		taken += len(made)
+		return nil
+	})
+	switch {
+	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // there is no such directory, as a rule
+	case err != nil:
+		e.Log.Warn("skills of LangBot's own directory could not be taken: they are asked for again when boxd starts", "directory", from, "error", err)
+		return
+	}
+	if taken > 0 {
+		e.Log.Info("skills of LangBot's own directory are taken into the store", "directory", from, "skills", taken)
+	}
+	if err := e.note(r.Namespace); err != nil {
+		e.Log.Warn("it is not noted that skills were taken: they are taken again when boxd starts", "error", err)
+	}
+}
+
+func (e *Earlier) note(namespace string) error {
+	if err := os.MkdirAll(e.Dir, 0o700); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(e.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return durable.SyncJSON(dir, namespace, struct{}{})
+}
+
+// takeOne makes a skill of the archive of a package, unless there is one of its name.
+func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at string, archive io.Reader) ([]skills.Skill, error) {
+	st, err := s.Store.Stage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	if err := st.Fill(archive, ""); err != nil {
+		return nil, err
+	}
+	return st.Install(r.owner(), &skills.Choice{Dir: cmp.Or(path.Base(at), "skill"), Origin: at, Rules: skills.Loose, Paths: []string{"."}})
+}

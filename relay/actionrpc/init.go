@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// Limits are those that LangBot sets.
+type Limits struct {
+	MaxSessions           int64 `json:"max_sessions"`
+	MaxManagedProcesses   int64 `json:"max_managed_processes"`
+	MaxCompletedProcesses int64 `json:"max_completed_processes"`
+	MaxAdmissionRecords   int64 `json:"max_admission_records"`
+	MaxRPCFileBytes       int64 `json:"max_rpc_file_bytes"`
+
+	// Retention is how long a process that has ended is known.
+	Retention time.Duration `json:"-"`
+}
+
+// InitConfig is what LangBot has told so far. It does not change: each INIT makes another.
+type InitConfig struct {
+	Limits  Limits
+	Backend string // "": any
+	Work    string // LangBot's default workspace on this host, "" if it has not said
+	Skills  string // where its own runtime has kept skills, "" if it has not said
+	NoWork  string // why that is not used; "": it has not said
+	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
+	// what was asked for.
+	Required bool
+	Broken   string
+	Policy   Policy // of the admission
+
+	all  map[string]json.RawMessage
+	left bool // it is what an earlier boxd was told
+}
+
+// Untold is what holds before LangBot has told anything.
+func Untold() *InitConfig {
+	return &InitConfig{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}, Policy: DefaultPolicy()}
+}
+
+// Merge is what holds after an INIT with these keys. Where that is nil all is as it was. With an error beside it the
+// INIT is refused for LangBot's own directories, and all else holds: its admission above all.
+func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, error) {
+	n := &InitConfig{all: maps.Clone(t.all), Limits: t.Limits}
+	if n.all == nil {
+		n.all = map[string]json.RawMessage{}
+	}
+	maps.Copy(n.all, fields)
+	if err := n.limits(); err != nil {
+		return nil, err
+	}
+	n.Backend, _ = protocol.String(n.all["backend"])
+	n.Backend = strings.ToLower(strings.TrimSpace(n.Backend))
+	n.admission(t.Required && !t.left)
+	if err := n.local(); err != nil {
+		n.Work, n.NoWork = "", err.Error()
+		return n, err
+	}
+	return n, nil
+}
+
+// Left is what holds before LangBot has told this boxd anything, where it has told the one before that its admission is
+// required: nobody is admitted until the first INIT, which decides anew.
+func Left() *InitConfig {
+	t := Untold()
+	t.Required, t.left = true, true
+	return t
+}
+
+// FromBefore reports whether it is what an earlier boxd was told, and LangBot has told this one nothing yet.
+func (t *InitConfig) FromBefore() bool { return t.left }
+
+// Ours reports whether the backend that LangBot wants is one that boxd stands in for.
+func (t *InitConfig) Ours() bool {
+	return slices.Contains([]string{"", "local", "docker", "nsjail", "boxd"}, t.Backend)
+}
+
+func (t *InitConfig) limits() error {
+	raw, given := t.all["limits"]
+	if !given || protocol.Null(raw) {
+		return nil
+	}
+	fields, ok := protocol.Object(raw)
+	if !ok {
+		return protocol.Errorf("ValueError", "box.limits must be an object")
+	}
+	limits, retention := Untold().Limits, int64(300)
+	for _, f := range []struct {
+		name        string
+		value       *int64
+		least, most int64
+	}{
+		{"max_sessions", &limits.MaxSessions, 0, 5000},
+		{"max_managed_processes", &limits.MaxManagedProcesses, 0, 1024},
+		{"max_completed_processes", &limits.MaxCompletedProcesses, 0, 10_000},
+		{"max_admission_records", &limits.MaxAdmissionRecords, 1, 250_000},
+		{"max_rpc_file_bytes", &limits.MaxRPCFileBytes, 1, 100 << 20},
+		{"completed_process_retention_sec", &retention, 0, 86_400},
+	} {
+		raw, given := fields[f.name]
+		if !given {
+			continue
+		}
+		n, ok := protocol.Int(raw)
+		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
+			return protocol.Errorf("ValueError", "box.limits.%s must be an integer", f.name)
+		}
+		if n < f.least || n > f.most {
+			return protocol.Errorf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.most)
+		}
+		*f.value = n
+	}
+	limits.Retention = time.Duration(retention) * time.Second
+	t.Limits = limits
+	return nil
+}
+
+// local checks what LangBot says of its own directories. boxd makes nothing of them: a session has what mounts.allow
+// lends, and a directory that is missing is made with the first session that has it.
+func (t *InitConfig) local() error {
+	fields, ok := protocol.Object(t.all["local"])
+	if !ok {
+		return nil
+	}
+	text := func(name string) string {
+		s, _ := protocol.String(fields[name])
+		return strings.TrimSpace(s)
+	}
+	root, work := text("host_root"), text("default_workspace")
+	if work == "" && root != "" {
+		work = "default"
+	}
+	if work != "" && !path.IsAbs(work) {
+		work = path.Join(root, work)
+	}
+	if path.IsAbs(work) {
+		t.Work = path.Clean(work)
+	}
+	old := cmp.Or(text("skills_root"), "skills")
+	if !path.IsAbs(old) {
+		old = path.Join(root, old)
+	}
+	if path.IsAbs(old) {
+		t.Skills = old
+	}
+	var allowed []string
+	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {
+		if s, ok := protocol.String(raw); ok {
+			allowed = strings.Split(s, ",")
+		}
+	}
+	allowed = slices.DeleteFunc(allowed, func(s string) bool { return strings.TrimSpace(s) == "" })
+	if len(allowed) == 0 && root != "" {
+		allowed = []string{root}
+	}
+	if !path.IsAbs(work) || slices.ContainsFunc(allowed, func(s string) bool { return !path.IsAbs(strings.TrimSpace(s)) }) {
+		return nil // it is relative to a directory of LangBot's that boxd does not know: what is lent decides later
+	}
+	if len(allowed) == 0 {
+		return protocol.Errorf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
+	}
+	work = path.Clean(work)
+	for i, dir := range allowed {
+		allowed[i] = path.Clean(strings.TrimSpace(dir))
+		if work == allowed[i] || strings.HasPrefix(work, strings.TrimRight(allowed[i], "/")+"/") {
+			return nil
+		}
+	}
+	return protocol.Errorf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
+}
+
+// admission reads LangBot's own admission. Once it is required it stays so while boxd runs, and what cannot be read
+// requires it too.
+func (t *InitConfig) admission(before bool) {
+	policy, required, wrong := ReadPolicy(t.all["admission"])
+	_, given := t.all["admission"]
+	t.Required, t.Broken, t.Policy = before || required, wrong, policy
+	if before && given && !required {
+		t.Broken = "Sandbox admission enforcement cannot be disabled without restarting the Box Runtime"
+	}
+}

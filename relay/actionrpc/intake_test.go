@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// outcome is what has come of reading a message.
+type outcome struct {
+	m   *actionrpc.Message
+	err error
+}
+
+// connect returns the client's end of a connection whose messages are read into a room, one for every word in more.
+func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, read chan<- struct{}, got <-chan outcome) {
+	t.Helper()
+	more, all := make(chan struct{}, 8), make(chan outcome, 8)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer at.CloseNow()
+		at.SetReadLimit(protocol.MaxMessage)
+		for range more {
+			m, err := room.Read(context.WithoutCancel(r.Context()), at, new(atomic.Bool))
+			if all <- (outcome{m, err}); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil) //nolint:bodyclose // the library has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(more)
+		_ = ws.CloseNow() // a closed one is fine
+	})
+	return ws, more, all
+}
+
+func say(t *testing.T, ws *websocket.Conn, length int) {
+	t.Helper()
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", length))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
+	t.Parallel()
+	room := actionrpc.NewMessageBudget(1)
+	first, read, got := connect(t, room)
+	w, err := first.Writer(t.Context(), websocket.MessageText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read <- struct{}{}
+	// More than is short, and it goes on: what it may come to is counted now.
+	if _, err := io.WriteString(w, strings.Repeat("x", 4*actionrpc.Short)); err != nil {
+		t.Fatal(err)
+	}
+	short, readShort, gotShort := connect(t, room)
+	readShort <- struct{}{}
+	say(t, short, 100)
+	if o := <-gotShort; o.err != nil || o.m.Long() || len(o.m.Data) != 100 {
+		t.Fatalf("a short one waits for nobody: %+v", o)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	one := <-got
+	if one.err != nil || !one.m.Long() || len(one.m.Data) != 4*actionrpc.Short {
+		t.Fatalf("%+v", one)
+	}
+	// What the first one did not take is free again, but not for one of the longest: that is read when the first is done.
+	second, readSecond, gotSecond := connect(t, room)
+	readSecond <- struct{}{}
+	go say(t, second, 2*actionrpc.Short)
+	read <- struct{}{}
+	say(t, first, 50)
+	if o := <-got; o.err != nil || len(o.m.Data) != 50 || len(gotSecond) > 0 {
+		t.Fatalf("the long one was read, and there was no room for it: %+v", o)
+	}
+	one.m.Free()
+	if o := <-gotSecond; o.err != nil || len(o.m.Data) != 2*actionrpc.Short {
+		t.Fatalf("%+v", o)
+	}
+}
+
+func TestALengthIsReadToTheByte(t *testing.T) {
+	t.Parallel()
+	ws, read, got := connect(t, actionrpc.NewMessageBudget(1))
+	for _, n := range []int{0, 1, actionrpc.Short - 1, actionrpc.Short, actionrpc.Short + 1, protocol.MaxMessage} {
+		read <- struct{}{}
+		go say(t, ws, n)
+		o := <-got
+		if o.err != nil || len(o.m.Data) != n || strings.Trim(string(o.m.Data), "x") != "" {
+			t.Fatalf("%d: %v", n, o.err)
+		}
+		if o.m.Long() != (n >= actionrpc.Short) {
+			t.Errorf("%d: counted: %v", n, o.m.Long())
+		}
+		o.m.Free()
+		o.m.Free() // nothing happens
+	}
+	read <- struct{}{}
+	go func() {
+		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, protocol.MaxMessage+1))
+	}() // it is cut off
+	if o := <-got; o.err == nil {
+		t.Fatal("more than the protocol has was read")
+	}
+}
+
+func TestWhoBeginsAndDoesNotEndIsCutOff(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{actionrpc.Short / 2, 2 * actionrpc.Short} {
+		room := actionrpc.NewMessageBudget(1)
+		room.Patience = 50 * time.Millisecond
+		ws, read, got := connect(t, room)
+		w, err := ws.Writer(t.Context(), websocket.MessageText)
+		if err == nil {
+			_, err = io.WriteString(w, strings.Repeat("x", length))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		read <- struct{}{}
+		if o := <-got; o.err == nil {
+			t.Fatal("it is still waited for")
+		}
+		// What it had is free again.
+		other, readOther, gotOther := connect(t, room)
+		room.Patience = time.Hour
+		readOther <- struct{}{}
+		go say(t, other, 2*actionrpc.Short)
+		if o := <-gotOther; o.err != nil {
+			t.Fatal(o.err)
+		}
+	}
+}
+
+func TestNobodyHasMoreThanAPart(t *testing.T) {
+	t.Parallel()
+	parts := actionrpc.NewPartBudget(2)
+	mine, leave := parts.Enter("mine")
+	other, leaveOther := parts.Enter("other")
+	defer leaveOther()
+	first, read, got := connect(t, mine)
+	read <- struct{}{}
+	go say(t, first, protocol.MaxMessage)
+	one := <-got
+	if one.err != nil {
+		t.Fatal(one.err)
+	}
+	again, leaveAgain := parts.Enter("mine")
+	leave()
+	second, readSecond, gotSecond := connect(t, again)
+	readSecond <- struct{}{}
+	go say(t, second, 2*actionrpc.Short)
+	third, readThird, gotThird := connect(t, other)
+	readThird <- struct{}{}
+	go say(t, third, 2*actionrpc.Short)
+	if o := <-gotThird; o.err != nil || len(gotSecond) > 0 {
+		t.Fatalf("another's is read, and no more of who has his part: %+v, %d", o, len(gotSecond))
+	}
+	one.m.Free()
+	if o := <-gotSecond; o.err != nil {
+		t.Fatal(o.err)
+	}
+	leaveAgain()
+}
+
+func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
+	t.Parallel()
+	room := actionrpc.NewMessageBudget(1)
+	ws, read, got := connect(t, room)
+	read <- struct{}{}
+	go say(t, ws, protocol.MaxMessage)
+	long := <-got
+	if long.err != nil {
+		t.Fatal(long.err)
+	}
+	tiny, short := actionrpc.Message{Data: make([]byte, actionrpc.Tiny)}, make(chan error)
+	if err := tiny.Count(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read <- struct{}{}
+	say(t, ws, 2*actionrpc.Tiny)
+	next := <-got
+	go func() { short <- next.m.Count(context.WithoutCancel(t.Context())) }()
+	select {
+	case err := <-short:
+		t.Fatalf("there was room beside the longest: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	long.m.Keep(1, len(long.m.Data))
+	if err := <-short; err != nil {
+		t.Fatal(err)
+	}
+	long.m.Free()
+	next.m.Free()
+	read <- struct{}{}
+	go say(t, ws, protocol.MaxMessage) // all is free again
+	if o := <-got; o.err != nil {
+		t.Fatal(o.err)
+	}
+}

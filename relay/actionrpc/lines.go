@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// Bounds of what a client takes.
+const (
+	maxFrame = 1 << 20  // a longer one makes it hang up
+	piece    = 64 << 10 // of a line that is too long for it
+)
+
+// lines makes messages of output: each is a line with its end. A line that is too long for any client comes in
+// pieces, which it passes over.
+type lines struct {
+	rest    []byte // of a line that has no end yet
+	tooLong bool   // pieces of it have been sent
+}
+
+// add takes output, and hands on what is whole.
+func (l *lines) add(data []byte, emit func(text string) error) error {
+	for len(data) > 0 {
+		end := bytes.IndexByte(data, '\n') + 1
+		whole := end > 0
+		if !whole {
+			end = len(data)
+		}
+		l.rest, data = append(l.rest, data[:end]...), data[end:]
+		switch {
+		case whole:
+			if err := l.flush(true, emit); err != nil {
+				return err
+			}
+		case len(l.rest) > maxFrame:
+			l.tooLong = true
+			if err := l.cut(piece, emit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// waits reports whether there is something without an end.
+func (l *lines) waits() bool { return len(l.rest) > 0 }
+
+// flush hands on what there is; all says that no more of a character that has begun will come.
+func (l *lines) flush(all bool, emit func(text string) error) error {
+	ready := l.rest
+	if !all {
+		ready = l.rest[:len(l.rest)-unfinished(l.rest)]
+	}
+	if len(ready) == 0 {
+		return nil
+	}
+	if text := protocol.Text(ready); !l.tooLong && len(text) <= maxFrame {
+		l.rest = append(l.rest[:0], l.rest[len(ready):]...)
+		return emit(text)
+	}
+	if err := l.cut(1, emit); err != nil {
+		return err
+	}
+	if all {
+		l.tooLong = false
+		l.rest = l.rest[:0]
+	}
+	return nil
+}
+
+// cut hands on pieces until less than so much is left. No piece has half of a character, and each bad byte in it
+// becomes three.
+func (l *lines) cut(least int, emit func(text string) error) error {
+	for len(l.rest) >= least {
+		n := min(piece, len(l.rest))
+		if rest := unfinished(l.rest[:n]); rest < n {
+			n -= rest
+		}
+		if err := emit(protocol.Text(l.rest[:n])); err != nil {
+			return err
+		}
+		l.rest = append(l.rest[:0], l.rest[n:]...)
+	}
+	return nil
+}
+
+// unfinished is how many bytes at the end have begun a character.
+func unfinished(b []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) {
+				return i
+			}
+			return 0
+		}
+	}
+	return 0
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// reading makes a box of an id that has a directory of the host as its workspace, read-only, and nothing else of it: no link leads
+// out of that. end ends it.
+func (b *Boxes) reading(ctx context.Context, id, root string) (s *supervisor.Session, end func() error, err error) {
+	who, err := b.Who()
+	if err != nil {
+		return nil, nil, err
+	}
+	mount, err := mountOf(protocol.Mount{HostPath: root, MountPath: isolation.Workspace, Mode: protocol.ReadOnly})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, _, err = b.Sup.Create(ctx, who, &policy.Request{
+		ID: id, Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func() error { return b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) }, nil
+}
+
+func readingID() string { return "langbot-read-" + policy.NewID() }
+
+// Pack writes an archive of a directory below one of the host, out of which no link leads, whatever is in the way to it.
+func (b *Boxes) Pack(ctx context.Context, root, below string, w io.Writer) error {
+	id := readingID()
+	s, end, err := b.reading(ctx, id, root)
+	if err != nil {
+		return mountError(err, id)
+	}
+	_, err = sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path.Join(isolation.Workspace, below))}, w)
+	return errors.Join(err, end())
+}

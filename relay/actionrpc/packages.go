@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// Depth of packages below a Workspace's skills, and most of them, as LangBot's own runtime has it.
+const (
+	packageDepth = 6
+	mostPackages = 1000
+)
+
+// packagesIn are the directories that have a document of a skill, and are in no other such, from isolation.Workspace on.
+func packagesIn(entries []files.Entry) (packages []string) {
+	var dirs []string
+	for _, e := range entries {
+		dir, name := path.Split(strings.TrimPrefix(string(e.Path), isolation.Workspace+"/"))
+		dir = strings.TrimSuffix(dir, "/")
+		if (name == "SKILL.md" || name == "skill.md") && strings.Count(dir, "/") < packageDepth {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		if !slices.ContainsFunc(packages, func(above string) bool { return above == "" || strings.HasPrefix(dir, above+"/") }) {
+			packages = append(packages, dir)
+		}
+	}
+	return packages
+}
+
+// Packages hands over an archive of each package of skills at or below a directory of the host: of the directories that have a
+// SKILL.md, those that are in none. As with Pack, no link leads out of root. Where root is not there the error is a fault of its kind, not
+// LangBot's.
+func (b *Boxes) Packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
+	s, end, err := b.reading(ctx, readingID(), root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	a, _, err := sessionfiles.Do(ctx, s, &files.Request{Glob: &files.Glob{
+		Path: []byte(isolation.Workspace), Pattern: "**/[Ss]*.md", Limit: mostPackages, Walk: s.Config().Files.MaxEntries, ByName: true,
+	}}, nil)
+	if err != nil || a.List == nil {
+		return err
+	}
+	for _, dir := range packagesIn(a.List.Entries) {
+		r, w := io.Pipe()
+		packed := make(chan error, 1)
+		go func() { // ends with what it packs, or its reader
+			_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path.Join(isolation.Workspace, dir))}, w)
+			w.CloseWithError(err)
+			packed <- err
+		}()
+		err := take(dir, r)
+		_ = r.Close()                                                               // cannot fail
+		if failed := <-packed; err == nil && !errors.Is(failed, io.ErrClosedPipe) { // which is a reader that wants no more
+			err = failed
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// PartBudget are rooms within one, each of somebody who cannot have more of it than that. It is safe for concurrent use.
+type PartBudget struct {
+	all *MessageBudget
+
+	mu sync.Mutex // guards the fields below
+	of map[string]*part
+}
+
+type part struct {
+	room  *MessageBudget
+	users int
+}
+
+// NewPartBudget returns room for so many of the longest messages at once, of which nobody has more than one.
+func NewPartBudget(longest int64) *PartBudget {
+	return &PartBudget{all: NewMessageBudget(longest), of: map[string]*part{}}
+}
+
+// Enter returns the room of somebody, until leave is called, once.
+func (p *PartBudget) Enter(who string) (room *MessageBudget, leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	his := p.of[who]
+	if his == nil {
+		his = &part{room: &MessageBudget{pools: append([]*semaphore.Weighted{semaphore.NewWeighted(most)}, p.all.pools...), Patience: p.all.Patience}}
+		p.of[who] = his
+	}
+	his.users++
+	return his.room, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if his.users--; his.users == 0 {
+			delete(p.of, who)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// Logical is the id of the one session that a Workspace may have.
+const Logical = "global"
+
+// Policy is what every admitted session has and every grant is held to: the admission of an INIT.
+type Policy struct {
+	MaxSessions      int64
+	MaxProcesses     int64
+	MaxGrant         time.Duration // how long a grant may be for
+	MaxTimeoutSec    int64         // of a command
+	CPUs             float64
+	MemoryMB         int64
+	PidsLimit        int64
+	ReadOnlyRootfs   bool
+	WorkspaceQuotaMB int64
+	ReadinessCache   time.Duration
+}
+
+// DefaultPolicy is what holds where nothing is said.
+func DefaultPolicy() Policy {
+	return Policy{MaxSessions: 1, MaxGrant: 300 * time.Second, MaxTimeoutSec: 120, CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true, ReadinessCache: 15 * time.Second}
+}
+
+// longest is where times end that are too long to count.
+const longest = 1 << 32
+
+func seconds(n float64) time.Duration { return time.Duration(min(n, longest) * float64(time.Second)) }
+
+// ReadPolicy reads the section of an INIT, and whether the admission is required. What is wrong with it is said in
+// words, of which "" is nothing.
+func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
+	p = DefaultPolicy()
+	if protocol.Null(raw) {
+		return p, false, ""
+	}
+	fields, ok := protocol.Object(raw)
+	if !ok {
+		return p, true, "box.admission must be an object"
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		set, known := keys[name]
+		switch {
+		case !known:
+			return DefaultPolicy(), true, "box.admission has an unknown key " + strconv.Quote(name)
+		case !set(&p, fields[name]):
+			return DefaultPolicy(), true, "box.admission." + name + " has a value that is not allowed"
+		}
+	}
+	if text, given := fields["required"]; given {
+		required, ok = protocol.Bool(text)
+		if !ok {
+			return DefaultPolicy(), true, "box.admission.required must be a boolean"
+		}
+	}
+	return p, required, ""
+}
+
+// keys put a value into a policy, and report whether it is allowed.
+var keys = map[string]func(p *Policy, raw json.RawMessage) bool{
+	"required":              func(*Policy, json.RawMessage) bool { return true },
+	"logical_session_id":    grantsOnly(Logical),
+	"required_backend":      grantsOnly("nsjail"),
+	"max_sessions":          whole(func(p *Policy, n int64) { p.MaxSessions = n }, 0, 1),
+	"max_managed_processes": whole(func(p *Policy, n int64) { p.MaxProcesses = n }, 0, 0),
+	"max_grant_ttl_sec":     whole(func(p *Policy, n int64) { p.MaxGrant = seconds(float64(n)) }, 1, -1),
+	"max_timeout_sec":       whole(func(p *Policy, n int64) { p.MaxTimeoutSec = n }, 1, -1),
+	"memory_mb":             whole(func(p *Policy, n int64) { p.MemoryMB = n }, 32, -1),
+	"pids_limit":            whole(func(p *Policy, n int64) { p.PidsLimit = n }, 1, -1),
+	"workspace_quota_mb":    whole(func(p *Policy, n int64) { p.WorkspaceQuotaMB = n }, 0, -1),
+	"cpus": func(p *Policy, raw json.RawMessage) (ok bool) {
+		p.CPUs, ok = protocol.Float(raw)
+		return ok && p.CPUs > 0
+	},
+	"readiness_cache_sec": func(p *Policy, raw json.RawMessage) bool {
+		f, ok := protocol.Float(raw)
+		p.ReadinessCache = seconds(f)
+		return ok && f >= 0
+	},
+	"read_only_rootfs": func(p *Policy, raw json.RawMessage) (ok bool) {
+		p.ReadOnlyRootfs, ok = protocol.Bool(raw)
+		return ok
+	},
+}
+
+func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
+	return func(_ *Policy, raw json.RawMessage) bool {
+		s, ok := protocol.String(raw)
+		return ok && s == word
+	}
+}
+
+// whole reads a number from least to most; -1 is no bound.
+func whole(set func(*Policy, int64), least, most int64) func(*Policy, json.RawMessage) bool {
+	return func(p *Policy, raw json.RawMessage) bool {
+		n, ok := protocol.Int(raw)
+		set(p, n)
+		return ok && n >= least && (most < 0 || n <= most)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// MaxProbe is how long a file may be that LangBot has a box read, in bytes.
+const MaxProbe = 1024
+
+// reads prints a file of the workspace twice, and says by its exit code why it does not.
+const reads = `cd /workspace && [ -w . ] || exit 21
+[ -e "./$1" ] && [ ! -L "./$1" ] || exit 22
+[ -f "./$1" ] || exit 23
+head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
+
+// Probe reads a file of a directory of the host as boxes have that: in a box with the directory to write to, and with
+// nothing else of the host. What is wrong is in the words of the protocol.
+func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
+	unready := func(text string) error { return protocol.Errorf("BoxReadinessError", "%s", text) }
+	const unread = "Box Runtime cannot read the Core shared Workspace probe"
+	who, err := b.Who()
+	if err != nil {
+		return nil, err
+	}
+	mount, err := mountOf(protocol.Mount{HostPath: dir, MountPath: isolation.Workspace, Mode: protocol.ReadWrite})
+	if err != nil {
+		return nil, unready(unread)
+	}
+	req := &policy.Request{
+		ID: "langbot-probe-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true, Mounts: []policy.Mount{mount},
+	}
+	b.unbound(req)
+	s, _, err := b.Sup.Create(ctx, who, req)
+	if isMissing(err) {
+		return nil, unready("Managed sandbox admission requires box.local.default_workspace")
+	}
+	if err != nil {
+		b.Log.Warn("no box can have the workspace that LangBot wants to be verified", "directory", dir, "error", err)
+		return nil, unready(unread)
+	}
+	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", reads, "sh", name}})
+	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)); err != nil {
+		return nil, err
+	}
+	code := r.ExitCode
+	if r.Status != supervisor.StatusExited {
+		code = 22
+	}
+	once, twice := halves(r.Streams[0].Data)
+	switch {
+	case code == 21:
+		return nil, unready("Managed sandbox workspace path is not writable")
+	case code == 23:
+		return nil, unready("Box shared Workspace probe is not a regular file")
+	case code != 0:
+		return nil, unready(unread)
+	case !bytes.Equal(once, twice):
+		return nil, unready("Box shared Workspace probe changed while being verified")
+	case len(once) == 0 || len(once) > MaxProbe:
+		return nil, unready("Box shared Workspace probe has an invalid size")
+	}
+	return once, nil
+}
+
+// halves are the two that a text is made of; of one that has none they differ.
+func halves(text []byte) (one, other []byte) {
+	n := len(text) / 2
+	return text[:n], text[n:]
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Of a managed process.
+const (
+	keptOutput = 4 * quantity.MiB // of each stream, for who attaches later
+	stopGrace  = 5 * time.Second
+	// previewBytes is enough for the characters of a preview, whatever they are.
+	previewBytes    = 16 << 10
+	previewPatience = 2 * time.Second
+)
+
+// processKey names a process among all.
+type processKey struct{ session, process string }
+
+// Start starts a process; one of the same id is stopped first.
+func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *protocol.Process) (*protocol.ProcessInfo, error) {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return nil, err
+	}
+	release, _, err := b.starts.take(ctx, physical)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	b.reap(ctx)
+	leave, err := b.reserveProcess(processKey{physical, spec.ID})
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if old, err := b.Sup.Process(s, spec.ID); err == nil {
+		if err := b.Sup.RemoveProcess(ctx, s, old); err != nil {
+			return nil, explain(err, physical)
+		}
+	}
+	p, err := b.launch(ctx, s, spec)
+	if err != nil {
+		return nil, explain(err, physical)
+	}
+	s.Touch(time.Now())
+	return b.process(ctx, t, s, p), nil
+}
+
+func (b *Boxes) launch(ctx context.Context, s *supervisor.Session, spec *protocol.Process) (*process.Process, error) {
+	argv, dir := append([]string{spec.Command}, spec.Args...), clean(spec.Cwd)
+	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
+		argv, dir = append([]string{shell, "-c", enter, dir}, argv...), isolation.Workspace
+	}
+	req := &supervisor.ProcessRequest{
+		ID: spec.ID, Managed: true, Stdin: true, Output: new(keptOutput), Stop: &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
+		Exec: supervisor.ExecRequest{Argv: argv, Env: spec.Env, Dir: dir},
+	}
+	if s.Enforced()[policy.LimitMemory] == policy.MechanismGroup && spec.MemoryMB > 0 {
+		memory := min(quantity.Size(min(spec.MemoryMB, 1<<30))*quantity.MiB, s.Current().Memory)
+		req.Exec.Limits.Memory = &memory
+	}
+	p, _, err := b.Sup.StartProcess(ctx, s, req)
+	return p, err
+}
+
+// What goes to a directory of the image before it becomes the program that was asked for.
+const (
+	shell = "/bin/sh"
+	enter = `cd -- "$0" && exec "$@"`
+)
+
+// asked is the program that LangBot has asked for, and where.
+func asked(argv []string, dir string) (program []string, cwd string) {
+	if len(argv) > 4 && argv[0] == shell && argv[2] == enter {
+		return argv[4:], argv[3]
+	}
+	return argv, dir
+}
+
+// reserveProcess admits one process more, of as many as LangBot wants in all. One of the same id makes room for it.
+func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
+	most := b.Told().Limits.MaxManagedProcesses
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	running := map[processKey]struct{}{}
+	for _, info := range b.list() {
+		s, err := b.find(info.ID)
+		if err != nil {
+			continue
+		}
+		for _, p := range b.Sup.Processes(s) {
+			if other := (processKey{info.ID, p.Spec().ID}); p.Spec().Managed && other != k && !over(p) {
+				running[other] = struct{}{}
+			}
+		}
+	}
+	for other := range b.starting {
+		running[other] = struct{}{}
+	}
+	if int64(len(running)) >= most {
+		return nil, protocol.Errorf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", most)
+	}
+	b.starting[k] = struct{}{}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.starting, k)
+	}, nil
+}
+
+func over(p *process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// expired reports whether a process has ended so long ago that it is not known any more.
+func (b *Boxes) expired(p *process.Process) bool {
+	return over(p) && time.Since(p.Info().EndedAt) > b.Told().Limits.Retention
+}
+
+// known are the managed processes of a session that LangBot may see.
+func (b *Boxes) known(s *supervisor.Session) []*process.Process {
+	return slices.DeleteFunc(b.Sup.Processes(s), func(p *process.Process) bool { return !p.Spec().Managed || b.expired(p) })
+}
+
+// reap forgets processes that ended long ago, and the first to end of too many.
+func (b *Boxes) reap(ctx context.Context) {
+	type one struct {
+		s  *supervisor.Session
+		p  *process.Process
+		at time.Time
+	}
+	var ended []one
+	for _, info := range b.list() {
+		s, err := b.find(info.ID)
+		if err != nil {
+			continue
+		}
+		for _, p := range b.Sup.Processes(s) {
+			if p.Spec().Managed && over(p) {
+				ended = append(ended, one{s, p, p.Info().EndedAt})
+			}
+		}
+	}
+	slices.SortFunc(ended, func(x, y one) int { return y.at.Compare(x.at) })
+	most := int(b.Told().Limits.MaxCompletedProcesses)
+	for i, e := range ended {
+		if i >= most || b.expired(e.p) {
+			_ = b.Sup.RemoveProcess(ctx, e.s, e.p) // it has ended: nothing to wait for
+		}
+	}
+	b.dropSeats()
+}
+
+// processOf finds a process that LangBot may see.
+func (b *Boxes) processOf(t Tenant, logical, id string) (*supervisor.Session, *process.Process, error) {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := b.Sup.Process(s, id)
+	if err != nil || !p.Spec().Managed || b.expired(p) {
+		return nil, nil, protocol.Errorf("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
+	}
+	return s, p, nil
+}
+
+// Process describes a process.
+func (b *Boxes) Process(ctx context.Context, t Tenant, logical, id string) (*protocol.ProcessInfo, error) {
+	s, p, err := b.processOf(t, logical, id)
+	if err != nil {
+		return nil, err
+	}
+	return b.process(ctx, t, s, p), nil
+}
+
+// Stop ends a process and forgets it.
+func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
+	s, p, err := b.processOf(t, logical, id)
+	if err != nil {
+		return err
+	}
+	err = b.Sup.RemoveProcess(ctx, s, p)
+	s.Touch(time.Now())
+	return explain(err, s.ID)
+}
+
+// process is the info of a process. What has ended is told at once, with its code and time.
+func (b *Boxes) process(ctx context.Context, t Tenant, s *supervisor.Session, p *process.Process) *protocol.ProcessInfo {
+	ended := over(p)
+	info := p.Info()
+	argv, cwd := asked(info.Argv, info.Dir)
+	m := &protocol.ProcessInfo{
+		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: protocol.Running, Args: []string{}, Cwd: cwd, EnvKeys: append([]string{}, info.EnvNames...),
+		Attached: info.Writer, StartedAt: protocol.Time(info.StartedAt), StderrPreview: preview(ctx, p, &info),
+	}
+	if len(argv) > 0 {
+		m.Command, m.Args = argv[0], append(m.Args, argv[1:]...)
+	}
+	if ended {
+		exit, err := p.Wait(context.WithoutCancel(ctx)) // does not wait
+		m.Status, m.ExitedAt, m.ExitCode = protocol.Exited, new(protocol.Time(info.EndedAt)), new(codeOf(exit, err))
+		if m.StderrPreview == "" && exit == nil && err != nil {
+			m.StderrPreview = err.Error()
+		}
+	}
+	return m
+}
+
+// Codes of a program that could not be started, as a shell has them.
+const (
+	notExecutable = 126
+	noProgram     = 127
+	killed        = 137
+)
+
+func codeOf(exit *isolation.Exit, err error) int {
+	switch {
+	case exit != nil && exit.Signal != 0:
+		return 128 + exit.Signal
+	case exit != nil:
+		return exit.Code
+	}
+	if _, ok := errors.AsType[*isolation.StepError](err); !ok {
+		return killed // with its box
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return noProgram
+	}
+	return notExecutable
+}
+
+// preview is the end of what a process has written to standard error.
+func preview(ctx context.Context, p *process.Process, info *process.Info) string {
+	end, from := info.Output[1].Bytes, max(info.Output[1].From, info.Output[1].Bytes-previewBytes)
+	if end <= from {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, previewPatience)
+	defer cancel()
+	a, err := p.Attach(ctx, process.AttachOptions{From: &[2]int64{info.Output[0].Bytes, from}})
+	if err != nil {
+		return ""
+	}
+	defer a.Close()
+	var kept []byte
+	for a.Position()[1] < end {
+		c, err := a.Next(ctx)
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return "" // its box is ending
+			}
+			break
+		}
+		if c.Stream == 1 {
+			kept = append(kept, c.Data...)
+		}
+	}
+	return protocol.Preview(kept)
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+func TestWhatIsNoRequestIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "x", "[]", "null", "7", `"action"`, "{}", `{"seq_id":1}`, `{"seq_id":1,"code":0}`, `{"seq_id":1,"action":"a","code":0,"data":{}}`} {
+		if req, _, err := protocol.Parse([]byte(text)); req != nil || err != nil {
+			t.Errorf("%s: %+v, %v", text, req, err)
+		}
+	}
+}
+
+func TestRequestsAreReadAndRefused(t *testing.T) {
+	t.Parallel()
+	hex := strings.Repeat("a", 64)
+	for _, tc := range []struct {
+		text string
+		want *protocol.Request
+		seq  int64
+	}{
+		{`{"seq_id":7,"action":"__ping","data":{}}`, &protocol.Request{Seq: 7, Action: "__ping", Data: map[string]json.RawMessage{}}, 7},
+		{`{"seq_id":"7","action":"a","data":{"x":null},"context":null,"more":1}`, &protocol.Request{Seq: 7, Action: "a", Data: map[string]json.RawMessage{"x": json.RawMessage("null")}}, 7},
+		{
+			`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":" i ","workspace_uuid":"w","placement_generation":3}}`,
+			&protocol.Request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &protocol.Context{Instance: "i", Workspace: "w", Generation: 3}}, 1,
+		},
+		{
+			`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","installation_uuid":"x","runtime_revision":2,"artifact_digest":"` + hex + `"}}`,
+			&protocol.Request{Seq: 1, Action: "a", Data: map[string]json.RawMessage{}, Context: &protocol.Context{Instance: "i", Workspace: "w", Generation: 1}}, 1,
+		},
+		{`{"action":"a","data":{}}`, nil, -1},
+		{`{"seq_id":[],"action":"a","data":{}}`, nil, -1},
+		{`{"seq_id":9,"action":7,"data":{}}`, nil, 9},
+		{`{"seq_id":9,"action":"a"}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":[]}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":{},"context":[]}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":" "}}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","placement_generation":0}}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","other":0}}`, nil, 9},
+		{`{"seq_id":9,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w","runtime_revision":1}}`, nil, 9},
+	} {
+		got, seq, err := protocol.Parse([]byte(tc.text))
+		if seq != tc.seq || !cmp.Equal(got, tc.want) || (err != nil) != (tc.want == nil) {
+			t.Errorf("%s: %+v, %d, %v", tc.text, got, seq, err)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "ValidationError: ") {
+			t.Errorf("%s: %v", tc.text, err)
+		}
+	}
+}
+
+func TestAnswersAreThoseOfTheReference(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		got  []byte
+		want string
+	}{
+		{protocol.Success(85338, struct{}{}), `{"seq_id":85338,"code":0,"message":"success","data":{},"chunk_status":"continue"}`},
+		{protocol.Failure(5, protocol.Errorf("KeyError", "'session_id'")), `{"seq_id":5,"code":1,"message":"KeyError: 'session_id'","data":{},"chunk_status":"continue"}`},
+		{protocol.Failure(protocol.Unknown, protocol.Busy()), `{"seq_id":-1,"code":1,"message":"Runtime connection is busy (max 128 concurrent actions)","data":{},"chunk_status":"continue"}`},
+		{
+			protocol.Success(1, strings.Repeat("x", protocol.MaxMessage)),
+			`{"seq_id":1,"code":1,"message":"ValueError: Runtime message exceeds 16777216 byte limit","data":{},"chunk_status":"continue"}`,
+		},
+	} {
+		if string(tc.got) != tc.want {
+			t.Errorf("got %s, want %s", tc.got, tc.want)
+		}
+	}
+}
+
+func TestALongErrorIsCut(t *testing.T) {
+	t.Parallel()
+	text := protocol.Errorf("BoxError", "%s", strings.Repeat("é", 5000)).Error()
+	want := "BoxError: " + strings.Repeat("é", 4096) + "... [protocol error truncated]"
+	if text != want {
+		t.Errorf("%d bytes, want %d", len(text), len(want))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"seq_id":1,"action":"a","data":{},"context":{"instance_uuid":"i","workspace_uuid":"w"}}`))
+	f.Add([]byte(`{"seq_id":"x","action":"a"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		req, seq, err := protocol.Parse(text)
+		if req != nil && err != nil {
+			t.Fatalf("both: %+v, %v", req, err)
+		}
+		if c := req; c != nil && c.Context != nil && (c.Context.Generation < 1 || c.Context.Workspace == "" || c.Context.Instance == "") {
+			t.Fatalf("%+v", c.Context)
+		}
+		if err == nil {
+			return
+		}
+		if _, ok := errors.AsType[*protocol.Error](err); !ok {
+			t.Fatalf("%T", err)
+		}
+		var back struct {
+			Seq  int64 `json:"seq_id"`
+			Code int   `json:"code"`
+		}
+		if json.Unmarshal(protocol.Failure(seq, err), &back) != nil || back.Seq != seq || back.Code != 1 {
+			t.Fatalf("%d: %+v", seq, back)
+		}
+	})
+}
+
+func TestThereAreOnlySoManyValuesInAMessage(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text string
+		ok   bool
+	}{
+		{"", true},
+		{`{"a":1}`, true},
+		{"[" + strings.Repeat("1,", protocol.MaxValues-3) + "1]", true},
+		{"[" + strings.Repeat("1,", protocol.MaxValues) + "1]", false},
+		{strings.Repeat("[", protocol.MaxValues), false},
+		{strings.Repeat(`{"a":`, protocol.MaxValues), false},
+		{`{"a":"` + strings.Repeat(`,:[{\"\\`, protocol.MaxValues) + `"}`, true},
+		{`{"a":"` + strings.Repeat(`,`, protocol.MaxValues), true}, // no JSON: nothing is made of it
+	} {
+		if ok := protocol.Sparse([]byte(tc.text)); ok != tc.ok {
+			t.Errorf("%.20s… (%d bytes): %v", tc.text, len(tc.text), ok)
+		}
+	}
+}

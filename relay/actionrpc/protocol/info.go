@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+)
+
+// SpecSnapshot is what is remembered of the spec that has made a session: what its info repeats, and what a later spec is
+// compared with.
+type SpecSnapshot struct {
+	Network          string  `json:"network"`
+	Image            string  `json:"image"`
+	HostPath         *string `json:"host_path"`
+	HostPathMode     string  `json:"host_path_mode"`
+	MountPath        string  `json:"mount_path"`
+	Persistent       bool    `json:"persistent"`
+	CPUs             float64 `json:"cpus"`
+	MemoryMB         int64   `json:"memory_mb"`
+	PidsLimit        int64   `json:"pids_limit"`
+	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
+	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
+	Mounts           string  `json:"mounts,omitempty"` // the digest of the extra ones that can be written to
+}
+
+// Keep is what of a spec is remembered.
+func (s *Spec) Keep() *SpecSnapshot {
+	k := &SpecSnapshot{
+		Network: s.Network, Image: s.Image, HostPath: s.HostPath, HostPathMode: s.HostPathMode, MountPath: s.MountPath, Persistent: s.Persistent, CPUs: s.CPUs,
+		MemoryMB: s.MemoryMB, PidsLimit: s.PidsLimit, ReadOnlyRootfs: s.ReadOnlyRootfs, WorkspaceQuotaMB: s.WorkspaceQuotaMB,
+	}
+	if list := s.Mounts(ReadWrite); len(list) > 0 {
+		text, _ := json.Marshal(list) // plain data: cannot fail
+		sum := sha256.Sum256(text)
+		k.Mounts = hex.EncodeToString(sum[:8])
+	}
+	return k
+}
+
+// Conflict is the first field in which a session differs from what is asked for, and what it has, as Python prints it.
+func (k *SpecSnapshot) Conflict(asked *SpecSnapshot) (field, has string, differs bool) {
+	path := func(p *string) string {
+		if p == nil {
+			return "None"
+		}
+		return *p
+	}
+	for _, f := range []struct{ name, has, asked string }{
+		{"network", k.Network, asked.Network},
+		{"image", k.Image, asked.Image},
+		{"host_path", path(k.HostPath), path(asked.HostPath)},
+		{"host_path_mode", k.HostPathMode, asked.HostPathMode},
+		{"mount_path", k.MountPath, asked.MountPath},
+		{"persistent", pyBool(k.Persistent), pyBool(asked.Persistent)},
+		{"cpus", pyFloat(k.CPUs), pyFloat(asked.CPUs)},
+		{"memory_mb", strconv.FormatInt(k.MemoryMB, 10), strconv.FormatInt(asked.MemoryMB, 10)},
+		{"pids_limit", strconv.FormatInt(k.PidsLimit, 10), strconv.FormatInt(asked.PidsLimit, 10)},
+		{"read_only_rootfs", pyBool(k.ReadOnlyRootfs), pyBool(asked.ReadOnlyRootfs)},
+		{"workspace_quota_mb", strconv.FormatInt(k.WorkspaceQuotaMB, 10), strconv.FormatInt(asked.WorkspaceQuotaMB, 10)},
+	} {
+		if f.has != f.asked {
+			return f.name, f.has, true
+		}
+	}
+	return "", "", false
+}
+
+func pyBool(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
+}
+
+// pyFloat prints a number as Python does.
+func pyFloat(f float64) string {
+	if math.Abs(f) >= 1e16 || f != 0 && math.Abs(f) < 1e-4 {
+		return strconv.FormatFloat(f, 'e', -1, 64)
+	}
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}
+
+// Labels of a session have what is kept, in pieces: a label has room for so much.
+const (
+	labelName  = "langbot."
+	labelPiece = 230
+)
+
+// Labels is what a session is labeled with.
+func (k *SpecSnapshot) Labels() map[string]string {
+	text, _ := json.Marshal(k) // plain data: cannot fail
+	all := ascii(string(text))
+	labels := map[string]string{}
+	for i := 0; len(all) > 0; i++ {
+		n := min(labelPiece, len(all))
+		labels[fmt.Sprintf("%s%02d", labelName, i)], all = all[:n], all[n:]
+	}
+	return labels
+}
+
+// errNotOurs is said of a session that somebody else has made.
+var errNotOurs = errors.New("the session was not made by LangBot")
+
+// ReadLabels reads what Labels has written.
+func ReadLabels(labels map[string]string) (*SpecSnapshot, error) {
+	var text strings.Builder
+	for i := 0; ; i++ {
+		piece, ok := labels[fmt.Sprintf("%s%02d", labelName, i)]
+		if !ok {
+			break
+		}
+		text.WriteString(piece)
+	}
+	k := &SpecSnapshot{}
+	if text.Len() == 0 || json.Unmarshal([]byte(text.String()), k) != nil {
+		return nil, errNotOurs
+	}
+	return k, nil
+}
+
+// ascii escapes what a label cannot have, in JSON.
+func ascii(s string) string {
+	var out strings.Builder
+	for _, r := range s {
+		if r < 0x7f {
+			out.WriteRune(r)
+			continue
+		}
+		for _, u := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, u)
+		}
+	}
+	return out.String()
+}
+
+// Session is LangBot's BoxSessionInfo.
+type Session struct {
+	SessionID        string  `json:"session_id"`
+	BackendName      string  `json:"backend_name"`
+	BackendSessionID string  `json:"backend_session_id"`
+	Image            string  `json:"image"`
+	Network          string  `json:"network"`
+	HostPath         *string `json:"host_path"`
+	HostPathMode     string  `json:"host_path_mode"`
+	MountPath        string  `json:"mount_path"`
+	Persistent       bool    `json:"persistent"`
+	CPUs             float64 `json:"cpus"`
+	MemoryMB         int64   `json:"memory_mb"`
+	PidsLimit        int64   `json:"pids_limit"`
+	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
+	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
+	CreatedAt        Time    `json:"created_at"`
+	LastUsedAt       Time    `json:"last_used_at"`
+
+	Processes map[string]*ProcessInfo `json:"managed_processes,omitempty"`
+	Default   *ProcessInfo            `json:"managed_process,omitempty"`
+}
+
+// Info is that of a session of which this is kept.
+func (k *SpecSnapshot) Info(logical string) *Session {
+	return &Session{
+		SessionID: logical, Image: k.Image, Network: k.Network, HostPath: k.HostPath, HostPathMode: k.HostPathMode, MountPath: k.MountPath, Persistent: k.Persistent,
+		CPUs: k.CPUs, MemoryMB: k.MemoryMB, PidsLimit: k.PidsLimit, ReadOnlyRootfs: k.ReadOnlyRootfs, WorkspaceQuotaMB: k.WorkspaceQuotaMB,
+	}
+}
+
+// ProcessInfo is LangBot's BoxManagedProcessInfo.
+type ProcessInfo struct {
+	SessionID     string   `json:"session_id"`
+	ProcessID     string   `json:"process_id"`
+	Status        string   `json:"status"`
+	Command       string   `json:"command"`
+	Args          []string `json:"args"`
+	Cwd           string   `json:"cwd"`
+	EnvKeys       []string `json:"env_keys"`
+	Attached      bool     `json:"attached"`
+	StartedAt     Time     `json:"started_at"`
+	ExitedAt      *Time    `json:"exited_at"`
+	ExitCode      *int     `json:"exit_code"`
+	StderrPreview string   `json:"stderr_preview"`
+}
+
+// Statuses of a process.
+const (
+	Running = "running"
+	Exited  = "exited"
+)
+
+// Execution is LangBot's BoxExecutionResult.
+type Execution struct {
+	SessionID   string `json:"session_id"`
+	BackendName string `json:"backend_name"`
+	Status      string `json:"status"`
+	ExitCode    *int   `json:"exit_code"`
+	Stdout      string `json:"stdout"`
+	Stderr      string `json:"stderr"`
+	DurationMS  int64  `json:"duration_ms"`
+}
+
+// Statuses of an execution.
+const (
+	Completed = "completed"
+	TimedOut  = "timed_out"
+)
+
+// Time is a time as LangBot writes it: UTC, to the microsecond.
+type Time time.Time
+
+// MarshalJSON writes it.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return []byte(time.Time(t).UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file reads values of JSON as forgivingly as LangBot's own runtime does: "30" and 30.0 are 30, "yes" is true.
+
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Null reports whether a value is not there, or null.
+func Null(raw json.RawMessage) bool {
+	return len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
+}
+
+// String reads a string; nothing else is one.
+func String(raw json.RawMessage) (string, bool) {
+	var s *string
+	if json.Unmarshal(raw, &s) != nil || s == nil {
+		return "", false
+	}
+	return *s, true
+}
+
+// exact is the largest whole number up to which every float is one.
+const exact = 1 << 53
+
+// Int reads a whole number: also one of a string, a truth value, and a float without a fraction.
+func Int(raw json.RawMessage) (int64, bool) {
+	if b, ok := truth(raw); ok {
+		if b {
+			return 1, true
+		}
+		return 0, true
+	}
+	text, ok := String(raw)
+	if !ok {
+		text = string(bytes.TrimSpace(raw))
+	}
+	text = strings.TrimSpace(text)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > exact {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// Strict reads a whole number that is written as one.
+func Strict(raw json.RawMessage) (int64, bool) {
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 64)
+	return n, err == nil
+}
+
+// Float reads a finite number, also of a string or a truth value.
+func Float(raw json.RawMessage) (float64, bool) {
+	if n, ok := Int(raw); ok {
+		return float64(n), true
+	}
+	text, ok := String(raw)
+	if !ok {
+		text = string(bytes.TrimSpace(raw))
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+		return 0, false
+	}
+	return f, true
+}
+
+// Bool reads a truth value, also as 0, 1, or one of the usual words.
+func Bool(raw json.RawMessage) (value, ok bool) {
+	if b, ok := truth(raw); ok {
+		return b, true
+	}
+	text, ok := String(raw)
+	if !ok {
+		text = string(bytes.TrimSpace(raw))
+	}
+	switch strings.ToLower(text) {
+	case "1", "true", "yes", "on", "y", "t", "1.0":
+		return true, true
+	case "0", "false", "no", "off", "n", "f", "0.0":
+		return false, true
+	}
+	return false, false
+}
+
+func truth(raw json.RawMessage) (value, ok bool) {
+	switch string(bytes.TrimSpace(raw)) {
+	case "true":
+		return true, true
+	case "false":
+		return false, true
+	}
+	return false, false
+}
+
+// Object reads an object; nothing else is one.
+func Object(raw json.RawMessage) (map[string]json.RawMessage, bool) {
+	var m map[string]json.RawMessage
+	if json.Unmarshal(raw, &m) != nil || m == nil {
+		return nil, false
+	}
+	return m, true
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+func TestIDsAreThoseOfTheReference(t *testing.T) {
+	t.Parallel()
+	ns := protocol.Namespace("probe-instance", "w1")
+	if ns != "ws-47998c0fa608dea5e8702d8a" { // by sha256sum
+		t.Fatalf("namespace %s", ns)
+	}
+	prefix := protocol.Prefix(ns, 1)
+	for logical, want := range map[string]string{
+		"s-42": "ws-47998c0fa608dea5e8702d8a-g1-s-42", "person_12 34/ä?": prefix + "person_12-34", " x ": prefix + "x", "a//b": prefix + "a-b",
+		"": "ValueError: Box session_id must not be empty", " ": "ValueError: Box session_id must not be empty", "??": "ValueError: Box session_id must contain a valid character",
+	} {
+		got, err := protocol.Physical(prefix, logical)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", logical, got, want)
+		}
+	}
+	for id, want := range map[string]int64{prefix + "x": 1, ns + "-g12-g5-x": 12, ns + "-g7": 0, ns + "-gx-y": 0, "other-g1-x": 0, ns + "-g0-x": 0} {
+		if n, ok := protocol.Generation(ns, id); ok != (want > 0) || ok && n != want {
+			t.Errorf("%s: %d, %v", id, n, ok)
+		}
+	}
+}
+
+func fields(t *testing.T, text string) map[string]json.RawMessage {
+	t.Helper()
+	f, ok := protocol.Object(json.RawMessage(text))
+	if !ok {
+		t.Fatal(text)
+	}
+	return f
+}
+
+func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
+	t.Parallel()
+	got, err := protocol.ReadSpec(fields(t, `{"session_id":" s ","host_path":null,"unknown":1}`))
+	want := &protocol.Spec{
+		SessionID: "s", Workdir: "/workspace", TimeoutSec: 30, Network: "off", Env: map[string]string{}, Image: "rockchin/langbot-sandbox:latest", HostPathMode: "rw",
+		MountPath: "/workspace", CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true,
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	got, err = protocol.ReadSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
+		"extra_mounts":[{"host_path":"/a","mount_path":"/b"},{"host_path":"/a","mount_path":"/c","mode":"none"}],"skill_name":" "}`))
+	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts(protocol.ReadWrite)) != 1 || got.SkillName != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestWhatIsWrongWithASpecIsSaidInTheWordsOfTheReference(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{}`:                                    "Field required",
+		`{"session_id":" "}`:                    "session_id must not be empty",
+		`{"session_id":7}`:                      "Input should be a valid string",
+		`{"session_id":"s","workdir":"x"}`:      "workdir must be an absolute path inside the sandbox",
+		`{"session_id":"s","timeout_sec":0}`:    "timeout_sec must be greater than 0",
+		`{"session_id":"s","timeout_sec":[]}`:   "Input should be a valid integer",
+		`{"session_id":"s","network":"lan"}`:    "Input should be 'off' or 'on'",
+		`{"session_id":"s","host_path":"x"}`:    "host_path must be an absolute host path",
+		`{"session_id":"s","mount_path":"x"}`:   "mount_path must be an absolute path inside the sandbox",
+		`{"session_id":"s","env":{"A":1}}`:      "Input should be a valid string",
+		`{"session_id":"s","env":[]}`:           "Input should be a valid dictionary",
+		`{"session_id":"s","cpus":0}`:           "cpus must be greater than 0",
+		`{"session_id":"s","memory_mb":31}`:     "memory_mb must be at least 32",
+		`{"session_id":"s","pids_limit":0}`:     "pids_limit must be at least 1",
+		`{"session_id":"s","persistent":7}`:     "Input should be a valid boolean",
+		`{"session_id":"s","extra_mounts":{}}`:  "Input should be a valid list",
+		`{"session_id":"s","extra_mounts":[7]}`: "Input should be a valid dictionary",
+		`{"session_id":"s","extra_mounts":[{"host_path":"x","mount_path":"/b"}]}`:   "host_path must be an absolute host path",
+		`{"session_id":"s","extra_mounts":[{"host_path":"/x","mount_path":"b"}]}`:   "mount_path must be an absolute path inside the sandbox",
+		`{"session_id":"s","workspace_quota_mb":-1}`:                                "workspace_quota_mb must be greater than or equal to 0",
+		`{"session_id":"s","skill_name":"a/b"}`:                                     "skill_name can only contain up to 64 letters, numbers, hyphens and underscores",
+		`{"session_id":"s","skill_name":"` + strings.Repeat("a", 65) + `"}`:         "skill_name can only contain up to 64 letters",
+		`{"session_id":"s","host_path":"/srv/x","workdir":"/workspacex"}`:           "workdir must stay under mount_path when host_path is provided",
+		`{"session_id":"s","host_path":"/srv/x","workdir":"/tmp","cpus":"nothing"}`: "Input should be a valid number",
+	} {
+		_, err := protocol.ReadSpec(fields(t, text))
+		if err == nil || !regexp.MustCompile(`^BoxValidationError: [12] validation errors? for BoxSpec\n`).MatchString(err.Error()) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestAProcessIsReadAndRefused(t *testing.T) {
+	t.Parallel()
+	got, err := protocol.ReadProcess(json.RawMessage(`{"command":" python3 ","args":["-u","x"],"env":{"A":"b"}}`))
+	want := &protocol.Process{ID: "default", Command: "python3", Args: []string{"-u", "x"}, Env: map[string]string{"A": "b"}, Cwd: "/workspace"}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for text, want := range map[string]string{
+		`{"command":" "}`: "command must not be empty", `{"command":"x","cwd":"y"}`: "cwd must be an absolute path inside the sandbox", `{"command":"x","args":[1]}`: "valid string",
+		`[]`: "valid dictionary", `null`: "valid dictionary", `{"command":"x","memory_mb":-1}`: "greater than or equal to 0",
+	} {
+		if _, err := protocol.ReadProcess(json.RawMessage(text)); err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
+	t.Parallel()
+	with := func(text string) *protocol.SpecSnapshot {
+		s, err := protocol.ReadSpec(fields(t, `{"session_id":"s"`+text+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Keep()
+	}
+	for _, tc := range []struct{ has, asked, want string }{
+		{``, ``, ""},
+		{``, `,"network":"on","image":"x"`, "network=off"},
+		{``, `,"image":"x"`, "image=rockchin/langbot-sandbox:latest"},
+		{``, `,"host_path":"/srv/x"`, "host_path=None"},
+		{`,"host_path":"/srv/x"`, ``, "host_path=/srv/x"},
+		{``, `,"host_path_mode":"ro"`, "host_path_mode=rw"},
+		{``, `,"mount_path":"/data"`, "mount_path=/workspace"},
+		{``, `,"persistent":true`, "persistent=False"},
+		{``, `,"cpus":0.5`, "cpus=1.0"},
+		{`,"cpus":0.5`, ``, "cpus=0.5"},
+		{``, `,"memory_mb":64`, "memory_mb=512"},
+		{``, `,"pids_limit":64`, "pids_limit=128"},
+		{``, `,"read_only_rootfs":false`, "read_only_rootfs=True"},
+		{``, `,"workspace_quota_mb":8`, "workspace_quota_mb=0"},
+		{``, `,"cmd":"x","timeout_sec":9,"env":{"a":"b"},"workdir":"/tmp","skill_name":"x","extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`, ""},
+	} {
+		field, has, differs := with(tc.has).Conflict(with(tc.asked))
+		got := ""
+		if differs {
+			got = field + "=" + has
+		}
+		if got != tc.want {
+			t.Errorf("%s against %s: %q, want %q", tc.has, tc.asked, got, tc.want)
+		}
+	}
+	if a, b := with(``), with(`,"extra_mounts":[{"host_path":"/a","mount_path":"/b"}]`); a.Mounts == b.Mounts {
+		t.Error("other mounts are not told apart")
+	}
+}
+
+func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
+	t.Parallel()
+	s, err := protocol.ReadSpec(fields(t, `{"session_id":"s","host_path":"/srv/`+strings.Repeat("ä𝄞", 500)+`","image":"a\u0085b"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := s.Keep().Labels()
+	for k, v := range labels {
+		if len(k)+len(v) > 256 || strings.IndexFunc(v, unicode.IsControl) >= 0 {
+			t.Errorf("label %q: %q", k, v)
+		}
+	}
+	got, err := protocol.ReadLabels(labels)
+	if diff := cmp.Diff(s.Keep(), got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if _, err := protocol.ReadLabels(map[string]string{"other": "x"}); err == nil {
+		t.Error("somebody else's session is taken for ours")
+	}
+}
+
+func TestOutputIsText(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		in    string
+		total uint64
+		want  string
+	}{
+		{" a\nb \n", 6, "a\nb"},
+		{"\xff\xfex", 3, "\ufffd\ufffdx"},
+		{"head \n", protocol.MaxOutput + 5, "head\n... [raw output clipped at 1048576 bytes, 5 bytes discarded]"},
+	} {
+		if got := protocol.Output([]byte(tc.in), tc.total, protocol.MaxOutput); got != tc.want {
+			t.Errorf("%q: %q", tc.in, got)
+		}
+	}
+	long := strings.Repeat("é", 5000)
+	if got := protocol.Preview([]byte(long[1:] + "\n")); got != strings.Repeat("é", 4000) {
+		t.Errorf("a preview of %d bytes", len(got))
+	}
+}
+
+func TestTimesHaveMicroseconds(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(protocol.Time(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600))))
+	if err != nil || string(text) != `"2026-01-02T02:04:05.000006Z"` {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func FuzzReadSpec(f *testing.F) {
+	f.Add([]byte(`{"session_id":"s","extra_mounts":[{"host_path":"/a","mount_path":"/b"}],"env":{"a":"b"}}`))
+	f.Add([]byte(`{"session_id":1,"cpus":"x","env":[]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		object, ok := protocol.Object(text)
+		if !ok {
+			return
+		}
+		s, err := protocol.ReadSpec(object)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "BoxValidationError: ") {
+				t.Fatal(err)
+			}
+			return
+		}
+		back, err := protocol.ReadLabels(s.Keep().Labels())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if field, _, differs := back.Conflict(s.Keep()); differs {
+			t.Fatalf("%s differs from itself", field)
+		}
+	})
+}
+
+func FuzzReadProcess(f *testing.F) {
+	f.Add([]byte(`{"command":"x","args":["a"],"env":{"a":"b"}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := protocol.ReadProcess(text)
+		if err == nil && (p.Command == "" || p.Args == nil) {
+			t.Fatalf("%+v", p)
+		}
+	})
+}
+
+func FuzzPhysical(f *testing.F) {
+	f.Add("person_12 34/ä?")
+	f.Fuzz(func(t *testing.T, logical string) {
+		prefix := protocol.Prefix(protocol.Namespace("i", "w"), 3)
+		id, err := protocol.Physical(prefix, logical)
+		if err != nil {
+			return
+		}
+		if n, ok := protocol.Generation(protocol.Namespace("i", "w"), id); !ok || n != 3 {
+			t.Fatalf("%q: %s", logical, id)
+		}
+		if again, err := protocol.Physical(prefix, strings.TrimPrefix(id, prefix)); err != nil || again != id {
+			t.Fatalf("%q: %s, then %s", logical, id, again)
+		}
+	})
+}
+
+func TestAnIDHasItsParts(t *testing.T) {
+	t.Parallel()
+	ns := protocol.Namespace("i", "w")
+	if namespace, generation, logical, ok := protocol.Parts(protocol.Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
+		t.Errorf("%s %d %s %v", namespace, generation, logical, ok)
+	}
+	for _, id := range []string{"", "ws-", ns, ns + "-g1", ns + "-gx-y", "langbot-probe-0123456789abcdef0123456789", "xx" + ns + "-g1-s"} {
+		if _, _, _, ok := protocol.Parts(id); ok {
+			t.Errorf("%s has parts", id)
+		}
+	}
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"cmp"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Words of the payloads.
+const (
+	On              = "on"
+	Off             = "off"
+	ReadWrite       = "rw"
+	ReadOnly        = "ro"
+	None            = "none"
+	Workspace       = "/workspace"
+	DefaultImage    = "rockchin/langbot-sandbox:latest"
+	DefaultProcess  = "default"
+	maxSkillName    = 64
+	defaultTimeout  = 30
+	defaultMemory   = 512
+	defaultPids     = 128
+	leastMemory     = 32
+	hostMessage     = "host_path must be an absolute host path"
+	mountMessage    = "mount_path must be an absolute path inside the sandbox"
+	longestHostPath = 4096
+)
+
+// Mount is a directory of the host in a session.
+type Mount struct {
+	HostPath  string `json:"host_path"`
+	MountPath string `json:"mount_path"`
+	Mode      string `json:"mode"`
+}
+
+// Spec asks for a session, and maybe for a command in it. Its fields are those of LangBot's BoxSpec.
+type Spec struct {
+	Cmd              string
+	Workdir          string
+	TimeoutSec       int64
+	Network          string
+	SessionID        string
+	Env              map[string]string
+	Image            string
+	HostPath         *string
+	HostPathMode     string
+	MountPath        string
+	ExtraMounts      []Mount
+	SkillName        string
+	Persistent       bool
+	CPUs             float64
+	MemoryMB         int64
+	PidsLimit        int64
+	ReadOnlyRootfs   bool
+	WorkspaceQuotaMB int64
+
+	// Skills are those of ExtraMounts that are skills of the Workspace, which is SkillsOf in the store.
+	Skills   []Lent
+	SkillsOf string
+}
+
+// Lent is a skill that a session is to have.
+type Lent struct {
+	Name string
+	At   string // where LangBot wants it in the box
+
+	ReadOnly  bool // nothing is written to it
+	Elsewhere bool // it could not be put there, and is at its own place
+}
+
+// reader reads the fields of a model, and remembers what is wrong with them.
+type reader struct {
+	fields map[string]json.RawMessage
+	at     string // what the names of fields begin with
+	wrong  []string
+}
+
+func (r *reader) bad(field, what string) { r.wrong = append(r.wrong, r.at+field+"\n  "+what) }
+
+// rule refuses a value in the words of LangBot.
+func (r *reader) rule(field string, ok bool, message string) {
+	if !ok {
+		r.bad(field, "Value error, "+message)
+	}
+}
+
+func (r *reader) text(field, otherwise string) string {
+	raw, given := r.fields[field]
+	if !given {
+		return otherwise
+	}
+	s, ok := String(raw)
+	if !ok {
+		r.bad(field, "Input should be a valid string")
+	}
+	return s
+}
+
+// optional reads a text that may be null.
+func (r *reader) optional(field string) *string {
+	if Null(r.fields[field]) {
+		return nil
+	}
+	return new(strings.TrimSpace(r.text(field, "")))
+}
+
+func (r *reader) whole(field string, otherwise int64) int64 {
+	raw, given := r.fields[field]
+	if !given {
+		return otherwise
+	}
+	n, ok := Int(raw)
+	if !ok {
+		r.bad(field, "Input should be a valid integer")
+		return otherwise
+	}
+	return n
+}
+
+func (r *reader) number(field string, otherwise float64) float64 {
+	raw, given := r.fields[field]
+	if !given {
+		return otherwise
+	}
+	n, ok := Float(raw)
+	if !ok {
+		r.bad(field, "Input should be a valid number")
+		return otherwise
+	}
+	return n
+}
+
+func (r *reader) truth(field string, otherwise bool) bool {
+	raw, given := r.fields[field]
+	if !given {
+		return otherwise
+	}
+	b, ok := Bool(raw)
+	if !ok {
+		r.bad(field, "Input should be a valid boolean")
+	}
+	return b
+}
+
+func (r *reader) oneOf(field, otherwise string, allowed ...string) string {
+	s := r.text(field, otherwise)
+	if _, given := r.fields[field]; given && !slices.Contains(allowed, s) {
+		r.bad(field, "Input should be '"+strings.Join(allowed, "' or '")+"'")
+	}
+	return s
+}
+
+func (r *reader) texts(field string) map[string]string {
+	all := map[string]string{}
+	raw, given := r.fields[field]
+	if !given {
+		return all
+	}
+	object, ok := Object(raw)
+	if !ok {
+		r.bad(field, "Input should be a valid dictionary")
+	}
+	for name, raw := range object {
+		s, ok := String(raw)
+		if !ok {
+			r.bad(field+"."+name, "Input should be a valid string")
+		}
+		all[name] = s
+	}
+	return all
+}
+
+func (r *reader) list(field string) (items []json.RawMessage) {
+	if raw, given := r.fields[field]; given && (json.Unmarshal(raw, &items) != nil || Null(raw)) {
+		r.bad(field, "Input should be a valid list")
+	}
+	return items
+}
+
+// error is what was wrong, of the class that clients look for.
+func (r *reader) error(model string) error {
+	if len(r.wrong) == 0 {
+		return nil
+	}
+	slices.Sort(r.wrong) // maps have no order
+	return Errorf("BoxValidationError", "%s", Report(model, r.wrong))
+}
+
+var windows = regexp.MustCompile(`^[A-Za-z]:[\\/]|^\\\\`)
+
+// absoluteHost reports whether a path is absolute, here or on a host of Windows.
+func absoluteHost(path string) bool {
+	return len(path) <= longestHostPath && (strings.HasPrefix(path, "/") || windows.MatchString(path))
+}
+
+func absolute(path string) bool { return strings.HasPrefix(path, "/") }
+
+// ReadSpec reads a BoxSpec. Fields that it does not know are ignored.
+func ReadSpec(fields map[string]json.RawMessage) (*Spec, error) {
+	r := &reader{fields: fields}
+	s := &Spec{
+		Cmd: strings.TrimSpace(r.text("cmd", "")), TimeoutSec: r.whole("timeout_sec", defaultTimeout), Network: r.oneOf("network", Off, Off, On),
+		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", DefaultImage), HostPath: r.optional("host_path"),
+		HostPathMode: r.oneOf("host_path_mode", ReadWrite, None, ReadOnly, ReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", Workspace)),
+		Persistent: r.truth("persistent", false), CPUs: r.number("cpus", 1), MemoryMB: r.whole("memory_mb", defaultMemory), PidsLimit: r.whole("pids_limit", defaultPids),
+		ReadOnlyRootfs: r.truth("read_only_rootfs", true), WorkspaceQuotaMB: r.whole("workspace_quota_mb", 0),
+	}
+	s.Workdir = cmp.Or(strings.TrimSpace(r.text("workdir", "")), s.MountPath)
+	if name := r.optional("skill_name"); name != nil {
+		s.SkillName = *name
+	}
+	if _, given := fields["session_id"]; !given {
+		r.bad("session_id", "Field required")
+	} else {
+		r.rule("session_id", s.SessionID != "", "session_id must not be empty")
+	}
+	r.rule("workdir", absolute(s.Workdir), "workdir must be an absolute path inside the sandbox")
+	r.rule("timeout_sec", s.TimeoutSec > 0, "timeout_sec must be greater than 0")
+	r.rule("host_path", s.HostPath == nil || absoluteHost(*s.HostPath), hostMessage)
+	r.rule("mount_path", absolute(s.MountPath), mountMessage)
+	r.rule("skill_name", skillName(s.SkillName), "skill_name can only contain up to 64 letters, numbers, hyphens and underscores")
+	r.rule("cpus", s.CPUs > 0, "cpus must be greater than 0")
+	r.rule("memory_mb", s.MemoryMB >= leastMemory, "memory_mb must be at least 32")
+	r.rule("pids_limit", s.PidsLimit >= 1, "pids_limit must be at least 1")
+	r.rule("workspace_quota_mb", s.WorkspaceQuotaMB >= 0, "workspace_quota_mb must be greater than or equal to 0")
+	for i, raw := range r.list("extra_mounts") {
+		s.ExtraMounts = append(s.ExtraMounts, r.mount(i, raw))
+	}
+	if len(r.wrong) == 0 && s.HostPath != nil && s.HostPathMode != None {
+		inside := s.Workdir == s.MountPath || strings.HasPrefix(s.Workdir, strings.TrimRight(s.MountPath, "/")+"/")
+		r.rule("workdir", inside, "workdir must stay under mount_path when host_path is provided")
+	}
+	return s, r.error("BoxSpec")
+}
+
+func (r *reader) mount(i int, raw json.RawMessage) Mount {
+	fields, ok := Object(raw)
+	m := &reader{fields: fields, at: "extra_mounts." + strconv.Itoa(i) + "."}
+	if !ok {
+		r.bad("extra_mounts", "Input should be a valid dictionary")
+		return Mount{}
+	}
+	mount := Mount{HostPath: strings.TrimSpace(m.text("host_path", "")), MountPath: strings.TrimSpace(m.text("mount_path", "")), Mode: m.oneOf("mode", ReadWrite, None, ReadOnly, ReadWrite)}
+	m.rule("host_path", absoluteHost(mount.HostPath), hostMessage)
+	m.rule("mount_path", absolute(mount.MountPath), mountMessage)
+	r.wrong = append(r.wrong, m.wrong...)
+	return mount
+}
+
+func skillName(s string) bool {
+	return utf8.RuneCountInString(s) <= maxSkillName && strings.IndexFunc(s, func(c rune) bool {
+		return c != '-' && c != '_' && !unicode.IsLetter(c) && !unicode.IsNumber(c)
+	}) < 0
+}
+
+// Mounts are the extra mounts of a mode, in an order of their own.
+func (s *Spec) Mounts(mode string) []Mount {
+	var list []Mount
+	for _, m := range s.ExtraMounts {
+		if m.Mode == mode && !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	slices.SortFunc(list, func(a, b Mount) int {
+		return cmp.Or(cmp.Compare(a.MountPath, b.MountPath), cmp.Compare(a.HostPath, b.HostPath), cmp.Compare(a.Mode, b.Mode))
+	})
+	return list
+}
+
+// Blocked reports whether a directory of the host is one that LangBot's runtime never lends, by its name alone. What
+// it really is, the keeper finds out.
+func Blocked(path string) bool {
+	for _, dir := range []string{"/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run"} {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return strings.Trim(path, "/") == ""
+}
+
+// Process asks for a managed process. Its fields are those of LangBot's BoxManagedProcessSpec.
+type Process struct {
+	ID       string
+	Command  string
+	Args     []string
+	Env      map[string]string
+	Cwd      string
+	MemoryMB int64
+}
+
+// ReadProcess reads a BoxManagedProcessSpec.
+func ReadProcess(raw json.RawMessage) (*Process, error) {
+	fields, ok := Object(raw)
+	r := &reader{fields: fields}
+	if !ok {
+		r.bad("spec", "Input should be a valid dictionary")
+		return nil, r.error("BoxManagedProcessSpec")
+	}
+	p := &Process{
+		ID: r.text("process_id", DefaultProcess), Command: strings.TrimSpace(r.text("command", "")), Env: r.texts("env"),
+		Cwd: strings.TrimSpace(r.text("cwd", Workspace)), MemoryMB: r.whole("memory_mb", 0), Args: []string{},
+	}
+	for _, raw := range r.list("args") {
+		s, ok := String(raw)
+		if !ok {
+			r.bad("args", "Input should be a valid string")
+		}
+		p.Args = append(p.Args, s)
+	}
+	r.rule("command", p.Command != "", "command must not be empty")
+	r.rule("cwd", absolute(p.Cwd), "cwd must be an absolute path inside the sandbox")
+	r.rule("memory_mb", p.MemoryMB >= 0, "memory_mb must be greater than or equal to 0")
+	return p, r.error("BoxManagedProcessSpec")
+}

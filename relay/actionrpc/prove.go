@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Proof is what was seen of a real box.
+type Proof struct {
+	Available  bool  // a box starts, and runs a program
+	Groups     bool  // the kernel keeps memory, processors and processes of it, all together
+	Namespaces bool  // it has namespaces of its own
+	Mounts     bool  // of mounts too, and / cannot be written to
+	Network    bool  // it has no network but its own loopback
+	Ephemeral  bool  // what it can write to, but for its workspace, has a size and a number of files
+	Work       bool  // LangBot's own directory is there, and boxes can write to it
+	Bounded    bool  // what is in a directory there can be bounded by the kernel, in bytes and in files
+	Unbounded  error // why it cannot
+	// Full says that there was no room for it, or no time: nothing is known.
+	Full  bool
+	Error string // why something of it is not so
+}
+
+// looks prints what a box is, by words of the shell where it can.
+const looks = `for n in ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/ns/$n)"; done
+while IFS= read -r l; do echo "dev $l"; done </proc/net/dev
+while IFS= read -r l; do echo "mnt $l"; done </proc/self/mountinfo
+[ -w /workspace ] && echo work
+echo end`
+
+// proofPatience is how long a box may take to tell what it is.
+const proofPatience = 10 * time.Second
+
+// Prove starts a box as an admitted Workspace has it, by its spec but with LangBot's own directory in the place of the
+// Workspace's, and looks at it from within. work is "" if that is not known.
+func (b *Boxes) Prove(ctx context.Context, spec *protocol.Spec, work string) Proof {
+	ctx, cancel := context.WithTimeout(ctx, proofPatience)
+	defer cancel()
+	s, p := tried(work, func(work string) (*supervisor.Session, error) { return b.specimen(ctx, spec, work) })
+	if s == nil {
+		return p
+	}
+	defer b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) //nolint:errcheck // the supervisor goes on with it
+	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: isolation.Home})
+	if err != nil {
+		return Proof{Error: err.Error(), Full: full(err)}
+	}
+	p.judge(string(r.Streams[0].Data), ownNamespace)
+	by := s.Enforced()
+	p.Groups = !slices.ContainsFunc([]string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids}, func(limit string) bool { return by[limit] != policy.MechanismGroup })
+	p.Work = p.Work && p.Error == "" && work != ""
+	if p.Unbounded = b.Sup.CanBound(path.Join(work, tenants, "any")); p.Unbounded == nil {
+		p.Bounded = p.Work
+	}
+	if !p.Available {
+		p.Error = "a box has not said what it is: " + strings.TrimSpace(string(r.Streams[1].Data))
+	}
+	return p
+}
+
+// full reports whether an error is that there is no room now, on the host or in time, and says nothing of what boxes are.
+func full(err error) bool {
+	kind := fault.KindOf(err)
+	return kind == fault.Exhausted || kind == fault.Unavailable || errors.Is(err, context.DeadlineExceeded)
+}
+
+// tried starts a box with LangBot's own directory, or without it where it is not to be had. Where there is none, the proof
+// says why.
+func tried(work string, start func(work string) (*supervisor.Session, error)) (*supervisor.Session, Proof) {
+	s, err := start(work)
+	var p Proof
+	if err != nil && work != "" && !full(err) { // of that directory, or of all boxes?
+		p.Error = mountError(err, "").Error()
+		s, err = start("")
+	}
+	if err != nil {
+		return nil, Proof{Error: mountError(err, "").Error(), Full: full(err)}
+	}
+	return s, p
+}
+
+// specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
+func (b *Boxes) specimen(ctx context.Context, spec *protocol.Spec, work string) (*supervisor.Session, error) {
+	who, err := b.Who()
+	if err != nil {
+		return nil, err
+	}
+	plain := *spec
+	plain.HostPath, plain.WorkspaceQuotaMB, plain.Persistent = nil, 0, false
+	req, err := b.request("langbot-ready-"+policy.NewID(), &plain, plain.Keep())
+	if err != nil {
+		return nil, err
+	}
+	passing(req)
+	if work != "" {
+		return b.withWork(ctx, who, req, work)
+	}
+	s, _, err := b.Sup.Create(ctx, who, req)
+	return s, err
+}
+
+// passing has a box be there for a moment, and wait for no room: who asks for it needs an answer.
+func passing(req *policy.Request) {
+	req.OneShot, req.Wait = true, new(quantity.Duration(0))
+}
+
+func ownNamespace(kind string) string {
+	name, err := os.Readlink("/proc/self/ns/" + kind)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// judge reads what a box has printed. own is the namespace of a kind that boxd itself is in.
+func (p *Proof) judge(out string, own func(kind string) string) {
+	apart, foreign, devices := map[string]bool{}, false, 0
+	root, open := false, false
+	for line := range strings.Lines(out) {
+		kind, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch kind {
+		case "ns":
+			name, is, _ := strings.Cut(rest, " ")
+			has := own(name)
+			apart[name] = has != "" && strings.HasPrefix(is, name+":[") && is != has
+		case "dev":
+			if name, counts, is := strings.Cut(rest, ":"); is && !idleTunnel(strings.TrimSpace(name), counts) {
+				devices++
+				foreign = foreign || strings.TrimSpace(name) != "lo"
+			}
+		case "mnt":
+			m, ok := mountLine(rest)
+			root = root || ok && m.at == "/" && !m.writable
+			open = open || !ok || !m.bounded()
+		case "work":
+			p.Work = true
+		case "end":
+			p.Available = true
+		}
+	}
+	all := func(kinds ...string) bool {
+		return p.Available && !slices.ContainsFunc(kinds, func(kind string) bool { return !apart[kind] })
+	}
+	p.Namespaces = all("ipc", "mnt", "net", "pid", "user", "uts")
+	p.Mounts = all("mnt") && root
+	p.Network = all("net") && !foreign && devices == 1
+	p.Ephemeral = p.Available && root && !open
+}
+
+// idleTunnel reports whether a device is one of those that the kernel makes in every network namespace where their module is
+// loaded, unless net.core.fb_tunnels_only_for_init_net says otherwise (Documentation/admin-guide/sysctl/net.rst), and
+// nothing has gone through it: nobody in a box can bring it up.
+func idleTunnel(name, counts string) bool {
+	known := []string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "sit0", "ip6tnl0", "ip6gre0", "ip6_vti0"}
+	return slices.Contains(known, name) && !strings.ContainsAny(counts, "123456789")
+}
+
+// mount is a line of mountinfo.
+type mount struct {
+	at, kind, options string
+	writable          bool
+}
+
+func mountLine(line string) (m mount, ok bool) {
+	before, after, found := strings.Cut(line, " - ")
+	fields, more := strings.Fields(before), strings.Fields(after)
+	if !found || len(fields) < 6 || len(more) < 3 {
+		return m, false
+	}
+	return mount{at: fields[4], kind: more[0], options: more[2], writable: slices.Contains(strings.Split(fields[5], ","), "rw")}, true
+}
+
+// bounded reports whether what is written to a mount has an end. The workspace has a quota of its own, or none.
+func (m *mount) bounded() bool {
+	options := strings.Split(m.options, ",")
+	has := func(name string) bool {
+		return slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, name+"=") && o != name+"=0" })
+	}
+	switch {
+	case !m.writable, m.at == isolation.Workspace, m.kind == "proc", m.kind == "sysfs":
+		return true
+	case m.kind == "tmpfs":
+		return has("size") && has("nr_inodes")
+	case m.kind == "devpts":
+		return has("max")
+	}
+	return false
+}

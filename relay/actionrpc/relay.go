@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+func clean(dir string) string { return path.Clean(dir) }
+
+// seat is where one relay of a process sits, and how far those before it have come.
+type seat struct {
+	taken chan struct{} // has room for one
+	of    *process.Process
+	users int // guarded by the lock of Boxes
+	at    [2]int64
+	known bool // at is where the next one begins
+}
+
+// Relay is a process that somebody wants to speak to.
+type Relay struct {
+	Process *process.Process
+
+	boxes   *Boxes
+	session *supervisor.Session
+	key     processKey
+	seat    *seat
+	since   time.Time
+}
+
+// Relay finds a process that runs, by the physical id of its session.
+func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
+	if !strings.HasPrefix(physical, t.Prefix) || physical == t.Prefix {
+		return nil, notFound(physical)
+	}
+	s, p, err := b.processOf(t, t.logical(physical), id)
+	if err != nil {
+		return nil, err
+	}
+	if over(p) {
+		return nil, protocol.Errorf("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
+	}
+	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
+}
+
+// Sit waits until no other relay has the process. It returns where the output goes on, nil being what comes from now
+// on. Leave must follow if there is no error.
+func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
+	b := r.boxes
+	b.mu.Lock()
+	if old := b.seats[r.key]; old == nil || old.of != r.Process {
+		// What a boxd before this one has delivered of an older process, nobody knows.
+		fresh := r.Process.Info().StartedAt.After(started)
+		b.seats[r.key] = &seat{taken: make(chan struct{}, 1), of: r.Process, known: fresh}
+	}
+	r.seat = b.seats[r.key]
+	r.seat.users++
+	b.mu.Unlock()
+	select {
+	case r.seat.taken <- struct{}{}:
+	case <-r.Process.Done():
+		select {
+		case r.seat.taken <- struct{}{}: // the rest of its output may be nobody's yet
+		case <-ctx.Done():
+			r.rise()
+			return nil, context.Cause(ctx)
+		}
+	case <-ctx.Done():
+		r.rise()
+		return nil, context.Cause(ctx)
+	}
+	if !r.seat.known {
+		return nil, nil
+	}
+	return new(r.seat.at), nil
+}
+
+// Leave lets the next relay go on where this one has come to.
+func (r *Relay) Leave(at [2]int64) {
+	r.seat.at, r.seat.known = at, true
+	<-r.seat.taken
+	r.rise()
+}
+
+func (r *Relay) rise() {
+	r.boxes.mu.Lock()
+	defer r.boxes.mu.Unlock()
+	r.seat.users--
+}
+
+// touchEvery is how often traffic is noted as a use of the session.
+const touchEvery = time.Second
+
+// Touch notes traffic. It is for one goroutine.
+func (r *Relay) Touch() {
+	if now := time.Now(); now.Sub(r.since) >= touchEvery {
+		r.since = now
+		r.session.Touch(now)
+	}
+}
+
+// dropSeats forgets where relays of processes were that are over.
+func (b *Boxes) dropSeats() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, s := range b.seats {
+		if s.users == 0 && over(s.of) {
+			delete(b.seats, k)
+		}
+	}
+}

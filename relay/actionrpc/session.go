@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Create finds or makes a session.
+func (b *Boxes) Create(ctx context.Context, t Tenant, spec *protocol.Spec) (*protocol.Session, error) {
+	physical, err := t.physical(spec.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	s, kept, err := b.session(ctx, &t, physical, spec)
+	if err != nil {
+		return nil, err
+	}
+	return about(t, s.Info(), kept), nil
+}
+
+// about is the info of a session.
+func about(t Tenant, info supervisor.Info, kept *protocol.SpecSnapshot) *protocol.Session {
+	m := kept.Info(t.logical(info.ID))
+	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
+	m.CreatedAt, m.LastUsedAt = protocol.Time(info.Created), protocol.Time(info.LastUsed)
+	return m
+}
+
+// session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
+// read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
+// for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
+func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *protocol.Spec) (*supervisor.Session, *protocol.SpecSnapshot, error) {
+	asked := spec.Keep()
+	release, _, err := b.making.take(ctx, physical)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	for {
+		if b.shuttingDown() {
+			return nil, nil, protocol.Errorf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
+		}
+		who, err := b.Who()
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := b.Sup.Session(who, physical)
+		if refused := b.admit(t, err != nil); refused != nil {
+			return nil, nil, refused
+		}
+		if err != nil {
+			s, err := b.create(ctx, t, who, physical, spec, asked)
+			return s, asked, err
+		}
+		kept, err := b.reuse(ctx, s, asked)
+		if kept != nil && err == nil {
+			err = b.equip(ctx, s, spec)
+		}
+		if kept != nil || err != nil {
+			return s, kept, mountError(err, physical)
+		}
+	}
+}
+
+func (b *Boxes) shuttingDown() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closing
+}
+
+// reuse decides about a session that exists. With neither a result nor an error it has ended.
+func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *protocol.SpecSnapshot) (*protocol.SpecSnapshot, error) {
+	state, lost, err := s.State()
+	switch {
+	case err != nil: // its start has failed
+		return nil, nil //nolint:nilerr // the next one may not
+	case lost:
+		return nil, b.Sup.End(ctx, s, supervisor.EndLost)
+	case s.Reason() != "" || state != supervisor.StateReady:
+		select {
+		case <-s.Ended():
+			return nil, nil
+		case <-s.Started():
+			if s.Reason() == "" {
+				return nil, nil
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		select {
+		case <-s.Ended():
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	info := s.Info()
+	kept, err := protocol.ReadLabels(info.Settings.Labels)
+	if err != nil {
+		return nil, protocol.Errorf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
+	}
+	if field, has, differs := kept.Conflict(asked); differs {
+		return nil, protocol.Errorf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
+	}
+	if kept.Mounts != asked.Mounts {
+		if info.Processes == 0 {
+			return nil, b.Sup.End(ctx, s, supervisor.EndDeleted)
+		}
+		b.Log.Warn("LangBot wants other mounts: the session keeps those it has, for the processes that run in it", "session", s.ID)
+	}
+	return kept, s.Use()
+}
+
+// create makes a session, if there is room for one more.
+func (b *Boxes) create(ctx context.Context, t *Tenant, who supervisor.Principal, physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*supervisor.Session, error) {
+	if !b.Told().Ours() {
+		return nil, protocol.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
+	}
+	req, err := b.request(physical, spec, kept)
+	if err != nil {
+		return nil, err
+	}
+	release, err := b.reserve(physical)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	b.soften(t, req)
+	if t.Admitted != nil {
+		if err := b.prepare(ctx, who, t.Admitted); err != nil {
+			return nil, err
+		}
+	}
+	s, _, err := b.Sup.Create(ctx, who, req)
+	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == protocol.ReadWrite {
+		if err := b.makeDirectory(ctx, who, path.Clean(*spec.HostPath)); err != nil {
+			return nil, mountError(err, physical)
+		}
+		s, _, err = b.Sup.Create(ctx, who, req)
+	}
+	if err != nil {
+		return nil, mountError(err, physical)
+	}
+	if err = b.furnish(ctx, s); err == nil {
+		err = b.equip(ctx, s, spec)
+	}
+	if err == nil { // what it was admitted by may have ended before it was there to be ended with that
+		err = t.still()
+	}
+	if err != nil {
+		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)
+	}
+	return s, nil
+}
+
+// request is what the supervisor is asked for.
+func (b *Boxes) request(physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*policy.Request, error) {
+	network := policy.NetworkOff
+	if spec.Network == protocol.On {
+		network = policy.NetworkEgress
+	}
+	mib := func(n int64) quantity.Size { return quantity.Size(min(n, 1<<30)) * quantity.MiB }
+	has, err := policy.ReadMachine()
+	if err != nil {
+		return nil, err
+	}
+	image, err := b.image(spec.Image)
+	if err != nil {
+		return nil, explain(err, physical)
+	}
+	req := &policy.Request{
+		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
+		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
+		CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
+		Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
+		// A root that can be written to is not to be had, in LangBot's own runtime neither.
+		ReadOnlyRoot: new(true), TTL: new(quantity.Duration(TTL)),
+	}
+	if spec.HostPath == nil || spec.HostPathMode == protocol.ReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
+		maps.Copy(req.Env, caches())
+	}
+	if spec.WorkspaceQuotaMB > 0 {
+		req.WorkspaceQuota = new(mib(spec.WorkspaceQuotaMB))
+	}
+	if spec.Persistent {
+		req.TTL, req.MaxLifetime = new(quantity.Duration(0)), new(quantity.Duration(0))
+	}
+	if spec.HostPath != nil && spec.HostPathMode != protocol.None {
+		m, err := mountOf(protocol.Mount{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode})
+		if err != nil {
+			return nil, err
+		}
+		req.Mounts = append(req.Mounts, m)
+	}
+	for _, m := range spec.Mounts(protocol.ReadWrite) { // which a living box is not given
+		mount, err := mountOf(m)
+		if err != nil {
+			return nil, err
+		}
+		req.Mounts = append(req.Mounts, mount)
+	}
+	return req, nil
+}
+
+// caches is where npx, uvx and pip keep what they fetch: in the workspace, on disk and within its quota. The home directory is
+// memory, and too small for them.
+func caches() map[string]string {
+	const dir = isolation.Workspace + "/.cache"
+	return map[string]string{"XDG_CACHE_HOME": dir, "npm_config_cache": dir + "/npm", "UV_CACHE_DIR": dir + "/uv", "PIP_CACHE_DIR": dir + "/pip"}
+}
+
+// mountOf is a mount in the words of the supervisor.
+func mountOf(m protocol.Mount) (policy.Mount, error) {
+	source := path.Clean(m.HostPath)
+	if protocol.Blocked(source) {
+		return policy.Mount{}, protocol.Errorf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+	}
+	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
+}
+
+// equip gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
+// stays so.
+func (b *Boxes) equip(ctx context.Context, s *supervisor.Session, spec *protocol.Spec) error {
+	wanted := map[string]policy.Mount{}
+	var order []string
+	for _, m := range spec.Mounts(protocol.ReadOnly) {
+		mount, err := mountOf(m)
+		if err != nil {
+			return err
+		}
+		if _, twice := wanted[mount.Target]; !twice {
+			order = append(order, mount.Target)
+		}
+		wanted[mount.Target] = mount
+	}
+	change, has := b.Sup.Mounts(s), map[string]bool{}
+	live := s.Live()
+	slices.Reverse(live) // what is on top of another goes first
+	for _, m := range live {
+		w, ok := wanted[m.Target]
+		switch {
+		case !ok:
+			if err := change.Remove(ctx, m.Target, true); err != nil {
+				return err
+			}
+		case w.Source == m.Source && w.Mode == m.Mode:
+			has[m.Target] = true
+		}
+	}
+	for _, target := range order {
+		if has[target] {
+			continue
+		}
+		if _, _, err := change.Add(ctx, wanted[target], true); err != nil {
+			return err
+		}
+	}
+	return b.lend(ctx, s, spec)
+}
+
+// reserve admits one session more, of as many as LangBot wants in all.
+func (b *Boxes) reserve(physical string) (release func(), err error) {
+	most := b.Told().Limits.MaxSessions
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	count := int64(len(b.reserved))
+	for _, info := range b.list() {
+		if _, counted := b.reserved[info.ID]; !counted {
+			count++
+		}
+	}
+	if count >= most {
+		return nil, protocol.Errorf("BoxCapacityExceededError", "Box session capacity reached (%d)", most)
+	}
+	b.reserved[physical] = struct{}{}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.reserved, physical)
+	}, nil
+}
+
+// isMissing reports whether a session did not start for want of a directory to mount.
+func isMissing(err error) bool {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	return ok && step.Step == isolation.StepMountSource && errors.Is(step, unix.ENOENT)
+}
+
+// mountError explains a refusal; one about a directory says what an operator of LangBot has to know.
+func mountError(err error, physical string) error {
+	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
+		return explain(err, physical)
+	}
+	return protocol.Errorf("BoxValidationError", "%v (boxd lends what mounts.allow in box.toml names, to the user of langbot.principal; "+
+		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
+}
+
+// deepest is how many directories are made at a time.
+const deepest = 16
+
+// makeDirectory makes a directory of the host, and those above it: in a box, as who may write there. boxd itself has
+// no right to.
+func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir string) error {
+	above := dir
+	for range deepest {
+		above = path.Dir(above)
+		req := &policy.Request{
+			ID: "langbot-mkdir-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
+			Mounts: []policy.Mount{{Source: above, Target: isolation.Workspace, Mode: policy.MountReadWrite}},
+		}
+		b.unbound(req)
+		s, _, err := b.Sup.Create(ctx, who, req)
+		if isMissing(err) && above != "/" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		below := isolation.Workspace + "/" + strings.TrimPrefix(strings.TrimPrefix(dir, above), "/")
+		r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"mkdir", "-p", "--", below}})
+		err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot))
+		if err == nil && (r.Status != supervisor.StatusExited || r.ExitCode != 0) {
+			err = fault.Field("host_path", dir, "a directory that can be made ("+strings.TrimSpace(string(r.Streams[1].Data))+")")
+		}
+		return err
+	}
+	return fault.Field("host_path", dir, fmt.Sprintf("a directory of which at most %d are missing", deepest))
+}
+
+// python gives a box whose image has python3 alone the name that LangBot uses.
+const python = `command -v python >/dev/null || { p=$(command -v python3) && mkdir -p "$HOME/.local/bin" && ln -sf "$p" "$HOME/.local/bin/python"; } || :`
+
+// furnish puts what LangBot expects into a new session.
+func (b *Boxes) furnish(ctx context.Context, s *supervisor.Session) error {
+	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
+	if err == nil && r.Status != supervisor.StatusExited {
+		b.Log.Debug("a session of LangBot has no python", "session", s.ID, "status", r.Status)
+	}
+	return err
+}
+
+// Get describes a session with its processes.
+func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*protocol.Session, error) {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return nil, err
+	}
+	info := s.Info()
+	kept, err := protocol.ReadLabels(info.Settings.Labels)
+	if err != nil {
+		return nil, notFound(physical)
+	}
+	m := about(t, info, kept)
+	for _, p := range b.known(s) {
+		if m.Processes == nil {
+			m.Processes = map[string]*protocol.ProcessInfo{}
+		}
+		m.Processes[p.Spec().ID] = b.process(ctx, t, s, p)
+	}
+	m.Default = m.Processes[protocol.DefaultProcess]
+	return m, nil
+}
+
+// List describes the sessions of a tenant.
+func (b *Boxes) List(t Tenant) []*protocol.Session {
+	list := []*protocol.Session{}
+	for _, info := range b.list() {
+		kept, err := protocol.ReadLabels(info.Settings.Labels)
+		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != supervisor.StateReady {
+			continue
+		}
+		list = append(list, about(t, info, kept))
+	}
+	return list
+}
+
+// Delete ends a session, whatever runs in it.
+func (b *Boxes) Delete(ctx context.Context, t Tenant, logical string) error {
+	physical, err := t.physical(logical)
+	if err != nil {
+		return err
+	}
+	s, err := b.find(physical)
+	if err != nil {
+		return err
+	}
+	b.execs.cutOff(physical)
+	return explain(b.Sup.End(ctx, s, supervisor.EndDeleted), physical)
+}

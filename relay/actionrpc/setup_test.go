@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actionrpc_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+func TestTheDialectIsOffAndClosedByItself(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*actionrpc.Settings)
+		want   string // "": it is allowed
+	}{
+		"off":                            {func(*actionrpc.Settings) {}, ""},
+		"without a token":                {func(c *actionrpc.Settings) { c.Listen = "127.0.0.1:5410" }, "langbot.token_file"},
+		"open on the loopback, as asked": {func(c *actionrpc.Settings) { c.Listen, c.Insecure = "[::1]:5410", true }, ""},
+		"open to the world":              {func(c *actionrpc.Settings) { c.Listen, c.Insecure = "0.0.0.0:5410", true }, "langbot.token_file"},
+		"the world with a token":         {func(c *actionrpc.Settings) { c.Listen, c.TokenFile = "0.0.0.0:5410", "/x" }, ""},
+		"no address":                     {func(c *actionrpc.Settings) { c.Listen, c.TokenFile = "localhost", "/x" }, "langbot.listen"},
+		"nobody's":                       {func(c *actionrpc.Settings) { c.Principal = "" }, "langbot.principal"},
+		"no profile":                     {func(c *actionrpc.Settings) { c.Profile = "" }, "langbot.profile"},
+		"a relative path":                {func(c *actionrpc.Settings) { c.TokenFile = "x" }, "langbot.token_file"},
+		"no such way":                    {func(c *actionrpc.Settings) { c.MissingImage = "host" }, "langbot.missing_image"},
+		"no instance":                    {func(c *actionrpc.Settings) { c.Instance = "a b" }, "langbot.instance"},
+	} {
+		c := actionrpc.DefaultSettings()
+		tc.change(&c)
+		err := c.Validate()
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestATokenIsASecret(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("k", 32)
+	for name, tc := range map[string]struct {
+		text string
+		mode os.FileMode
+		ok   bool
+	}{
+		"a secret": {long + "\n", 0o600, true}, "of everybody": {long, 0o644, false}, "short": {long[1:], 0o600, false}, "with blanks": {long + " x", 0o600, false},
+		"endless": {strings.Repeat("k", 5000), 0o600, false},
+	} {
+		path := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(path, []byte(tc.text), tc.mode); err != nil {
+			t.Fatal(err)
+		}
+		got, err := (&actionrpc.Settings{TokenFile: path}).ReadToken()
+		if (err == nil) != tc.ok || tc.ok && got != long {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := (&actionrpc.Settings{TokenFile: "/nowhere/at/all"}).ReadToken(); err == nil {
+		t.Error("a token that is not there is one")
+	}
+}
+
+// told is what holds after some INITs, of which only the last may be refused.
+func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
+	t.Helper()
+	has := actionrpc.Untold()
+	for i, text := range inits {
+		fields, ok := protocol.Object(json.RawMessage(text))
+		if !ok {
+			t.Fatal(text)
+		}
+		next, err := has.Merge(fields)
+		if err != nil {
+			if i < len(inits)-1 {
+				t.Fatal(err)
+			}
+			return has, err.Error()
+		}
+		has = next
+	}
+	return has, ""
+}
+
+func TestLimitsAreReadOrRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"limits":[]}`:                               "ValueError: box.limits must be an object",
+		`{"limits":{"max_sessions":true}}`:            "ValueError: box.limits.max_sessions must be an integer",
+		`{"limits":{"max_sessions":"x"}}`:             "ValueError: box.limits.max_sessions must be an integer",
+		`{"limits":{"max_sessions":5001}}`:            "ValueError: box.limits.max_sessions must be between 0 and 5000",
+		`{"limits":{"max_rpc_file_bytes":0}}`:         "ValueError: box.limits.max_rpc_file_bytes must be between 1 and 104857600",
+		`{"limits":{"max_sessions":3,"other":"any"}}`: "",
+		`{"limits":null}`:                             "",
+	} {
+		if _, got := told(t, text); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	got, _ := told(t, `{"limits":{"max_sessions":3,"completed_process_retention_sec":7}}`, `{"backend":"nsjail"}`)
+	if got.Limits.MaxSessions != 3 || got.Limits.Retention != 7*time.Second || got.Limits.MaxManagedProcesses != 64 || !got.Ours() {
+		t.Errorf("%+v", got)
+	}
+	if got, _ = told(t, `{"backend":"e2b"}`); got.Ours() {
+		t.Error("boxd stands in for e2b")
+	}
+	if got, _ = told(t, `{"limits":{"max_sessions":3}}`, `{"limits":{"max_sessions":-1}}`); got.Limits.MaxSessions != 3 {
+		t.Error("what was refused has changed something")
+	}
+}
+
+func TestTheDefaultWorkspaceLiesInAnAllowedRoot(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"local":{"host_root":"./data/box","default_workspace":"","allowed_mount_roots":["./data/box","/tmp"]}}`: "",
+		`{"local":{"host_root":"/srv/box"}}`: "",
+		`{"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":"/srv/box, /tmp"}}`:      "BoxValidationError: box.local.default_workspace is outside allowed_mount_roots: /srv/box, /tmp",
+		`{"local":{"host_root":"/srv/box","default_workspace":"/srv/box/../etc","allowed_mount_roots":["/srv/box"]}}`: "BoxValidationError: box.local.default_workspace is outside allowed_mount_roots: /srv/box",
+		`{"local":{"default_workspace":"/srv/box"}}`:                                                                  "BoxValidationError: box.local.default_workspace cannot be created because no allowed_mount_roots are configured",
+		`{"local":7}`: "",
+	} {
+		if _, got := told(t, text); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestAdmissionFailsClosed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		inits    []string
+		required bool
+		broken   string
+	}{
+		{[]string{`{}`}, false, ""},
+		{[]string{`{"admission":{"required":false,"max_sessions":1}}`}, false, ""},
+		{[]string{`{"admission":{"required":true}}`}, true, ""},
+		{[]string{`{"admission":[]}`}, true, "object"},
+		{[]string{`{"admission":{"required":"perhaps"}}`}, true, "boolean"},
+		{[]string{`{"admission":{"requierd":false}}`}, true, "unknown key"},
+		{[]string{`{"admission":{"required":false,"max_sessions":2}}`}, true, "max_sessions"},
+		{[]string{`{"admission":{"max_managed_processes":1}}`}, true, "max_managed_processes"},
+		{[]string{`{"admission":{"required_backend":"docker"}}`}, true, "required_backend"},
+		{[]string{`{"admission":{"logical_session_id":"global","required_backend":"nsjail","max_sessions":1,"max_managed_processes":0,"max_grant_ttl_sec":300,"max_timeout_sec":120,"cpus":1.0,
+			"memory_mb":512,"pids_limit":128,"read_only_rootfs":true,"workspace_quota_mb":0,"readiness_cache_sec":15,"required":false}}`}, false, ""},
+		{[]string{`{"admission":{"required":true}}`, `{"admission":{"required":false}}`}, true, "cannot be disabled"},
+		{[]string{`{"admission":{"required":true}}`, `{"backend":"local"}`}, true, ""},
+	} {
+		got, _ := told(t, tc.inits...)
+		if got.Required != tc.required || !strings.Contains(got.Broken, tc.broken) || tc.broken == "" && got.Broken != "" {
+			t.Errorf("%v: %v, %q", tc.inits, got.Required, got.Broken)
+		}
+	}
+}
+
+// An INIT that is refused for LangBot's directories has said what its admission is all the same.
+func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
+	t.Parallel()
+	const local = `"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]}`
+	for admission, want := range map[string]string{`{"required":true}`: "", `{"requierd":true}`: "unknown key", `[]`: "object"} {
+		fields, _ := protocol.Object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
+		next, err := actionrpc.Untold().Merge(fields)
+		if err == nil || !strings.Contains(err.Error(), "outside allowed_mount_roots") {
+			t.Fatalf("%s: %v", admission, err)
+		}
+		if next == nil || !next.Required || !strings.Contains(next.Broken, want) || want == "" && next.Broken != "" || next.Work != "" || next.NoWork == "" || next.Limits.MaxSessions != 3 {
+			t.Errorf("%s: %+v", admission, next)
+		}
+	}
+	// One with a bad limit changes nothing, as the protocol has it.
+	fields, _ := protocol.Object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
+	if next, err := actionrpc.Untold().Merge(fields); next != nil || err == nil {
+		t.Errorf("%+v, %v", next, err)
+	}
+}
+
+func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
+	t.Parallel()
+	has := actionrpc.Left()
+	if !has.Required || has.Broken != "" {
+		t.Fatalf("%+v", has)
+	}
+	for text, want := range map[string]bool{`{}`: false, `{"admission":{"required":false}}`: false, `{"admission":{"required":true}}`: true, `{"admission":7}`: true} {
+		fields, _ := protocol.Object(json.RawMessage(text))
+		next, err := has.Merge(fields)
+		if err != nil || next.Required != want {
+			t.Fatalf("%s: %+v, %v", text, next, err)
+		}
+		off, _ := protocol.Object(json.RawMessage(`{"admission":{"required":false}}`))
+		if again, err := next.Merge(off); err != nil || again.Required != want || want && again.Broken == "" {
+			t.Errorf("%s, and then off: %+v, %v", text, again, err)
+		}
+	}
+}
+
+func FuzzMerge(f *testing.F) {
+	f.Add([]byte(`{"limits":{"max_sessions":1},"local":{"host_root":"/x"},"admission":{"required":true},"backend":"local"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fields, ok := protocol.Object(text)
+		if !ok {
+			return
+		}
+		next, err := actionrpc.Untold().Merge(fields)
+		if err == nil && (next.Limits.MaxSessions < 0 || next.Limits.MaxRPCFileBytes < 1) {
+			t.Fatalf("%+v", next.Limits)
+		}
+	})
+}
+
+// The note is put in its place whole, on the disk: a file that is opened there would be where a link leads.
+func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mark := actionrpc.Marker(filepath.Join(dir, actionrpc.MarkerFile))
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), string(mark)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := mark.Set(true); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(string(mark))
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || !mark.Told().Required || !mark.Told().FromBefore() {
+			t.Errorf("%v, %v", info, err)
+		}
+		if there, err := os.ReadDir(dir); err != nil || len(there) != 1 {
+			t.Errorf("%v, %v", there, err)
+		}
+	}
+	if err := mark.Set(false); err != nil || mark.Told().Required || mark.Told().FromBefore() {
+		t.Error(err)
+	}
+}

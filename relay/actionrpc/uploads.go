@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file takes files that LangBot sends in pieces, before the action that uses them. They are gone with the
+// connection, and with boxd: no file of theirs has a name.
+
+package actionrpc
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+)
+
+// Bounds of the protocol.
+const (
+	uploadPiece = 16 << 10 // bytes
+	maxPiece    = (uploadPiece + 2) / 3 * 4
+	maxOpen     = 128 // files of one connection
+)
+
+// Bounds of all connections together, which a client can have as many of as it likes.
+const (
+	allOpen  = 512
+	allBytes = 1 << 30
+)
+
+// UploadBudget is that of all connections.
+type UploadBudget struct{ files, bytes *semaphore.Weighted }
+
+// NewUploadBudget returns one that is empty.
+func NewUploadBudget() *UploadBudget {
+	return &UploadBudget{semaphore.NewWeighted(allOpen), semaphore.NewWeighted(allBytes)}
+}
+
+// Uploads has the files of one connection.
+type Uploads struct {
+	room *UploadBudget
+
+	mu     sync.Mutex
+	files  map[string]*file
+	closed bool
+}
+
+// file is one of them, as far as it has come.
+type file struct {
+	*os.File
+	size int64
+}
+
+// NewUploads returns a store of nothing. Close must follow.
+func NewUploads(room *UploadBudget) *Uploads { return &Uploads{room: room, files: map[string]*file{}} }
+
+var key = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+
+// chunk is a piece of a file.
+type chunk struct {
+	key   string
+	first bool
+	data  []byte
+}
+
+func uploadFull() error { return uploadRefused("Active file transfer capacity reached") }
+
+func uploadRefused(text string) error { return protocol.Errorf("ValueError", "%s", text) }
+
+func read(fields map[string]json.RawMessage) (*chunk, error) {
+	for _, name := range []string{"file_key", "chunk_base64", "chunk_index", "chunk_amount"} {
+		if _, given := fields[name]; !given {
+			return nil, protocol.Errorf("KeyError", "'%s'", name)
+		}
+	}
+	c := &chunk{}
+	var ok bool
+	if c.key, ok = protocol.String(fields["file_key"]); !ok || !key.MatchString(c.key) || strings.Contains(c.key, "..") {
+		return nil, uploadRefused("Invalid file transfer key")
+	}
+	text, ok := protocol.String(fields["chunk_base64"])
+	if !ok || len(text) > maxPiece {
+		return nil, uploadRefused("File transfer chunk exceeds the protocol limit")
+	}
+	index, ok1 := protocol.Strict(fields["chunk_index"])
+	amount, ok2 := protocol.Strict(fields["chunk_amount"])
+	if !ok1 || !ok2 || amount <= 0 || index < 0 || index >= amount {
+		return nil, uploadRefused("Invalid file chunk position")
+	}
+	var err error
+	if c.data, err = base64.StdEncoding.Strict().DecodeString(text); err != nil {
+		return nil, protocol.Errorf("Error", "%v", err)
+	}
+	if len(c.data) > uploadPiece {
+		return nil, uploadRefused("File transfer chunk exceeds the protocol limit")
+	}
+	c.first = index == 0
+	return c, nil
+}
+
+// Put adds a piece to a file of at most so many bytes. The first piece begins the file anew.
+func (s *Uploads) Put(fields map[string]json.RawMessage, most int64) error {
+	c, err := read(fields)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return uploadRefused("the connection has ended")
+	}
+	f := s.files[c.key]
+	if f == nil {
+		if len(s.files) >= maxOpen || !s.room.files.TryAcquire(1) {
+			return uploadFull()
+		}
+		if f, err = unnamed(); err != nil {
+			s.room.files.Release(1)
+			return err
+		}
+		s.files[c.key] = f
+	}
+	if c.first {
+		s.room.bytes.Release(f.size)
+		f.size = 0
+		if err := f.Truncate(0); err != nil {
+			return fmt.Errorf("upload: %w", err)
+		}
+	}
+	if f.size+int64(len(c.data)) > most {
+		s.drop(c.key)
+		return uploadRefused("File transfer exceeds the configured size limit")
+	}
+	if !s.room.bytes.TryAcquire(int64(len(c.data))) {
+		s.drop(c.key)
+		return uploadFull()
+	}
+	f.size += int64(len(c.data))
+	if _, err := f.WriteAt(c.data, f.size-int64(len(c.data))); err != nil {
+		s.drop(c.key)
+		return fmt.Errorf("upload: %w", err)
+	}
+	return nil
+}
+
+// unnamed makes a file without a name.
+func unnamed() (*file, error) {
+	f, err := os.CreateTemp("", "boxd-upload-")
+	if err != nil {
+		return nil, fmt.Errorf("upload: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("upload: %w", err)
+	}
+	return &file{File: f}, nil
+}
+
+// drop forgets a file. s.mu is held.
+func (s *Uploads) drop(key string) {
+	if f := s.forget(key); f != nil {
+		f.Close()
+	}
+}
+
+// forget makes room, without closing the file. s.mu is held.
+func (s *Uploads) forget(key string) *os.File {
+	f := s.files[key]
+	if f == nil {
+		return nil
+	}
+	delete(s.files, key)
+	s.room.files.Release(1)
+	s.room.bytes.Release(f.size)
+	return f.File
+}
+
+// Take hands a file out, once; its caller must close it. It reports false if there is none.
+func (s *Uploads) Take(key string) (*os.File, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.forget(key)
+	if f == nil {
+		return nil, false
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, false
+	}
+	return f, true
+}
+
+// Close forgets all of them.
+func (s *Uploads) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for key := range s.files {
+		s.drop(key)
+	}
+}

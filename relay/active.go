@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+)
+
+// activateSkill gives a session a skill.
+func activateSkill(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	k, isNew, err := c.Sup.Skills.Activate(c.Context(), s, c.Path.Skill)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return Created{Body: wire.Skill(&k)}, nil
+	}
+	return wire.Skill(&k), nil
+}
+
+// deactivateSkill takes a skill from a session.
+func deactivateSkill(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	force := c.R.URL.Query().Get("force")
+	if force != "" && force != "true" && force != "false" {
+		return nil, fault.Field("force", force, "true, false")
+	}
+	return NoContent{}, c.Sup.Skills.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// Media is the type of an archive.
+const Media = "application/x-tar"
+
+// filesPatience is how long a caller may take for a piece of an archive.
+const filesPatience = time.Minute
+
+// filesSender writes an answer as it comes; its first write is the answer's beginning.
+type filesSender struct {
+	c     *Call
+	begun bool
+}
+
+func (s *filesSender) Write(p []byte) (int, error) {
+	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(filesPatience)) // every connection of ours has deadlines
+	if !s.begun {
+		s.begun = true
+		s.c.W.Header().Set("Content-Type", Media)
+		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+	return s.c.W.Write(p)
+}
+
+// downloadFile sends an archive of a directory or file. One that fails on its way has no end, neither as an archive nor
+// as an answer.
+func downloadFile(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	if err != nil {
+		return nil, err
+	}
+	if c.R.Method == http.MethodHead {
+		c.W.Header().Set("Content-Type", Media)
+		c.ExpectReader()
+		c.W.WriteHeader(http.StatusOK)
+		return nil, nil
+	}
+	leave, err := filesFlag(query, "leave_out")
+	if err != nil {
+		return nil, err
+	}
+	return send(c, s, &files.Pack{Path: p, LeaveOut: leave})
+}
+
+// collectOutputs sends an archive of some files and directories, in the way of Download.
+func collectOutputs(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.ArchiveRequest
+	if err := c.DecodeBody(&in, maxBody); err != nil {
+		return nil, err
+	}
+	req := &files.Pack{}
+	if req.Path, err = path("path", in.Path, in.PathBase64, workspace); err != nil {
+		return nil, err
+	}
+	for _, p := range in.Paths {
+		req.Some = append(req.Some, []byte(p))
+	}
+	for i, p := range in.PathsBase64 {
+		b, err := base64.StdEncoding.DecodeString(p)
+		if err != nil {
+			return nil, fault.Field(fmt.Sprintf("paths_base64[%d]", i), p, "the bytes of a path in base64")
+		}
+		req.Some = append(req.Some, b)
+	}
+	if len(req.Some) == 0 {
+		return nil, fault.Field("paths", fault.Word("empty"), "at least one path from the directory; GET sends all of it")
+	}
+	return send(c, s, req)
+}
+
+func send(c *Call, s *supervisor.Session, req *files.Pack) (any, error) {
+	to := &filesSender{c: c}
+	_, err := sessionfiles.Pack(c.Context(), s, req, to)
+	if err != nil && to.begun {
+		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
+	}
+	return nil, err
+}
+
+// feeder reads the body of a request as it comes, until the request has its answer: whoever still waits for a piece
+// then must not touch the deadlines of the next request.
+type feeder struct {
+	c    *Call
+	mu   sync.Mutex
+	over bool // guarded by mu
+}
+
+func (f *feeder) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	if f.over {
+		f.mu.Unlock()
+		return 0, io.ErrUnexpectedEOF
+	}
+	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(filesPatience)) // as above
+	f.mu.Unlock()
+	return f.c.R.Body.Read(p)
+}
+
+func (f *feeder) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
+}
+
+// uploadFile makes a directory's content of the archive in the body.
+func uploadFile(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	if err != nil {
+		return nil, err
+	}
+	req := &files.Unpack{Path: p}
+	for _, f := range []struct {
+		name string
+		is   *bool
+	}{{"overwrite", &req.Overwrite}, {"case_twins", &req.CaseTwins}, {"outward_links", &req.OutwardLinks}} {
+		if *f.is, err = filesFlag(query, f.name); err != nil {
+			return nil, err
+		}
+	}
+	if query.Has("case_twins") {
+		req.CaseTwins = !req.CaseTwins // the query says whether they may be
+	}
+	body := &feeder{c: c}
+	defer body.end()
+	a, err := sessionfiles.Unpack(c.Context(), s, req, body)
+	if err != nil {
+		return nil, err
+	}
+	return &api.ArchiveDone{Entries: a.Entries, Bytes: a.Bytes}, nil
+}
+
+func filesFlag(query url.Values, name string) (bool, error) {
+	switch value := query.Get(name); {
+	case !query.Has(name) || value == "false":
+		return false, nil
+	case value == "true":
+		return true, nil
+	default:
+		return false, fault.Field(name, value, "true, false")
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+)
+
+// Bounds of bodies, in bytes.
+const (
+	MaxBody        = 16 << 20 // of an execution: its code and its input come in it
+	MaxSessionBody = 1 << 20
+	MaxSmallBody   = 4 << 10 // of a field or two
+)
+
+// DecodeBody reads the JSON body of a request, of at most so many bytes, into v.
+func (c *Call) DecodeBody(v any, most int64) error {
+	length := c.R.ContentLength // -1: not said
+	if length > most {
+		return tooLong(quantity.Size(length), most)
+	}
+	expect := length
+	if length < 0 {
+		expect = most
+	}
+	release, err := c.Load.Reserve(c.Context(), expect)
+	if err != nil {
+		return err
+	}
+	defer release()
+	conn := http.NewResponseController(c.W)
+	_ = conn.SetReadDeadline(time.Now().Add(BodyPatience)) // every connection of ours has deadlines
+	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
+	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, most))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLong("more", most)
+	}
+	if err != nil {
+		f := fault.Errorf(fault.Invalid, "read the body: %w", err)
+		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(BodyPatience))
+		return f
+	}
+	c.read = true
+	_ = conn.SetReadDeadline(time.Time{}) // as above
+	if err := wire.Decode(data.Bytes(), v); err != nil {
+		return err
+	}
+	if err := wire.Settle(v); err != nil {
+		return err
+	}
+	c.ask(v)
+	return nil
+}
+
+func tooLong(size any, most int64) error {
+	return fault.Field("body", size, fmt.Sprintf("at most %v", quantity.Size(most)))
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// enterLoad takes as many connections as a principal gets, of at most that many.
+func enterLoad(c *ConnLimiter, name string, most int) (taken int, err error) {
+	for range most {
+		if _, refused := c.Enter(name); refused != nil {
+			return taken, refused.Err
+		}
+		taken++
+	}
+	return taken, nil
+}
+
+func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	c := NewConnLimiter(MaxUserConnections)
+	for _, name := range []string{"uid:1", "uid:2", "ci", "uid:4"} {
+		if n, err := enterLoad(c, name, 300); n != 256 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "256") {
+			t.Errorf("%s gets %d: %v", name, n, err)
+		}
+	}
+	if n, err := enterLoad(c, "uid:9", 1); n != 0 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "1024") {
+		t.Errorf("a fifth gets %d: %v", n, err)
+	}
+	if n, err := enterLoad(c, "uid:0", 2000); n != 1024 || fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("root gets %d: %v", n, err)
+	}
+	c.Leave("uid:2")
+	if n, _ := enterLoad(c, "uid:9", 2); n != 1 {
+		t.Errorf("after one has ended another gets %d", n)
+	}
+	c.Leave("uid:9")
+	for range 256 {
+		c.Leave("uid:1")
+	}
+	for range 1024 {
+		c.Leave("uid:0")
+	}
+	if c.people["uid:1"] != nil || c.people["uid:9"] != nil || c.people["uid:0"] != nil || len(c.people) != 3 || c.others != 2*256+255 {
+		t.Errorf("%d callers and %d connections are known", len(c.people), c.others)
+	}
+}
+
+// A person is one, over the socket, by a token and by the visitors of a preview, and leaves room for all others, whatever
+// comes besides without a name.
+func TestOneCallerIsOneWhicheverWay(t *testing.T) {
+	t.Parallel()
+	c := NewConnLimiter(MaxUserConnections)
+	if n, _ := enterLoad(c, "ann", 100); n != 100 {
+		t.Fatalf("%d over the socket", n)
+	}
+	seated := func(n int, known func(ctx context.Context, name string) error) (taken int, err error) {
+		for range n {
+			s, refused := c.Sit(func() {})
+			if refused != nil {
+				t.Fatal(refused.Err)
+			}
+			if err := known(WithSeat(t.Context(), s), "ann"); err != nil {
+				return taken, err
+			}
+			taken++
+		}
+		return taken, nil
+	}
+	if n, err := seated(300, Visit); n != MaxVisits || err == nil || !strings.Contains(err.Error(), "previews have 128") {
+		t.Errorf("%d of previews: %v", n, err)
+	}
+	if n, err := seated(300, Known); n != 256-100-128 || err == nil || !strings.Contains(err.Error(), "you have 256") {
+		t.Errorf("%d by a token: %v", n, err)
+	}
+	for range 1000 { // anonymous ones
+		if _, refused := c.Sit(func() {}); refused != nil {
+			t.Fatal(refused.Err)
+		}
+	}
+	if n, err := enterLoad(c, "bob", 256); n != 256 {
+		t.Errorf("another gets %d: %v", n, err)
+	}
+	if got := c.Connections("ann"); got != 256 || c.others != 2*256+MaxStrangers {
+		t.Errorf("%d are hers, %d all", got, c.others)
+	}
+	// Where all others are full, strangers are the first to go, though not for who is refused all the same.
+	_, _ = enterLoad(c, "cid", 256)
+	_, _ = enterLoad(c, "dan", MaxConnections-c.others)
+	if _, refused := c.Enter("ann"); refused == nil || c.strangers.Len() != MaxStrangers {
+		t.Errorf("one too many of hers has cost strangers their places: %d are left", c.strangers.Len())
+	}
+	_, _ = enterLoad(c, "dan", 256)
+	if c.others != MaxConnections || c.strangers.Len() != 0 || c.Connections("dan") != 256 {
+		t.Errorf("%d connections, %d of strangers, %d of the last", c.others, c.strangers.Len(), c.Connections("dan"))
+	}
+}
+
+// What is counted for a principal is one load, over whichever way its requests come.
+func TestOneCallerHasOneLoad(t *testing.T) {
+	t.Parallel()
+	c := NewConnLimiter(MaxUserConnections)
+	l, refused := c.Enter("ann")
+	if refused != nil {
+		t.Fatal(refused.Err)
+	}
+	other, leave := c.Share("ann")
+	if l != other {
+		t.Error("two loads")
+	}
+	c.Leave("ann")
+	if again, refused := c.Enter("ann"); refused != nil || again != l {
+		t.Errorf("another load: %v", refused)
+	}
+	leave()
+	c.Leave("ann")
+	if !c.None() {
+		t.Error("something is left")
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is the Model Context Protocol over HTTP: who has begun a conversation there has boxes and tools of its
+// own, as with boxctl mcp. What the tools do are calls of the API in the caller's name: roles, policies, quotas and
+// the audit log hold for them as for any.
+
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/mcp"
+)
+
+// Bounds of conversations.
+const (
+	maxOwn = 8  // of one principal
+	maxAll = 64 // of all of them together
+	// maxCalls is how many tools of one conversation work at a time; others wait.
+	maxCalls = 16
+	// idle is how long a conversation goes on without a request.
+	idle = 10 * time.Minute
+	// What is held of long output for one.
+	maxStream, maxHeld = 1 << 20, 4 << 20
+)
+
+// Conversations are all there are. Close ends them.
+type Conversations struct {
+	version string
+	log     *slog.Logger
+	idle    time.Duration
+	none    http.Handler // answers requests that belong to no conversation
+	all     sync.WaitGroup
+
+	mu   sync.Mutex // guards what follows
+	open map[string]*conversation
+	over bool
+}
+
+// NewConversations has none yet. The version is that of boxd.
+func NewConversations(version string, log *slog.Logger) *Conversations {
+	nobody := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
+	quiet := slog.New(slog.DiscardHandler)
+	return &Conversations{
+		version: version, log: log, idle: idle, open: map[string]*conversation{},
+		none: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return nobody }, options(quiet)),
+	}
+}
+
+// options of what serves one: who calls, and how long its messages are, has been looked at before.
+func options(log *slog.Logger) *sdk.StreamableHTTPOptions {
+	return &sdk.StreamableHTTPOptions{DisableLocalhostProtection: true, MaxRequestBodyBytes: MaxBody, Logger: log}
+}
+
+// owner is whose a conversation is: a token may be for less than its principal may do.
+type owner struct{ principal, token string }
+
+func ownerOf(c *Call) owner { return owner{c.Who.Name, c.Token} }
+
+// find returns a conversation of the caller. Those of others are not there.
+func (m *Conversations) find(c *Call, id string) (*conversation, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.open[id]
+	if v == nil || v.owner != ownerOf(c) {
+		return nil, fault.Field(sessionHeader, id, "that of a conversation which goes on").Of(fault.NotFound).
+			WithHint("initialize begins another; one ends when it is deleted, unused for %v, or with boxd", m.idle)
+	}
+	return v, nil
+}
+
+// begin makes a conversation, which has no session yet.
+func (m *Conversations) begin(c *Call, ask *mcp.BoxesOptions) (*conversation, error) {
+	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
+	v.client.Token = bearer(c.R.Header)
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	if err := m.add(v); err != nil {
+		return nil, err
+	}
+	server, err := mcp.NewServer(c.Context(), v.client, &mcp.Options{
+		Version: m.version, Boxes: *ask, Kept: mcp.OutputLimits{Stream: maxStream, Total: maxHeld}, ID: func() string { return v.id },
+	})
+	if err != nil {
+		m.remove(v)
+		return nil, mcpRefused(err)
+	}
+	v.server = server
+	v.calls = make(chan struct{}, maxCalls)
+	server.AddReceivingMiddleware(v.around)
+	v.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server.Server }, options(slog.New(slog.DiscardHandler)))
+	return v, nil
+}
+
+func (m *Conversations) add(v *conversation) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	own := 0
+	for _, other := range m.open {
+		if other.owner.principal == v.owner.principal {
+			own++
+		}
+	}
+	switch {
+	case m.over:
+		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("initialize again when it is back")
+	case own >= maxOwn:
+		return fault.Errorf(fault.Exhausted, "you have %d conversations at /mcp, the limit", own).WithHint("end one of them with DELETE; unused ones end after %v", m.idle)
+	case len(m.open) >= maxAll:
+		return fault.Errorf(fault.Exhausted, "there are %d conversations at /mcp, the limit", maxAll).WithHint("wait for one of them to end")
+	}
+	m.open[v.id] = v
+	return nil
+}
+
+func (m *Conversations) remove(v *conversation) {
+	m.mu.Lock()
+	delete(m.open, v.id)
+	m.mu.Unlock()
+	v.cancel()
+	v.client.Close()
+}
+
+// keep lets a conversation go on that has been begun, until its session ends; its boxes end then.
+func (m *Conversations) keep(v *conversation) {
+	for session := range v.server.Sessions() {
+		v.last(m.idle, func() { _ = session.Close() })
+	}
+	m.all.Go(func() {
+		for session := range v.server.Sessions() {
+			_ = session.Wait()
+		}
+		v.still()
+		// A box that cannot be ended now, as boxd itself ends, does so by its ttl.
+		if err := v.server.Boxes.Close(v.ctx); err != nil && !m.ending() {
+			m.log.Warn("boxes of a conversation at /mcp have not ended", "principal", v.owner.principal, "error", err)
+		}
+		m.remove(v)
+		close(v.gone)
+	})
+}
+
+func (m *Conversations) ending() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.over
+}
+
+// Close ends all conversations. Boxes stay for as long as their ttl says: nobody can be asked to end them any more.
+func (m *Conversations) Close() {
+	m.mu.Lock()
+	m.over = true
+	var open []*conversation
+	for _, v := range m.open {
+		open = append(open, v)
+	}
+	m.mu.Unlock()
+	for _, v := range open {
+		v.cancel()
+		v.end()
+	}
+	m.all.Wait()
+}
+
+// mcpRefused is what boxd has said to a call that was made in somebody's name, as it is said to somebody.
+func mcpRefused(err error) error {
+	p, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "boxd cannot ask itself: %w", err).WithHint("initialize again; the log of boxd has more")
+	}
+	f := fault.Errorf(fault.Invalid, "%s", p.Detail)
+	f.Field, f.Allowed, f.Hint = p.Field, p.Allowed, p.Hint
+	switch p.Status {
+	case http.StatusForbidden:
+		f.Kind = fault.Denied
+	case http.StatusNotFound:
+		f.Kind = fault.NotFound
+	case http.StatusTooManyRequests:
+		f.Kind = fault.Exhausted
+	case http.StatusServiceUnavailable:
+		f.Kind = fault.Unavailable
+	}
+	return f
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// diffFiles says what the programs of a session have changed of its image.
+func diffFiles(c *Call) (any, error) {
+	a, _, err := ask(c, func(in *api.RootDiff, s *supervisor.Session) (*files.Request, []byte, error) {
+		if err := Writable(s); err != nil {
+			return nil, nil, err
+		}
+		limit, err := filesNumber("limit", in.Limit, usualList, mostResults)
+		return &files.Request{Diff: &files.Diff{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Walk: s.Config().Files.MaxEntries, Limit: limit}}, nil, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Changes == nil {
+		return nil, files.ErrMalformed
+	}
+	return wire.Changed(&sessionfiles.ChangesReport{ChangesAnswer: *a.Changes, Exact: true}), nil
+}
+
+// discardOutputs undoes what the programs of a session have changed of its image.
+func discardOutputs(c *Call) (any, error) {
+	a, _, err := ask(c, func(in *api.RootDiscard, s *supervisor.Session) (*files.Request, []byte, error) {
+		if err := Writable(s); err != nil {
+			return nil, nil, err
+		}
+		req := &files.Discard{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Root: []byte("/"), Walk: s.Config().Files.MaxEntries}
+		for _, p := range in.Paths {
+			req.Paths = append(req.Paths, []byte(p))
+		}
+		return &files.Request{Discard: req}, nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Discarded == nil {
+		return nil, files.ErrMalformed
+	}
+	return &api.RootDiscarded{Removed: a.Discarded.Removed, Restored: a.Discarded.Restored}, nil
+}
+
+// Writable refuses what is about changes of a root where there can be none.
+func Writable(s *supervisor.Session) error {
+	if !s.Settings.ReadOnlyRoot {
+		return nil
+	}
+	return fault.Errorf(fault.Conflict, "the root of session %s is read-only: it is as in its image", fault.Show(s.ID)).
+		WithHint("a session that is made with read_only_root false can change what is in its image")
+}

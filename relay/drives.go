@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about drives, and about those that sessions have.
+
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// patience is how long a caller may take for a piece of an archive.
+const patience = time.Minute
+
+// Usual sizes of what is told at once.
+const (
+	usualEntries = 200
+	usualText    = 4096
+)
+
+// listDrives lists those of the caller.
+func listDrives(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	out := api.DriveList{Drives: []api.Drive{}}
+	for _, d := range c.Drives.List(who.Name) {
+		out.Drives = append(out.Drives, drive(&d))
+	}
+	return out, nil
+}
+
+// getDrive describes one.
+func getDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.Drives.Get(who.Name, c.Path.Drive)
+	if err != nil {
+		return nil, err
+	}
+	return drive(&d), nil
+}
+
+// changeDrive changes how one is kept.
+func changeDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.DriveChange
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.Kept{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
+	if err != nil {
+		return nil, err
+	}
+	return drive(&d), nil
+}
+
+// drivePushed notes that a version is elsewhere too.
+func drivePushed(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.DrivePushed
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	if in.Version < 1 {
+		return nil, fault.Field("version", in.Version, "the number of a version")
+	}
+	d, err := c.Drives.Pushed(who.Name, c.Path.Drive, in.Version)
+	if err != nil {
+		return nil, err
+	}
+	return drive(&d), nil
+}
+
+// deleteDrive removes one, or a version of it.
+func deleteDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	version, err := number(c.R.URL.Query(), "version", 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, c.Drives.Remove(who.Name, c.Path.Drive, version)
+}
+
+// fillDrive makes the next version of what comes with the request, or of a directory of a session.
+func fillDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	f := &volumes.Filling{Into: query.Get("into")}
+	if f.Add, err = flag(query, "add"); err != nil {
+		return nil, err
+	}
+	if query.Has("if_version") {
+		last, err := number(query, "if_version", 0, 0)
+		if err != nil {
+			return nil, err
+		}
+		f.IfLast = &last
+	}
+	var v volumes.Version
+	var isNew bool
+	path, err := promoted(query)
+	switch {
+	case err != nil:
+		return nil, err
+	case path == "":
+		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, &sent{c})
+	default:
+		v, isNew, err = fromSession(c, who.Name, f, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return Created{Body: version(&v)}, nil
+	}
+	return version(&v), nil
+}
+
+// promoted is the directory of a session that is to be filled from; "": the request has an archive.
+func promoted(query url.Values) (string, error) {
+	path, output := query.Get("path"), query.Get("output_version")
+	switch {
+	case query.Get("session") == "":
+		for _, name := range []string{"session", "path", "output_version"} {
+			if query.Has(name) {
+				return "", fault.Field(name, query.Get(name), "beside session, a directory or output of it")
+			}
+		}
+		return "", nil
+	case (path == "") == (output == ""):
+		return "", fault.Field("path", path, "a directory of the session, or output_version instead")
+	case path != "":
+		return path, nil
+	}
+	return sessionfiles.OutputDir(output), policy.ValidSpaceName("output_version", output)
+}
+
+// fromSession has a directory of a session packed inside its box.
+func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volumes.Version, isNew bool, err error) {
+	owner, err := c.Owner()
+	if err != nil {
+		return v, false, err
+	}
+	id := c.R.URL.Query().Get("session")
+	s, err := c.Sup.Session(owner, id)
+	if err != nil {
+		return v, false, err
+	}
+	f.Origin = "session " + id + ", " + path
+	ctx, cancel := context.WithCancel(c.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path)}, w)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	v, isNew, err = c.Drives.Fill(ctx, who, c.Path.Drive, f, r)
+	r.CloseWithError(errUnread)
+	cancel() // whoever still packs is done
+	if failed := <-packed; failed != nil && !errors.Is(failed, errUnread) && !errors.Is(failed, context.Canceled) {
+		return v, false, failed
+	}
+	return v, isNew, err
+}
+
+var errUnread = errors.New("nobody reads it any more")
+
+// indexDrive lists what a version has, page by page.
+func indexDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	v, err1 := number(query, "version", 0, 1)
+	offset, err2 := number(query, "offset", 0, 0)
+	limit, err3 := number(query, "limit", usualEntries, 1)
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	is, list, next, err := c.Drives.Index(who.Name, c.Path.Drive, v, query.Get("prefix"), offset, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := api.DriveIndex{Version: version(&is), Entries: []api.DriveEntry{}, Next: next}
+	for _, e := range list {
+		x := api.DriveEntry{Path: e.Path, Type: "file", Size: e.Size, SHA256: e.SHA256, Executable: e.Program}
+		if e.Dir {
+			x.Type = "directory"
+		}
+		out.Entries = append(out.Entries, x)
+	}
+	return out, nil
+}
+
+// driveText is a text for a prompt.
+func driveText(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	v, err1 := number(query, "version", 0, 1)
+	most, err2 := number(query, "bytes", usualText, 1)
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
+	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, most, mounts.DriveTarget(c.Path.Drive))
+	if err != nil {
+		return nil, err
+	}
+	return api.DriveText{Version: is.Number, Text: text}, nil
+}
+
+// archiveDrive sends a version as a tar archive. One that fails on its way has no end.
+func archiveDrive(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	v, err := number(c.R.URL.Query(), "version", 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	to := &sender{c: c}
+	if c.R.Method == http.MethodHead {
+		_, tree, err := c.Drives.Take(who.Name, c.Path.Drive, v)
+		if err == nil {
+			c.Drives.Release(tree)
+			to.begin()
+			c.W.WriteHeader(http.StatusOK)
+		}
+		return nil, err
+	}
+	if _, err = c.Drives.Archive(who.Name, c.Path.Drive, v, to); err != nil && to.begun {
+		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
+	}
+	return nil, err
+}
+
+// switchDrive gives a session a version of a drive.
+func switchDrive(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	v, err := number(c.R.URL.Query(), "version", 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	k, isNew, err := c.Sup.Skills.Switch(c.Context(), s, c.Path.Drive, v)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return Created{Body: wire.Drive(&k)}, nil
+	}
+	return wire.Drive(&k), nil
+}
+
+// detachDrive takes a drive from a session.
+func detachDrive(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	force, err := flag(c.R.URL.Query(), "force")
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, c.Sup.Skills.Detach(c.Context(), s, c.Path.Drive, force)
+}
+
+func drive(d *volumes.Drive) api.Drive {
+	out := api.Drive{Name: d.Name, CreatedAt: d.Created.UTC(), KeepVersions: d.KeepVersions, KeepAge: d.KeepAge, Push: d.Push, Versions: []api.DriveVersion{}}
+	for i := range d.Versions {
+		out.Versions = append(out.Versions, version(&d.Versions[i]))
+	}
+	return out
+}
+
+func version(v *volumes.Version) api.DriveVersion {
+	return api.DriveVersion{
+		Version: v.Number, Digest: v.Digest, Origin: v.Origin, Bytes: v.Bytes, Entries: v.Entries, CreatedAt: v.Created.UTC(), PushedAt: v.Pushed, Sessions: v.Held,
+	}
+}
+
+// number reads a number of the query, least or more.
+func number(query url.Values, name string, usual, least int) (int, error) {
+	if !query.Has(name) {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(query.Get(name))
+	if err != nil || n < least {
+		return 0, fault.Field(name, query.Get(name), strconv.Itoa(least)+" or more")
+	}
+	return n, nil
+}
+
+func flag(query url.Values, name string) (bool, error) {
+	switch value := query.Get(name); {
+	case !query.Has(name) || value == "false":
+		return false, nil
+	case value == "true":
+		return true, nil
+	default:
+		return false, fault.Field(name, value, "true, false")
+	}
+}
+
+// sent reads the body of a request as it comes.
+type sent struct{ c *Call }
+
+func (s *sent) Read(p []byte) (int, error) {
+	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(patience)) // every connection of ours has deadlines
+	return s.c.R.Body.Read(p)
+}
+
+// sender writes an answer as it comes; its first write is the answer's beginning.
+type sender struct {
+	c     *Call
+	begun bool
+}
+
+func (s *sender) begin() {
+	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(patience)) // as above
+	if !s.begun {
+		s.begun = true
+		s.c.W.Header().Set("Content-Type", "application/x-tar")
+		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+}
+
+func (s *sender) Write(p []byte) (int, error) {
+	s.begin()
+	return s.c.W.Write(p)
+}

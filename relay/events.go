@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes by which people and programs see what happens: events as they come, the last
+// errors, the audit log, and metrics.
+
+package relay
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
+	"github.com/boxd-dev/boxd/supervisor/events"
+)
+
+// eventsHeartbeat is how often a reader hears from us when nothing happens.
+const eventsHeartbeat = 15 * time.Second
+
+// afterLatest asks for what comes from now on alone.
+const afterLatest = "latest"
+
+// reader is a request for events.
+type reader struct {
+	filter events.Filter
+	at     events.Position
+	follow bool
+}
+
+// streamEvents sends what has happened, and what happens, as server-sent events.
+func streamEvents(c *Call) (any, error) {
+	r, err := readEvents(c)
+	if err != nil {
+		return nil, err
+	}
+	leave, err := c.Load.Stream()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c.W.Header().Set("Content-Type", "text/event-stream")
+	c.W.Header().Set("Cache-Control", "no-store")
+	c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	if c.R.Method == http.MethodHead {
+		return nil, nil //nolint:nilnil // the headers were asked for
+	}
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	r.send(c)
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// readEvents reads what a request asks for, and holds it against what its caller may see.
+func readEvents(c *Call) (*reader, error) {
+	query := c.R.URL.Query()
+	r := &reader{follow: true, filter: events.Filter{Session: query.Get("session")}}
+	var err error
+	if r.filter.Owner, r.filter.Everybody, err = whose(c, query); err != nil {
+		return nil, err
+	}
+	switch text := query.Get("follow"); text {
+	case "", "true":
+	case "false":
+		r.follow = false
+	default:
+		return nil, fault.Field("follow", text, "true, false")
+	}
+	if text := query.Get("type"); text != "" {
+		for name := range strings.SplitSeq(text, ",") {
+			if !events.Type(name).Valid() {
+				return nil, fault.Field("type", name, knownEvents())
+			}
+			r.filter.Types = append(r.filter.Types, events.Type(name))
+		}
+	}
+	switch after := cmp.Or(c.R.Header.Get("Last-Event-ID"), query.Get("after")); after {
+	case "":
+		r.at = c.Events.Start()
+	case afterLatest:
+		r.at = c.Events.End()
+	default:
+		if r.at, err = events.ParsePosition(after); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func knownEvents() string {
+	var list []string
+	for _, t := range events.Types() {
+		list = append(list, string(t))
+	}
+	return strings.Join(list, ", ")
+}
+
+// whose tells of whom the caller may and wants to see something: an operator of everybody, or of one; others of
+// themselves.
+func whose(c *Call, query url.Values) (owner string, everybody bool, err error) {
+	owner = c.Person(query.Get("owner"))
+	operator := c.Who.Is(access.Operator)
+	switch {
+	case owner == "" && operator:
+		return "", true, nil
+	case owner == "":
+		return c.Who.Name, false, nil
+	case owner != c.Who.Name && !operator:
+		return "", false, fault.Field("owner", owner, "left out, or "+c.Who.Name).Of(fault.Denied)
+	}
+	return owner, false, nil
+}
+
+// send sends events until there are no more, or the caller has gone.
+func (r *reader) send(c *Call) {
+	out := http.NewResponseController(c.W)
+	write := func(text []byte) bool {
+		_ = out.SetWriteDeadline(time.Now().Add(c.Answers)) // every connection of ours has deadlines
+		_, err := c.W.Write(text)
+		return err == nil && out.Flush() == nil
+	}
+	if !write([]byte(": boxd\n\n")) { // so that the caller knows that it is heard
+		return
+	}
+	beat := time.NewTicker(eventsHeartbeat)
+	defer beat.Stop()
+	for {
+		b, more := c.Events.Read(r.at, &r.filter)
+		r.at = b.Next
+		text, err := r.render(c, &b)
+		if err != nil || len(text) > 0 && !write(text) {
+			return
+		}
+		switch {
+		case more == nil:
+			continue
+		case !r.follow:
+			return
+		}
+		if !wait(c.Context(), more, beat.C, write) {
+			return
+		}
+	}
+}
+
+// wait returns when there is more, and says so from time to time that there is not.
+func wait(ctx context.Context, more <-chan struct{}, beat <-chan time.Time, write func([]byte) bool) bool {
+	for {
+		select {
+		case <-more:
+			return true
+		case <-beat:
+			if !write([]byte(":\n\n")) {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// render writes a batch in the format of server-sent events.
+func (r *reader) render(c *Call, b *events.Batch) ([]byte, error) {
+	var text bytes.Buffer
+	put := func(e *api.Event) error {
+		data, err := json.Marshal(e)
+		if err != nil {
+			c.Log.ErrorContext(c.Context(), "event not encoded", "error", err)
+			return err
+		}
+		text.WriteString("id: " + e.ID + "\nevent: " + e.Type + "\ndata: ")
+		text.Write(data)
+		text.WriteString("\n\n")
+		return nil
+	}
+	if b.Restarted || b.Missed > 0 {
+		c.Metrics.Missed(b.Missed)
+		place := b.Next
+		if len(b.Events) > 0 {
+			place.Seq = b.Events[0].Seq - 1
+		}
+		if err := put(&api.Event{ID: place.String(), Time: time.Now(), Type: api.EventGap, Gap: &api.Gap{Restarted: b.Restarted, Missed: b.Missed}}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range b.Events {
+		if err := put(event(b.Next.Epoch, &b.Events[i])); err != nil {
+			return nil, err
+		}
+	}
+	return text.Bytes(), nil
+}
+
+func event(epoch string, e *events.Event) *api.Event {
+	return &api.Event{
+		ID: events.Position{Epoch: epoch, Seq: e.Seq}.String(), Time: e.Time, Type: string(e.Type), Session: e.Session, Owner: e.Owner, Principal: e.Principal,
+		Process: e.Process, Exec: e.Exec, Profile: e.Profile, Reason: e.Reason, Detail: e.Detail, TookMS: milliseconds(e.Took), Request: e.Request.ID, Parent: e.Request.Parent,
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// getErrors lists the last errors.
+func getErrors(c *Call) (any, error) {
+	owner, everybody, err := whose(c, c.R.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	list := api.ErrorList{Errors: []api.RecentError{}}
+	for _, e := range c.Errors.Of(owner, everybody) {
+		list.Errors = append(list.Errors, api.RecentError{
+			Time: e.Time, Principal: e.Principal, Route: e.Route, Session: e.Session, Status: e.Status, Kind: e.Kind, Detail: e.Detail,
+			Request: e.Request.ID, Parent: e.Request.Parent,
+		})
+	}
+	return list, nil
+}
+
+// getMetrics answers a scrape. The figures are of the whole host, and name nobody.
+func getMetrics(c *Call) (any, error) {
+	c.ExpectReader()
+	c.Metrics.ServeHTTP(c.W, c.R)
+	return nil, nil //nolint:nilnil // it has been sent
+}

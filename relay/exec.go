@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"net/http"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// execSession runs a program in a session, and waits for it unless it has an id and is detached.
+func execSession(c *Call) (any, error) {
+	s, err := c.Session() // before the body: what is for no session need not be read
+	if err != nil {
+		return nil, err
+	}
+	var req api.ExecRequest
+	if err := c.DecodeBody(&req, MaxBody); err != nil {
+		return nil, err
+	}
+	dry := req.DryRun
+	req.DryRun = false
+	exec, err := wire.ExecRequest(&req)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := wire.Changes(&req)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case dry:
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
+	case req.ID != "":
+		return executeProcess(c, s, &req, exec, asked)
+	case req.Detach:
+		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
+	}
+	return execute(c, s, &req, exec, asked)
+}
+
+// executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
+// go: it goes on.
+func executeProcess(c *Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+	if err := sessionfiles.PrepareOutputs(c.Context(), s, r.OutputVersion); err != nil {
+		return nil, err
+	}
+	w, err := sessionfiles.BeginChanges(c.Context(), s, asked)
+	if err != nil {
+		return nil, err
+	}
+	p, isNew, err := c.Sup.StartProcess(c.Context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+	if err != nil {
+		return nil, err
+	}
+	if r.Detach {
+		return Answer{Status: http.StatusAccepted, Body: describeProcess(c, s, p)}, nil
+	}
+	result, err := c.Sup.ProcessResult(c.Context(), s, p)
+	if err != nil {
+		return nil, err
+	}
+	res := wire.ExecResult(s.ID, result, r.Encoding)
+	res.Changes = wire.Changed(w.EndProcess(c.Context(), p, isNew))
+	return res, nil
+}
+
+// run makes a session, runs one thing in it and removes it, whatever happens.
+func run(c *Call) (any, error) {
+	var req api.OneShotRequest
+	if err := c.DecodeBody(&req, MaxBody); err != nil {
+		return nil, err
+	}
+	dry := req.Exec.DryRun || req.Session.DryRun
+	req.Exec.DryRun, req.Session.DryRun = false, false
+	exec, err := oneShotRequest(&req.Exec)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := wire.Changes(&req.Exec)
+	if err != nil {
+		return nil, err
+	}
+	if dry {
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Who, wire.SessionRequest(&req.Session), exec)), nil
+	}
+	s, err := makeOneShot(c, &req.Session, exec)
+	if err != nil {
+		return nil, err
+	}
+	defer c.End(s, supervisor.EndOneShot)
+	return execute(c, s, &req.Exec, exec, asked)
+}
+
+// oneShotRequest is the request of an execution that ends with its session.
+func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+	switch {
+	case r.ID != "":
+		return nil, fault.Field("exec.id", r.ID, "left out: nobody can come back to an execution that ends with its session")
+	case r.Detach:
+		return nil, fault.Field("exec.detach", "true", "left out: the execution ends with its session")
+	}
+	return wire.ExecRequest(r)
+}
+
+// makeOneShot makes the session of a single execution. It must be new, since it will be removed.
+func makeOneShot(c *Call, req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
+	if req.DryRun {
+		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
+	}
+	exec.Usual = req.Image != nil
+	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
+		return nil, err
+	}
+	want := wire.SessionRequest(req)
+	want.OneShot = true
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
+	if err == nil && !isNew {
+		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
+			WithHint("run it in that session, or leave the id out")
+	}
+	return s, err
+}
+
+func execute(c *Call, s *supervisor.Session, req *api.ExecRequest, exec *supervisor.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+	if err := sessionfiles.PrepareOutputs(c.Context(), s, req.OutputVersion); err != nil {
+		return nil, err
+	}
+	w, err := sessionfiles.BeginChanges(c.Context(), s, asked)
+	if err != nil {
+		return nil, err
+	}
+	result, err := c.Sup.Exec(c.Context(), s, exec)
+	if err != nil {
+		return nil, err
+	}
+	r := wire.ExecResult(s.ID, result, req.Encoding)
+	r.Changes = wire.Changed(w.End(c.Context()))
+	return r, nil
+}

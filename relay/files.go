@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file answers requests about files of sessions, and archives of them.
+
+package relay
+
+import (
+	"encoding/base64"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// Defaults and bounds of requests.
+const (
+	maxBody     = 24 << 20 // files.max_content of at most 16 MiB, in base64
+	usualLines  = 2000
+	usualBytes  = 50 << 10
+	usualGlob   = 100
+	usualGrep   = 200
+	usualList   = 1000
+	mostResults = 20_000
+	mostContext = 50
+	maxGrepFile = 10 << 20
+	maxGrepLine = 500
+	mostDepth   = 4096
+)
+
+// ask finds the session, reads the body and has a request carried out.
+func ask[In any](c *Call, translate func(in *In, s *supervisor.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, nil, err
+	}
+	in := new(In)
+	if err := c.DecodeBody(in, maxBody); err != nil {
+		return nil, nil, err
+	}
+	req, body, err := translate(in, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	return sessionfiles.Do(c.Context(), s, req, body)
+}
+
+// path reads the two forms of a path. missing is what an absent one stands for; "": it must be there.
+func path(field, text, encoded, missing string) ([]byte, error) {
+	switch {
+	case text != "" && encoded != "":
+		return nil, fault.Field(field+"_base64", encoded, "left out, as "+field+" is given")
+	case text != "":
+		return []byte(text), nil
+	case encoded != "":
+		b, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return nil, fault.Field(field+"_base64", encoded, "the bytes of a path in base64")
+		}
+		return b, nil
+	case missing == "":
+		return nil, fault.Field(field, fault.Word("missing"), "a path")
+	}
+	return []byte(missing), nil
+}
+
+const workspace = "/workspace"
+
+// filesNumber holds a number against its bounds; 0 stands for the usual one.
+func filesNumber(field string, n, usual, most int) (int, error) {
+	switch {
+	case n < 0 || n > most:
+		return 0, fault.Field(field, n, fmt.Sprintf("1 to %d", most))
+	case n == 0:
+		return usual, nil
+	}
+	return n, nil
+}
+
+// Names of encodings.
+const (
+	utf8Encoding   = "utf-8"
+	base64Encoding = "base64"
+)
+
+func isBase64(encoding string) (bool, error) {
+	switch encoding {
+	case "", utf8Encoding:
+		return false, nil
+	case base64Encoding:
+		return true, nil
+	}
+	return false, fault.Field("encoding", encoding, utf8Encoding+", "+base64Encoding)
+}
+
+// readFile answers with a part of a file.
+func readFile(c *Call) (any, error) {
+	var raw bool
+	a, data, err := ask(c, func(in *api.FileRead, s *supervisor.Session) (*files.Request, []byte, error) {
+		limits := s.Config().Files
+		p, err := path("path", in.Path, in.PathBase64, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		r := &files.Read{Path: p}
+		if raw, err = isBase64(in.Encoding); err != nil {
+			return nil, nil, err
+		}
+		most := int64(limits.MaxContent)
+		if in.MaxBytes < 0 || in.MaxBytes > most {
+			return nil, nil, fault.Field("max_bytes", in.MaxBytes, fmt.Sprintf("1 to %d (files.max_content)", most))
+		}
+		r.Raw, r.Bytes = raw, in.MaxBytes
+		if r.Bytes == 0 {
+			r.Bytes = min(usualBytes, most)
+		}
+		if in.Digest {
+			r.Digest = most
+		}
+		if r.Line, err = filesNumber("offset", in.Offset, 1, 1<<31-1); err != nil {
+			return nil, nil, err
+		}
+		if r.Lines, err = filesNumber("limit", in.Limit, usualLines, 1_000_000); err != nil {
+			return nil, nil, err
+		}
+		if at := in.ByteOffset; at != nil {
+			if *at < 0 || in.Offset != 0 || in.Limit != 0 {
+				return nil, nil, fault.Field("byte_offset", *at, "0 or more, without offset and limit")
+			}
+			r.ByBytes, r.Offset = true, *at
+		}
+		return &files.Request{Read: r}, nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Read == nil {
+		return nil, files.ErrMalformed
+	}
+	return content(a.Read, data, raw), nil
+}
+
+func content(a *files.ReadAnswer, data []byte, raw bool) *api.FileContent {
+	f := &api.FileContent{
+		File: wire.File(&a.File), Encoding: utf8Encoding, StartLine: a.FirstLine, EndLine: a.LastLine, ByteOffset: a.Offset, NextByteOffset: a.Next,
+		Truncated: a.Cut != "", TruncatedBy: a.Cut,
+	}
+	if raw || !utf8.Valid(data) {
+		f.Encoding, f.Content = base64Encoding, base64.StdEncoding.EncodeToString(data)
+	} else {
+		f.Content = string(data)
+	}
+	if a.Cut != "" && a.LastLine > 0 && len(data) > 0 && data[len(data)-1] == '\n' {
+		f.NextOffset = a.LastLine + 1
+	}
+	return f
+}
+
+// digests are what if_match may be.
+func checkDigest(d string) error {
+	if d != "" && !regexp.MustCompile(`\A`+files.DigestPrefix+`[0-9a-f]{64}\z`).MatchString(d) {
+		return fault.Field("if_match", d, "a digest as it comes in answers: sha256: and 64 hexadecimal digits")
+	}
+	return nil
+}
+
+// writeFile makes a content that of a file.
+func writeFile(c *Call) (any, error) {
+	a, _, err := ask(c, func(in *api.FileWrite, s *supervisor.Session) (*files.Request, []byte, error) {
+		p, err := path("path", in.Path, in.PathBase64, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		w := &files.Write{Path: p, How: in.Mode, Parents: !in.NoParents, IfMatch: in.IfMatch, Most: int64(s.Config().Files.MaxContent)}
+		if w.How == "" {
+			w.How = files.Overwrite
+		}
+		if ways := []string{files.Overwrite, files.Append, files.Create}; !slices.Contains(ways, w.How) {
+			return nil, nil, fault.Field("mode", in.Mode, "overwrite, append, create")
+		}
+		if in.Permission != "" {
+			mode, err := strconv.ParseUint(in.Permission, 8, 32)
+			if err != nil || mode > 0o777 {
+				return nil, nil, fault.Field("permissions", in.Permission, "0000 to 0777, octal")
+			}
+			w.Mode = new(uint32(mode))
+		}
+		body := []byte(in.Content)
+		encoded, err := isBase64(in.Encoding)
+		if err == nil {
+			err = checkDigest(in.IfMatch)
+		}
+		if encoded && err == nil {
+			if body, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
+				err = fault.Field("content", fault.Word("no base64"), "base64, as encoding says")
+			}
+		}
+		if err == nil && int64(len(body)) > w.Most {
+			err = fault.Field("content", len(body), fmt.Sprintf("at most %d bytes (files.max_content)", w.Most)).WithHint("an archive carries larger files")
+		}
+		return &files.Request{Write: w}, body, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Write == nil {
+		return nil, files.ErrMalformed
+	}
+	return &api.FileWritten{File: wire.File(&a.Write.File), Created: a.Write.Created}, nil
+}
+
+// editFile replaces texts in a file.
+func editFile(c *Call) (any, error) {
+	a, _, err := ask(c, func(in *api.FileEdit, s *supervisor.Session) (*files.Request, []byte, error) {
+		p, err := path("path", in.Path, in.PathBase64, "")
+		if err == nil {
+			err = checkDigest(in.IfMatch)
+		}
+		if err == nil && len(in.Edits) == 0 {
+			err = fault.Field("edits", fault.Word("empty"), "at least one edit")
+		}
+		e := &files.Edit{Path: p, IfMatch: in.IfMatch, Most: int64(s.Config().Files.MaxContent)}
+		for _, r := range in.Edits {
+			e.Edits = append(e.Edits, files.Replacement{Old: []byte(r.Old), New: []byte(r.New), All: r.All})
+		}
+		return &files.Request{Edit: e}, nil, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.Edit == nil {
+		return nil, files.ErrMalformed
+	}
+	out := &api.FileEdited{File: wire.File(&a.Edit.File), Edits: []api.FileReplaced{}}
+	for _, r := range a.Edit.Edits {
+		out.Edits = append(out.Edits, api.FileReplaced(r))
+	}
+	return out, nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about roles that somebody has for a time.
+
+package relay
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/supervisor/access"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/events"
+)
+
+// listGrants answers with those there are.
+func listGrants(c *Call) (any, error) {
+	list := api.GrantList{Grants: []api.Grant{}}
+	for _, g := range c.Gate.Grants().List() {
+		list.Grants = append(list.Grants, grant(&g))
+	}
+	return list, nil
+}
+
+// giveGrant gives a role to a principal.
+func giveGrant(c *Call) (any, error) {
+	var req api.GrantRequest
+	if err := c.DecodeBody(&req, MaxSmallBody); err != nil {
+		return nil, err
+	}
+	var role access.Role
+	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
+		return nil, fault.Field("role", req.Role, strings.Join(access.Roles(), ", "))
+	}
+	if !c.Gate.Knows(req.Principal) {
+		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "the name of a table [principals.NAME] of box.toml, or a user such as uid:1000")
+	}
+	g, err := c.Gate.Grants().Give(req.Principal, role, time.Duration(req.For), c.Who.Name)
+	if err != nil {
+		return nil, err
+	}
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: g.Principal, Principal: g.By, Reason: g.Role.String(), Detail: "granted until " + g.Until.UTC().Format(time.RFC3339)})
+	return Created{Body: grant(&g)}, nil
+}
+
+// revokeGrant ends the grant of a principal, and what it has under way that needs it.
+func revokeGrant(c *Call) (any, error) {
+	if err := c.Gate.Grants().Revoke(c.Path.Principal); err != nil {
+		return nil, err
+	}
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: c.Path.Principal, Principal: c.Who.Name, Reason: "revoked"})
+	return NoContent{}, nil
+}
+
+func grant(g *access.Grant) api.Grant {
+	return api.Grant{Principal: g.Principal, Role: g.Role.String(), By: g.By, CreatedAt: g.Created.UTC(), Until: g.Until.UTC()}
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// FromHere refuses requests that a page of the web has had a browser send: they come from this host too. A name
+// that is not this host's own may lead here because somebody wants it to (DNS rebinding).
+func FromHere(r *http.Request) error {
+	name := r.Host
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	if ip := net.ParseIP(strings.Trim(name, "[]")); !strings.EqualFold(name, "localhost") && (ip == nil || !ip.IsLoopback()) {
+		return fault.Field("Host", r.Host, "localhost, or an address of the loopback").Of(fault.Denied).
+			WithHint("boxd speaks to this host alone; a proxy before it has to say so too")
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return fault.Field("Origin", origin, "left out: boxd is not for pages of other places").Of(fault.Denied)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about boxd and its host.
+
+package relay
+
+import (
+	"encoding/json"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// getHealth answers whether boxd is alive.
+func getHealth(c *Call) (any, error) {
+	if err := c.Sup.Alive(); err != nil {
+		return nil, err
+	}
+	return api.Health{Status: "ok"}, nil
+}
+
+// getReady answers whether boxd takes work.
+func getReady(c *Call) (any, error) {
+	if err := c.Sup.Ready(); err != nil {
+		return nil, err
+	}
+	return api.Health{Status: "ok"}, nil
+}
+
+// getDescription is the API in a form that programs read.
+func getDescription(*Call) (any, error) { return json.RawMessage(openAPI()), nil }
+
+// getStatus tells how boxd is.
+func getStatus(c *Call) (any, error) {
+	o := c.Sup.Overview()
+	if err := c.Audit.State().Trouble; err != nil {
+		o.Degraded = append(o.Degraded, "the audit log cannot be written: "+err.Error())
+		if o.State == supervisor.ConditionOK {
+			o.State = supervisor.ConditionDegraded
+		}
+	}
+	if o.Degraded = append(o.Degraded, c.Waived...); len(c.Waived) > 0 && o.State == supervisor.ConditionOK {
+		o.State = supervisor.ConditionDegraded
+	}
+	return api.Status{
+		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),
+		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
+		Processes: o.Processes, MaxProcesses: o.MaxProcesses, Running: o.Running, Executed: o.Executed,
+		ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
+		Enforced: wire.Enforced(o.Enforced), Degraded: append([]string{}, o.Degraded...),
+	}, nil
+}
+
+// getConfiguration tells what is in force of box.toml.
+func getConfiguration(c *Call) (any, error) {
+	settings, err := c.Settings()
+	return api.Configuration{Settings: settings}, err
+}
+
+// queue tells who waits. What others wait for is not the caller's to know, but how many are before it.
+func queue(c *Call) api.Queue {
+	limits := c.Sup.Queue()
+	starts, executions := c.Sup.Waiting()
+	q := api.Queue{Waiting: len(starts), Executions: len(executions), Length: limits.Length, Wait: quantity.Duration(limits.Wait), Places: []api.Place{}}
+	for _, p := range starts {
+		if p.Who == c.Who.Name || c.Who.Is(access.Admin) {
+			q.Places = append(q.Places, api.Place{ID: p.What, Owner: p.Who, Position: p.Position, Reason: string(p.Reason), Since: p.Since})
+		}
+	}
+	return q
+}
+
+func warm(o supervisor.Overview) []api.Warm {
+	list := []api.Warm{}
+	for _, w := range o.Warm {
+		list = append(list, api.Warm(w))
+	}
+	return list
+}
+
+// drain has boxd take no new sessions.
+func drain(c *Call) (any, error) {
+	var r api.DrainRequest
+	if c.R.ContentLength != 0 {
+		if err := c.DecodeBody(&r, MaxSmallBody); err != nil {
+			return nil, err
+		}
+	}
+	d, err := c.Sup.Drain(c.Who, r.Reason)
+	if err != nil {
+		return nil, err
+	}
+	return api.Drain(d), nil
+}
+
+// undrain has it take them again.
+func undrain(c *Call) (any, error) { return NoContent{}, c.Sup.Undrain(c.Who) }
+
+// listProfiles lists the profiles.
+func listProfiles(c *Call) (any, error) {
+	all, usual := c.Sup.Profiles()
+	list := api.ProfileList{Default: usual, Profiles: map[string]api.Profile{}}
+	for name, p := range all {
+		list.Profiles[name] = api.Profile(p)
+	}
+	return list, nil
+}
+
+// getDoctor tells what this host can do.
+func getDoctor(c *Call) (any, error) {
+	checks, err := c.Sup.Doctor(c.Context())
+	if err != nil {
+		return nil, err
+	}
+	for _, what := range c.Waived {
+		checks = append(checks, isolation.Check{Name: "done without", Level: isolation.CheckWarn, Detail: what, Hint: "leave the key out where that is not meant"})
+	}
+	d := api.Doctor{OK: true, Checks: make([]api.Check, len(checks))}
+	levels := map[isolation.CheckLevel]string{isolation.CheckOK: "ok", isolation.CheckWarn: "warn", isolation.CheckFail: "fail"}
+	for i, check := range checks {
+		d.OK = d.OK && check.Level != isolation.CheckFail
+		d.Checks[i] = api.Check{Name: check.Name, Level: levels[check.Level], Detail: check.Detail, Hint: check.Hint}
+	}
+	return d, nil
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/mcp"
+)
+
+// Headers of the protocol, and of ours.
+const (
+	sessionHeader = "Mcp-Session-Id"
+	versionHeader = "Mcp-Protocol-Version"
+	requestHeader = "X-Request-Id"
+)
+
+// stateless is the first version of the protocol whose requests stand alone. Over HTTP we speak those before it.
+const stateless = "2026-07-28"
+
+// Serve answers a request: a message, the stream of what the server says by itself, or the end of a conversation.
+func (m *Conversations) Serve(c *Call) (any, error) {
+	leave, err := c.Load.Stream()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	ask, err := mcpAsked(c.R.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	var message json.RawMessage
+	if c.R.Method == http.MethodPost {
+		if err := c.DecodeBody(&message, MaxBody); err != nil {
+			return nil, err
+		}
+		c.R.Body = io.NopCloser(bytes.NewReader(message))
+	}
+	c.R.Header.Set(requestHeader, trace.Of(c.Context()).ID) // that of the calls the tools make
+	w := &patient{c.W, c.Answers}
+	id, method := c.R.Header.Get(sessionHeader), methodOf(message)
+	switch {
+	case id != "":
+		v, err := m.find(c, id)
+		if err != nil {
+			return nil, err
+		}
+		defer v.enter()()
+		if c.R.Method == http.MethodDelete {
+			v.cancel()
+		}
+		v.handler.ServeHTTP(w, c.R)
+		if c.R.Method == http.MethodDelete {
+			v.wait(c.Context())
+		}
+	case method == "initialize":
+		v, err := m.begin(c, ask)
+		if err != nil {
+			return nil, err
+		}
+		v.handler.ServeHTTP(w, c.R)
+		m.keep(v)
+	case method == "server/discover" || method != "" && c.R.Header.Get(versionHeader) >= stateless:
+		m.none.ServeHTTP(w, c.R)
+	default:
+		return nil, fault.Field(sessionHeader, "", "the one that initialize was answered with").WithHint("initialize first")
+	}
+	return nil, nil //nolint:nilnil // it has been answered
+}
+
+// methodOf is that of a message; "" if it is none, or several.
+func methodOf(message []byte) string {
+	var m struct {
+		Method string `json:"method"`
+	}
+	if json.Unmarshal(message, &m) != nil {
+		return ""
+	}
+	return m.Method
+}
+
+// mcpAsked is which box the conversation is to have, by the query of its address.
+func mcpAsked(query url.Values) (*mcp.BoxesOptions, error) {
+	o := &mcp.BoxesOptions{Ask: api.SessionRequest{ID: query.Get("session"), Template: query.Get("template"), Profile: query.Get("profile")}}
+	if text := query.Get("variables"); text != "" {
+		o.Ask.Variables = map[string]string{}
+		for pair := range strings.SplitSeq(text, ",") {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok || name == "" {
+				return nil, fault.Field("variables", text, "name=value, and further ones behind commas")
+			}
+			o.Ask.Variables[name] = value
+		}
+	}
+	return o, nil
+}
+
+// bearer is the token of a request, "" if it has none.
+func bearer(h http.Header) string {
+	if scheme, token, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "bearer") {
+		return strings.TrimSpace(token)
+	}
+	return ""
+}
+
+// conversation is one, with its boxes.
+type conversation struct {
+	id      string
+	owner   owner
+	client  *client.Client // calls boxd in the owner's name
+	server  *mcp.Server
+	handler http.Handler
+	calls   chan struct{}   // holds a word for each tool that works
+	ctx     context.Context //nolint:containedctx // of all its tools
+	cancel  context.CancelFunc
+	gone    chan struct{} // closed when nothing is left of it
+
+	mu       sync.Mutex // guards what follows
+	requests int        // under way
+	unused   *time.Timer
+	patience time.Duration
+	close    func()
+}
+
+// wait returns when nothing is left of the conversation.
+func (v *conversation) wait(ctx context.Context) {
+	select {
+	case <-v.gone:
+	case <-ctx.Done():
+	}
+}
+
+// around is what all calls of tools have in common.
+func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(v.ctx, cancel)() //nolint:contextcheck // the call ends with its conversation too
+		if extra := req.GetExtra(); extra != nil {
+			ctx = trace.With(ctx, trace.Request{ID: extra.Header.Get(requestHeader)})
+		}
+		if method == "tools/call" {
+			select {
+			case v.calls <- struct{}{}:
+				defer func() { <-v.calls }()
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// enter is about a request that begins; what it returns is about its end. Between the last and the next the
+// conversation is unused.
+func (v *conversation) enter() (leave func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.requests++
+	if v.unused != nil {
+		v.unused.Stop()
+	}
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.requests--; v.requests == 0 && v.unused != nil {
+			v.unused.Reset(v.patience)
+		}
+	}
+}
+
+// last ends the conversation by end when it has not been used for so long.
+func (v *conversation) last(patience time.Duration, end func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.patience, v.close = patience, end
+	v.unused = time.AfterFunc(patience, end)
+	if v.requests > 0 {
+		v.unused.Stop()
+	}
+}
+
+// still is about a conversation that has ended.
+func (v *conversation) still() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.unused != nil {
+		v.unused.Stop()
+		v.unused = nil
+	}
+}
+
+// end ends its session, if it has one.
+func (v *conversation) end() {
+	v.mu.Lock()
+	end := v.close
+	v.mu.Unlock()
+	if end != nil {
+		end()
+	}
+}
+
+// patient gives a caller a while to take each piece of an answer.
+type patient struct {
+	http.ResponseWriter
+
+	patience time.Duration
+}
+
+func (p *patient) expect() {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.patience)) // every connection of ours has deadlines
+}
+
+// Write writes a piece.
+func (p *patient) Write(b []byte) (int, error) {
+	p.expect()
+	return p.ResponseWriter.Write(b)
+}
+
+// Flush sends what was written.
+func (p *patient) Flush() {
+	p.expect()
+	_ = http.NewResponseController(p.ResponseWriter).Flush() // the next Write says what is wrong
+}
+
+// Unwrap is the connection's.
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about images: what / of sessions can be made from.
+
+package relay
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	asked "github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/images"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// listImages lists the images.
+func listImages(c *Call) (any, error) { return listed(c.Images.List()), nil }
+
+func listed(images []images.Image) api.ImageList {
+	list := api.ImageList{Images: []api.Image{}}
+	for i := range images {
+		list.Images = append(list.Images, image(&images[i]))
+	}
+	return list
+}
+
+// getImage describes an image.
+func getImage(c *Call) (any, error) {
+	img, err := c.Images.Get(c.Path.Image)
+	if err != nil {
+		return nil, err
+	}
+	return image(&img), nil
+}
+
+// imagesPatience is how long a caller may take for a piece of an archive.
+const imagesPatience = time.Minute
+
+// imageSent reads the body of a request as it comes.
+type imageSent struct{ c *Call }
+
+func (s imageSent) Read(p []byte) (int, error) {
+	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(imagesPatience)) // every connection of ours has deadlines
+	return s.c.R.Body.Read(p)
+}
+
+// importImage makes an image of the archive that the body is.
+func importImage(c *Call) (any, error) {
+	query := c.R.URL.Query()
+	img, err := c.Images.Import(c.Context(), imageSent{c}, images.Source{Name: query.Get("name"), Form: query.Get("form")})
+	if err != nil {
+		return nil, err
+	}
+	return Created{Body: image(&img)}, nil
+}
+
+// commitImage makes an image of what programs of a session have made of its own. Who may import images may do that: it is the
+// operator's then, and everybody's to use.
+func commitImage(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.ImageCommit
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	if err := Writable(s); err != nil {
+		return nil, err
+	}
+	if s.Settings.Root == nil {
+		return nil, fault.Errorf(fault.Conflict, "session %s has the host's own programs, which are no image", fault.Show(s.ID)).
+			WithHint("an image can be made of a session that was made of one; boxctl diff shows what is other than on the host")
+	}
+	to := &images.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
+	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b asked.Bounds, w io.Writer) error {
+		_, err := sessionfiles.Commit(ctx, s, b, w)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Created{Body: image(&img)}, nil
+}
+
+// deleteImage removes an image. Sessions that have it keep it.
+func deleteImage(c *Call) (any, error) {
+	if err := c.Images.Remove(c.Path.Image); err != nil {
+		return nil, err
+	}
+	return NoContent{}, nil
+}
+
+// pruneImages removes the images that no session has and no profile names.
+func pruneImages(c *Call) (any, error) {
+	profiles, _ := c.Sup.Profiles()
+	var keep []string
+	for _, p := range profiles {
+		keep = append(keep, p.Image)
+	}
+	gone, err := c.Images.Prune(c.Context(), keep)
+	if err != nil {
+		return nil, err
+	}
+	return listed(gone), nil
+}
+
+func image(img *images.Image) api.Image {
+	c := &img.Config
+	return api.Image{
+		Name: img.Name, Digest: img.Digest, Form: img.Form, Bytes: img.Bytes, Entries: img.Entries, LeftOut: img.LeftOut, Layers: img.Layers,
+		Sessions: img.Used, CreatedAt: img.Created.UTC(),
+		Config: api.ImageConfig{Architecture: c.Architecture, Env: c.Env, WorkingDir: c.WorkingDir, User: c.User, Entrypoint: c.Entrypoint, Cmd: c.Cmd},
+	}
+}

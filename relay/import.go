@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	base "path"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/skills"
+	"github.com/boxd-dev/boxd/supervisor/access"
+
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// skillsPatience is how long a caller may take for a piece of an archive.
+const skillsPatience = time.Minute
+
+// skillSent reads the body of a request as it comes.
+type skillSent struct{ c *Call }
+
+func (s skillSent) Read(p []byte) (int, error) {
+	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(skillsPatience)) // every connection of ours has deadlines
+	return s.c.R.Body.Read(p)
+}
+
+// staged brings in the archive of a request and does something with it.
+func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice) (any, error)) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	choice := &skills.Choice{Subdir: query.Get("subdir"), Digest: query.Get("digest")}
+	if text := query.Get("select"); text != "" {
+		choice.Paths = strings.Split(text, ",")
+	}
+	if choice.Replace, err = skillsFlag(query, "replace"); err != nil {
+		return nil, err
+	}
+	st, err := c.Skills.Stage(c.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	if err := fill(c, who, st, choice); err != nil {
+		return nil, err
+	}
+	return do(st, who.Name, choice)
+}
+
+// fill takes the archive from where the request says.
+func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice) error {
+	query := c.R.URL.Query()
+	from, session := query.Get("url"), query.Get("session")
+	switch {
+	case from != "" && session != "":
+		return fault.Field("session", session, "left out, as url is given")
+	case session != "":
+		return fillFromSession(c, who, st, choice, session, query.Get("path"))
+	case query.Has("path"):
+		return fault.Field("path", query.Get("path"), "left out: it is of a session")
+	case from == "":
+		return st.Fill(skillSent{c}, "")
+	}
+	hosts, err := c.Skills.Hosts()
+	if err != nil {
+		return err
+	}
+	a, err := skills.FindArchive(hosts, from)
+	if err != nil {
+		return err
+	}
+	choice.Origin, choice.AnyTop = from, a.Repository
+	choice.Subdir = cmp.Or(choice.Subdir, a.Below)
+	below := ""
+	if a.Repository {
+		below = strings.Trim(choice.Subdir, "/")
+	}
+	return skills.Fetch(c.Context(), hosts, a, func(r io.Reader) error { return st.Fill(r, below) })
+}
+
+// fillFromSession has a directory of a session packed inside its box.
+func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice, id, path string) error {
+	if path == "" {
+		return fault.Field("path", fault.Word("missing"), "a directory of the session")
+	}
+	s, err := c.Sup.Session(who, id)
+	if err != nil {
+		return err
+	}
+	choice.Origin, choice.Dir = "session "+id+", "+path, base.Base(path)
+	ctx, cancel := context.WithCancel(c.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(path)}, w)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	err = st.Fill(r, "")
+	r.CloseWithError(errSkillUnread)
+	cancel() // whoever still packs is done
+	if failed := <-packed; failed != nil && !errors.Is(failed, errSkillUnread) && !errors.Is(failed, context.Canceled) {
+		return failed
+	}
+	return err
+}
+
+var errSkillUnread = errors.New("nobody reads it any more")
+
+// previewSkills tells what could be installed, and what is wrong with it.
+func previewSkills(c *Call) (any, error) {
+	return staged(c, func(st *skills.Stage, _ string, choice *skills.Choice) (any, error) {
+		found, err := st.Candidates(choice)
+		if err != nil {
+			return nil, err
+		}
+		out := api.SkillCandidates{Candidates: []api.SkillCandidate{}}
+		for _, x := range found {
+			a := api.SkillCandidate{Path: cmp.Or(x.Path, "."), Skill: api.SkillDraft{
+				Name: x.Skill.Name, Description: x.Skill.Description, Instructions: x.Skill.Instructions, Digest: x.Skill.Digest,
+				Bytes: x.Skill.Bytes, Entries: x.Skill.Entries, Advice: x.Skill.Advice,
+			}}
+			for _, p := range x.Problems {
+				a.Problems = append(a.Problems, api.SkillProblem{Key: p.Key, Text: p.Text})
+			}
+			out.Candidates = append(out.Candidates, a)
+		}
+		return out, nil
+	})
+}
+
+// installSkills makes skills of what is chosen: all of it or nothing.
+func installSkills(c *Call) (any, error) {
+	return staged(c, func(st *skills.Stage, who string, choice *skills.Choice) (any, error) {
+		made, err := st.Install(who, choice)
+		if err != nil {
+			return nil, err
+		}
+		list := api.SkillList{Skills: []api.Skill{}}
+		for _, k := range made {
+			k.Instructions = ""
+			list.Skills = append(list.Skills, skill(&k))
+		}
+		return list, nil
+	})
+}
+
+func skillsFlag(query url.Values, name string) (bool, error) {
+	switch value := query.Get(name); {
+	case !query.Has(name) || value == "false":
+		return false, nil
+	case value == "true":
+		return true, nil
+	default:
+		return false, fault.Field(name, value, "true, false")
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/mcp"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+)
+
+// getInstructions tell a model what a session offers and forbids.
+func getInstructions(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	session := wire.Session(s.Info())
+	profile := profileOf(c, session.Profile)
+	return api.Instructions{Session: session.ID, Profile: session.Profile, Instructions: mcp.WriteInstructions(mcp.FactsOf(&session, &profile))}, nil
+}
+
+// plannedInstructions tell what a session of a profile would offer and forbid, made for the caller.
+func plannedInstructions(c *Call) (any, error) {
+	want := wire.SessionRequest(&api.SessionRequest{Profile: c.R.URL.Query().Get("profile")})
+	made := c.Sup.PlanSession(c.Context(), c.Who, want)
+	plan := wire.Plan(c.Context(), c.Log, made)
+	if plan.Session == nil {
+		return nil, made.Refused
+	}
+	facts := &mcp.Facts{Box: *plan.Session, Profile: profileOf(c, plan.Session.Profile), Kept: plan.Enforcement, Refused: plan.Refused}
+	return api.Instructions{Profile: plan.Session.Profile, Instructions: mcp.WriteInstructions(facts)}, nil
+}
+
+// profileOf is a profile of now; what has none any more has no times to tell.
+func profileOf(c *Call, name string) api.Profile {
+	all, _ := c.Sup.Profiles()
+	return api.Profile(all[name])
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the route of what a process has written: as text or lines, from where it is asked for,
+// as it comes.
+
+package relay
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation/output"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// logs is a request for the output of a process.
+type logs struct {
+	follow, timestamps bool
+
+	format  string        // "text", "ndjson" or "sse"
+	only    int           // one stream; -1: both
+	from    [2]int64      // where it begins, unless tail or lines says so
+	resumed bool          // from is where an EventSource has come to
+	tail    quantity.Size // bytes of the end of each stream; 0: all
+	lines   int           // of the end; -1: all
+	end     [2]int64      // of what was there at the beginning
+}
+
+// maxTailLines is how many lines of the end can be asked for.
+const maxTailLines = 10000
+
+// lastEvent is the header with which an EventSource says what it has.
+const lastEvent = "Last-Event-ID"
+
+// heartbeat is how often an EventSource hears from us when a process is silent.
+const heartbeat = 30 * time.Second
+
+// sendLogs sends the output of a process as it is kept and, if it is to follow, as it comes.
+func sendLogs(c *Call) (any, error) {
+	_, p, err := c.Process()
+	if err == nil {
+		err = p.Attachable()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Started(c.Context()); c.Context().Err() != nil { // before, nobody knows how much output there is
+		return nil, err
+	}
+	info := p.Info()
+	l, err := readLogs(c.R.URL.Query(), c.R.Header.Get(lastEvent), [2]int64{info.Output[0].Bytes, info.Output[1].Bytes})
+	if err != nil {
+		return nil, err
+	}
+	leave, err := c.Load.Stream()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if l.resumed && l.from == l.end && info.State == process.StateEnded {
+		return NoContent{}, nil // or an EventSource would come again and again
+	}
+	if l.lines >= 0 {
+		if l.from, err = l.tailLines(c.Context(), p); err != nil {
+			return nil, err
+		}
+	}
+	a, err := p.Attach(c.Context(), process.AttachOptions{From: &l.from, Timed: true})
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	if err := l.send(c, a); err != nil {
+		c.Log.Debug("logs cut off", "process", info.ID, "error", err)
+		panic(http.ErrAbortHandler) // this alone tells a client that there is more
+	}
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// readLogs reads the query of a request for output, of which there is so much.
+func readLogs(query url.Values, last string, end [2]int64) (*logs, error) {
+	l := &logs{format: cmp.Or(query.Get("format"), "text"), only: -1, lines: -1, end: end}
+	for name, v := range map[string]*bool{"follow": &l.follow, "timestamps": &l.timestamps} {
+		switch text := query.Get(name); text {
+		case "", "false":
+		case "true":
+			*v = true
+		default:
+			return nil, fault.Field(name, text, "true, false")
+		}
+	}
+	switch only := query.Get("stream"); only {
+	case "":
+	case "stdout", "stderr":
+		l.only = map[string]int{"stdout": 0, "stderr": 1}[only]
+	default:
+		return nil, fault.Field("stream", only, "stdout, stderr")
+	}
+	switch l.format {
+	case "text", "ndjson", "sse":
+	default:
+		return nil, fault.Field("format", l.format, "text, ndjson, sse")
+	}
+	return l, l.readBegin(query, last)
+}
+
+// readBegin reads where the output is to begin.
+func (l *logs) readBegin(query url.Values, last string) error {
+	begins := 0
+	if query.Has("stdout") || query.Has("stderr") {
+		begins++
+		for i := range l.from {
+			name := wire.StreamName(i)
+			text := cmp.Or(query.Get(name), "0")
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil || n < 0 || n > l.end[i] {
+				return fault.Field(name, text, fmt.Sprintf("0 to %d, what has been written", l.end[i]))
+			}
+			l.from[i] = n
+		}
+	}
+	if text := query.Get("tail"); text != "" {
+		begins++
+		if l.tail.UnmarshalJSON([]byte(text)) != nil && l.tail.UnmarshalText([]byte(text)) != nil {
+			return fault.Field("tail", text, "a number of bytes, or a size such as 64KiB")
+		}
+		for i, end := range l.end {
+			l.from[i] = max(end-int64(min(l.tail, quantity.TiB)), 0)
+		}
+	}
+	if text := query.Get("lines"); text != "" {
+		begins++
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > maxTailLines {
+			return fault.Field("lines", text, fmt.Sprintf("0 to %d", maxTailLines))
+		}
+		l.lines = n
+	}
+	if begins > 1 {
+		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines, and stdout or stderr, which say where to begin")
+	}
+	if l.format != "sse" || last == "" {
+		return nil
+	}
+	l.resumed, l.lines = true, -1
+	for i, text := range strings.SplitN(last, ".", 2) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 || n > l.end[i] || !strings.Contains(last, ".") {
+			return fault.Field(lastEvent, last, "the id of an event of this process")
+		}
+		l.from[i] = n
+	}
+	return nil
+}
+
+// wants reports whether pieces of a stream are to be sent.
+func (l *logs) wants(stream int) bool { return l.only < 0 || l.only == stream }
+
+// before reports whether there was more at the beginning than what lies before a position.
+func (l *logs) before(at [2]int64) bool { return at[0] < l.end[0] || at[1] < l.end[1] }
+
+// tailLines finds where the last lines begin.
+func (l *logs) tailLines(ctx context.Context, p *process.Process) ([2]int64, error) {
+	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64)})
+	if err != nil {
+		return l.end, err
+	}
+	defer a.Close()
+	t := &tail{lines: l.lines}
+	for l.before(a.Position()) {
+		at := a.Position()
+		c, err := a.Next(ctx)
+		if err != nil {
+			return l.end, err
+		}
+		if l.wants(c.Stream) {
+			t.add(at, &c)
+		}
+	}
+	return t.begin(l.end), nil
+}
+
+// tail remembers where the last lines began, which it is shown one piece after the other.
+type tail struct {
+	lines  int
+	starts [][2]int64 // the oldest first
+	inside [2]bool    // a line of the stream has begun
+}
+
+func (t *tail) add(at [2]int64, c *output.Chunk) {
+	for i := 0; i < len(c.Data); {
+		if !t.inside[c.Stream] {
+			start := at
+			start[c.Stream] = c.Offset + int64(i)
+			t.starts = append(t.starts, start)
+			if len(t.starts) > 2*t.lines {
+				t.starts = append(t.starts[:0], t.starts[len(t.starts)-t.lines:]...)
+			}
+		}
+		n := bytes.IndexByte(c.Data[i:], '\n')
+		if t.inside[c.Stream] = n < 0; n < 0 {
+			return
+		}
+		i += n + 1
+	}
+}
+
+// begin is where the last lines begin, in an output that ends there.
+func (t *tail) begin(end [2]int64) [2]int64 {
+	if t.lines == 0 || len(t.starts) == 0 {
+		return end
+	}
+	return t.starts[max(len(t.starts)-t.lines, 0)]
+}
+
+// send sends the output. An error means that there would have been more.
+func (l *logs) send(c *Call, a *process.Attachment) error {
+	f := &logFormat{kind: l.format, timestamps: l.timestamps, at: a.Position()}
+	out := http.NewResponseController(c.W)
+	c.W.Header().Set("Content-Type", f.contentType())
+	c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	c.W.Header().Set("Cache-Control", "no-store")
+	c.ExpectReader()
+	c.W.WriteHeader(http.StatusOK)
+	write := func(data []byte) error {
+		_ = out.SetWriteDeadline(time.Now().Add(wire.StallPatience)) // every connection of ours has deadlines
+		if len(data) > 0 {
+			if _, err := c.W.Write(data); err != nil {
+				return err
+			}
+		}
+		return out.Flush()
+	}
+	if err := write(nil); err != nil || c.R.Method == http.MethodHead {
+		return err
+	}
+	for l.follow || l.before(a.Position()) {
+		piece, err := l.next(c.Context(), a)
+		switch {
+		case errors.Is(err, io.EOF):
+			return write(f.end())
+		case err != nil:
+			return err
+		case piece == nil:
+			err = write([]byte(":\n\n")) // a comment
+		case l.wants(piece.Stream):
+			err = write(f.piece(piece))
+		default:
+			f.pass(piece)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return write(f.rest())
+}
+
+// next waits for the next piece; nil is time for a heartbeat.
+func (l *logs) next(ctx context.Context, a *process.Attachment) (*output.Chunk, error) {
+	late, cancel := ctx, func() {}
+	if l.format == "sse" {
+		late, cancel = context.WithTimeout(ctx, heartbeat)
+	}
+	defer cancel()
+	c, err := a.Next(late)
+	if err != nil && late.Err() != nil && ctx.Err() == nil {
+		return nil, nil //nolint:nilnil // as said
+	}
+	return &c, err
+}

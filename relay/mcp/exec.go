@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// answerLimit is how much of a stream is in an answer, in bytes: what is longer is cut in the middle.
+const answerLimit = 16 << 10
+
+type execArgs struct {
+	In
+	what
+	Stdin          string   `json:"stdin,omitempty" jsonschema:"what it reads"`
+	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"end it after so long"`
+}
+
+// what says what to run.
+type what struct {
+	Command  *string           `json:"command,omitempty" jsonschema:"a line for the shell; give one of command, argv and code"`
+	Argv     []string          `json:"argv,omitempty" jsonschema:"a program and its arguments, without a shell"`
+	Code     *string           `json:"code,omitempty" jsonschema:"a program in language"`
+	Language string            `json:"language,omitempty" jsonschema:"of code, such as python"`
+	Cwd      string            `json:"cwd,omitempty" jsonschema:"working directory; default /workspace"`
+	Env      map[string]string `json:"env,omitempty" jsonschema:"environment variables"`
+}
+
+// seconds are a duration of a request, nil if there is none.
+func seconds(n *float64) *quantity.Duration {
+	if n == nil {
+		return nil
+	}
+	const most = 100 * 365 * 24 * 3600 // what is longer is no time
+	return new(quantity.Duration(min(max(*n, -1), most) * float64(time.Second)))
+}
+
+func (t *Tools) addExec() {
+	add(t, &mcp.Tool{
+		Name:        "box_exec",
+		Description: "Run a command in the box and wait for it. Cancelling the call kills it with all that it has started.",
+		Annotations: changes("Run a command", true, false, t.open),
+	}, t.exec)
+}
+
+func (t *Tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, in *execArgs) (*mcp.CallToolResult, error) {
+	out, errs := t.Kept.Stream(), t.Kept.Stream()
+	stdio := client.Stdio{Stdout: out, Stderr: errs}
+	if in.Stdin != "" {
+		stdio.Stdin = strings.NewReader(in.Stdin)
+	}
+	done := t.report(ctx, req, out, errs)
+	r, err := t.Client.ExecStream(ctx, id, &api.ExecRequest{
+		Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Timeout: seconds(in.TimeoutSeconds),
+	}, stdio, nil)
+	done()
+	if err != nil {
+		return nil, err
+	}
+	return t.outcome(r, out, errs), nil
+}
+
+// report tells the client how a command is getting on, if it wants to know, until the function is called that it returns.
+func (t *Tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs *OutputStream) (done func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func() {}
+	}
+	beat := t.Beat
+	if beat <= 0 {
+		beat = time.Second
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // ends when done is called
+		defer close(ended)
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		for begun := time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			last := out.Last()
+			if last == "" {
+				last = errs.Last()
+			}
+			message := fmt.Sprintf("%d bytes of output", out.Total()+errs.Total())
+			if last != "" {
+				message += ": " + last
+			}
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: time.Since(begun).Seconds(), Message: message})
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended // nothing about a call comes after its answer
+	}
+}
+
+// outcome is the answer about an execution.
+func (t *Tools) outcome(r *api.ExecResult, out, errs *OutputStream) *mcp.CallToolResult {
+	var head strings.Builder
+	head.WriteString(ending(r))
+	if r.LeftoversKilled > 0 {
+		fmt.Fprintf(&head, "; killed %d processes it left running", r.LeftoversKilled)
+	}
+	for _, c := range r.Clamped {
+		fmt.Fprintf(&head, "\n%s: %s was asked for, %s is the most there is (%s)", c.Field, c.Asked, c.Got, c.By)
+	}
+	for _, q := range r.Quota {
+		fmt.Fprintf(&head, "\nthe %s is full: %v of %v used", q.Kind, q.Used, q.Limit)
+	}
+	result := text("%s", head.String())
+	result.IsError = r.Status != "exited"
+	long := map[string]*OutputStream{}
+	for _, s := range []struct {
+		name   string
+		stream *OutputStream
+	}{{"stdout", out}, {"stderr", errs}} {
+		if s.stream.Total() == 0 {
+			continue
+		}
+		shown, cut := s.stream.Text(answerLimit)
+		result.Content = append(result.Content, &mcp.TextContent{Text: s.name + ":\n" + shown})
+		if cut {
+			long[s.name] = s.stream
+		}
+	}
+	if len(long) == 0 {
+		return result
+	}
+	uris := t.Kept.Add(long)
+	for _, name := range []string{"stdout", "stderr"} {
+		if uri := uris[name]; uri != "" {
+			result.Content = append(result.Content, &mcp.ResourceLink{
+				URI: uri, Name: name, MIMEType: "text/plain", Size: new(long[name].Total()),
+				Description: "all that the command wrote to " + name + "; box_read with this as path reads lines of it",
+			})
+		}
+	}
+	return result
+}
+
+// ending says how a program has ended.
+func ending(r *api.ExecResult) string {
+	took := (time.Duration(r.DurationMS*1e6) * time.Nanosecond).Round(time.Millisecond)
+	switch r.Status {
+	case "exited":
+		return fmt.Sprintf("exit code %d after %v", *r.ExitCode, took)
+	case "signaled":
+		return fmt.Sprintf("ended by %s after %v", r.Signal, took)
+	case "timed_out":
+		return fmt.Sprintf("killed: its time of %v was over; timeout_seconds gives it longer, up to the profile's max_timeout", r.Timeout)
+	case "oom_killed":
+		if r.OOM != nil {
+			return fmt.Sprintf("killed: out of memory, the %s may have %v", r.OOM.Of, r.OOM.Limit)
+		}
+		return "killed: out of memory"
+	case "start_failed":
+		if r.Failure != nil {
+			return "not started: " + r.Failure.Text
+		}
+	case "lost":
+		return "lost: the box ended while it ran"
+	}
+	return r.Status
+}
+
+// addKept makes output that was cut a resource.
+func (t *Tools) addKept() {
+	t.Server.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: OutputTemplate,
+		Description: "stdout or stderr of a command whose answer was cut; links in answers lead here",
+	}, func(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		stream := t.Kept.Get(req.Params.URI)
+		if stream == nil {
+			return nil, mcp.ResourceNotFoundError(req.Params.URI)
+		}
+		whole := t.Kept.Whole(stream)
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: "text/plain", Text: whole}}}, nil
+	})
+}

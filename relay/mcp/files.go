@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// usualLines are read where nobody says how many, as boxd does it.
+const usualLines = 2000
+
+type readArgs struct {
+	In
+	Path   string `json:"path" jsonschema:"file; relative to /workspace; or the URI of output that was cut"`
+	Offset int    `json:"offset,omitempty" jsonschema:"first line, from 1"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"number of lines; default 2000"`
+	Base64 bool   `json:"base64,omitempty" jsonschema:"bytes in base64, for files that are not text"`
+}
+
+type writeArgs struct {
+	In
+	Path        string `json:"path" jsonschema:"file; relative to /workspace; missing directories are made"`
+	Content     string `json:"content" jsonschema:"the whole content"`
+	Mode        string `json:"mode,omitempty" jsonschema:"overwrite (default), append, or create to fail if something is there"`
+	Base64      bool   `json:"base64,omitempty" jsonschema:"content is base64"`
+	Permissions string `json:"permissions,omitempty" jsonschema:"octal, such as 0755"`
+}
+
+type editArgs struct {
+	In
+	Path  string        `json:"path" jsonschema:"text file; relative to /workspace"`
+	Edits []replacement `json:"edits" jsonschema:"made one after the other; all of them or none"`
+}
+
+type replacement struct {
+	Old string `json:"old" jsonschema:"text that is in the file exactly once"`
+	New string `json:"new" jsonschema:"what takes its place"`
+	All bool   `json:"all,omitempty" jsonschema:"replace it wherever it is, at least once"`
+}
+
+type globArgs struct {
+	In
+	Pattern  string `json:"pattern" jsonschema:"such as **/*.go: *, **, ?, [a-z], {a,b}"`
+	Path     string `json:"path,omitempty" jsonschema:"directory to search; default /workspace"`
+	Limit    int    `json:"limit,omitempty" jsonschema:"default 100"`
+	NoIgnore bool   `json:"no_ignore,omitempty" jsonschema:"also what .gitignore leaves out, and .git, node_modules and the like"`
+}
+
+type grepArgs struct {
+	In
+	Pattern    string   `json:"pattern" jsonschema:"regular expression (RE2)"`
+	Path       string   `json:"path,omitempty" jsonschema:"file or directory; default /workspace"`
+	Literal    bool     `json:"literal,omitempty" jsonschema:"pattern is a text"`
+	IgnoreCase bool     `json:"ignore_case,omitempty"`
+	Include    []string `json:"include,omitempty" jsonschema:"globs of files to search"`
+	Exclude    []string `json:"exclude,omitempty" jsonschema:"globs of files to leave out"`
+	Before     int      `json:"before,omitempty" jsonschema:"lines of context"`
+	After      int      `json:"after,omitempty" jsonschema:"lines of context"`
+	NamesOnly  bool     `json:"names_only,omitempty"`
+	NoIgnore   bool     `json:"no_ignore,omitempty" jsonschema:"also what .gitignore leaves out, and .git, node_modules and the like"`
+	Limit      int      `json:"limit,omitempty" jsonschema:"of lines; default 200"`
+}
+
+type listArgs struct {
+	In
+	Path  string `json:"path,omitempty" jsonschema:"directory; default /workspace"`
+	Depth int    `json:"depth,omitempty" jsonschema:"levels of directories; default 1"`
+	Limit int    `json:"limit,omitempty" jsonschema:"default 1000"`
+}
+
+type statArgs struct {
+	In
+	Path     string `json:"path"`
+	NoFollow bool   `json:"no_follow,omitempty" jsonschema:"of a symbolic link, the link"`
+	Digest   bool   `json:"digest,omitempty" jsonschema:"with its SHA-256"`
+}
+
+// encoding names that of contents.
+func encoding(base64 bool) string {
+	if base64 {
+		return "base64"
+	}
+	return ""
+}
+
+func (t *Tools) addFiles() {
+	mcp.AddTool(t.Server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of an output that was cut.", Annotations: reads("Read a file")}, t.read)
+	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box: its whole content, by renaming.", Annotations: changes("Write a file", false, true, false)}, t.write)
+	add(t, &mcp.Tool{Name: "box_edit", Description: "Replace texts in a file of the box.", Annotations: changes("Edit a file", true, false, false)}, t.edit)
+	add(t, &mcp.Tool{Name: "box_glob", Description: "Find files of the box by name, the newest first.", Annotations: reads("Find files")}, t.glob)
+	add(t, &mcp.Tool{Name: "box_grep", Description: "Find lines in files of the box.", Annotations: reads("Search in files")}, t.grep)
+	add(t, &mcp.Tool{Name: "box_list", Description: "List a directory of the box.", Annotations: reads("List a directory")}, t.list)
+	add(t, &mcp.Tool{Name: "box_stat", Description: "Describe what is at a path of the box.", Annotations: reads("Describe a file")}, t.stat)
+}
+
+func (t *Tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (*mcp.CallToolResult, any, error) {
+	if strings.HasPrefix(in.Path, Scheme+"://") {
+		result, err := t.readKept(&in)
+		return result, nil, told(err)
+	}
+	id, err := t.Boxes.ID(ctx, in.Session)
+	if err != nil {
+		return nil, nil, told(err)
+	}
+	got, err := t.Client.ReadFile(ctx, id, &api.FileRead{Path: in.Path, Offset: in.Offset, Limit: in.Limit, Encoding: encoding(in.Base64)})
+	if err != nil {
+		return nil, nil, told(t.Boxes.Why(ctx, id, err))
+	}
+	result := text("%s", got.Content)
+	switch {
+	case got.NextOffset > 0:
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[there is more: offset %d]", got.NextOffset)})
+	case got.Truncated:
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[cut after %d of %d bytes, within a line]", got.NextByteOffset, got.File.Size)})
+	}
+	return result, nil, nil
+}
+
+// readKept reads output that is held here, by lines.
+func (t *Tools) readKept(in *readArgs) (*mcp.CallToolResult, error) {
+	stream := t.Kept.Get(in.Path)
+	if stream == nil {
+		f := fault.Field("path", in.Path, "output that is still held")
+		f.Kind, f.Hint = fault.NotFound, "run the command again, with its output going to a file"
+		return nil, f
+	}
+	first, count := max(in.Offset, 1), in.Limit
+	if count <= 0 {
+		count = usualLines
+	}
+	whole := t.Kept.Whole(stream)
+	lines, next := Lines(whole, first, count)
+	if cut := answerLimit * 4; len(lines) > cut { // lines may be long
+		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… cut here: these lines are too long for an answer …]"
+	}
+	result := text("%s", lines)
+	if next > 0 {
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[there is more: offset %d]", next)})
+	}
+	return result, nil
+}
+
+func (t *Tools) write(ctx context.Context, _ *mcp.CallToolRequest, id string, in *writeArgs) (*mcp.CallToolResult, error) {
+	done, err := t.Client.WriteFile(ctx, id, &api.FileWrite{Path: in.Path, Content: in.Content, Encoding: encoding(in.Base64), Mode: in.Mode, Permission: in.Permissions})
+	if err != nil {
+		return nil, err
+	}
+	verb := "written"
+	if done.Created {
+		verb = "made"
+	}
+	return text("%s %s: %d bytes", done.File.Path, verb, done.File.Size), nil
+}
+
+func (t *Tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in *editArgs) (*mcp.CallToolResult, error) {
+	req := &api.FileEdit{Path: in.Path}
+	for _, e := range in.Edits {
+		req.Edits = append(req.Edits, api.FileReplacement{Old: e.Old, New: e.New, All: e.All})
+	}
+	done, err := t.Client.EditFile(ctx, id, req)
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s edited", done.File.Path)
+	for i, e := range done.Edits {
+		fmt.Fprintf(&out, "\nedit %d: %d replaced, from line %d on", i+1, e.Count, e.Line)
+	}
+	return text("%s", out.String()), nil
+}
+
+// more says that an answer does not have all.
+func more(out *strings.Builder, truncated bool) {
+	if truncated {
+		out.WriteString("[there is more: raise limit, or narrow it down]\n")
+	}
+}
+
+func (t *Tools) glob(ctx context.Context, _ *mcp.CallToolRequest, id string, in *globArgs) (*mcp.CallToolResult, error) {
+	got, err := t.Client.GlobFiles(ctx, id, &api.FileGlob{Pattern: in.Pattern, Path: in.Path, Limit: in.Limit, NoIgnore: in.NoIgnore})
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	for i := range got.Entries {
+		fmt.Fprintln(&out, got.Entries[i].Path)
+	}
+	more(&out, got.Truncated)
+	return orNothing(&out), nil
+}
+
+// orNothing says that nothing was found: an empty text would look like a defect.
+func orNothing(out *strings.Builder) *mcp.CallToolResult {
+	if out.Len() == 0 {
+		return text("nothing found")
+	}
+	return text("%s", out.String())
+}
+
+func (t *Tools) grep(ctx context.Context, _ *mcp.CallToolRequest, id string, in *grepArgs) (*mcp.CallToolResult, error) {
+	got, err := t.Client.GrepFiles(ctx, id, &api.FileGrep{
+		Pattern: in.Pattern, Path: in.Path, Literal: in.Literal, IgnoreCase: in.IgnoreCase, Include: in.Include, Exclude: in.Exclude,
+		Before: in.Before, After: in.After, NamesOnly: in.NamesOnly, NoIgnore: in.NoIgnore, Limit: in.Limit,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	for _, file := range got.Files {
+		if len(file.Lines) == 0 {
+			fmt.Fprintln(&out, file.Path)
+		}
+		for _, l := range file.Lines {
+			sign := ":"
+			if l.Column == 0 {
+				sign = "-"
+			}
+			fmt.Fprintf(&out, "%s%s%d%s%s\n", file.Path, sign, l.Line, sign, l.Text)
+		}
+	}
+	more(&out, got.Truncated)
+	return orNothing(&out), nil
+}
+
+func (t *Tools) list(ctx context.Context, _ *mcp.CallToolRequest, id string, in *listArgs) (*mcp.CallToolResult, error) {
+	got, err := t.Client.ListFiles(ctx, id, &api.FileList{Path: in.Path, Depth: in.Depth, Limit: in.Limit})
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	for i := range got.Entries {
+		out.WriteString(entry(&got.Entries[i]))
+	}
+	more(&out, got.Truncated)
+	return orNothing(&out), nil
+}
+
+// entry is a line about a file.
+func entry(f *api.File) string {
+	target := ""
+	if f.Type == "symlink" {
+		target = " -> " + f.Target
+	}
+	return fmt.Sprintf("%s %s %d %s %s%s\n", f.Type, f.Mode, f.Size, f.ModifiedAt.UTC().Format(time.RFC3339), f.Path, target)
+}
+
+func (t *Tools) stat(ctx context.Context, _ *mcp.CallToolRequest, id string, in *statArgs) (*mcp.CallToolResult, error) {
+	got, err := t.Client.StatFile(ctx, id, &api.FileStat{Path: in.Path, NoFollow: in.NoFollow, Digest: in.Digest})
+	if err != nil {
+		return nil, err
+	}
+	return text("%s", strings.TrimSpace(entry(&got)+got.Digest)), nil
+}

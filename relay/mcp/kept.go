@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds output that was too long for an answer, for as long as there is room: resources of an MCP server.
+
+package mcp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// OutputLimits bound what is held, in bytes.
+type OutputLimits struct {
+	Stream int // of one stream: its beginning and its end
+	Total  int // of all that is held; the oldest goes first
+}
+
+// DefaultOutputLimits are the limits where one client has a program to itself.
+func DefaultOutputLimits() OutputLimits { return OutputLimits{Stream: 8 << 20, Total: 32 << 20} }
+
+// Scheme is that of the URIs.
+const Scheme = "boxd"
+
+// OutputTemplate is that of the URIs, by RFC 6570.
+const OutputTemplate = Scheme + "://output/{exec}/{stream}"
+
+// OutputStream collects one stream of a program, of so many bytes. It may be written to and read at once.
+type OutputStream struct {
+	Max int
+
+	mu    sync.Mutex // guards what follows
+	head  []byte
+	tail  []byte // what follows head, or its end
+	total int64
+}
+
+// Write takes a piece, all of it or of too much the end.
+func (s *OutputStream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total += int64(len(p))
+	n := min(len(p), s.Max/2-len(s.head))
+	s.head = append(s.head, p[:n]...)
+	s.tail = append(s.tail, p[n:]...)
+	if len(s.tail) > s.Max { // it is half of that at least then
+		s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.Max/2:]...)
+	}
+	return len(p), nil
+}
+
+// Total is how many bytes were ever written.
+func (s *OutputStream) Total() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.total
+}
+
+// Last returns the last line that is not empty, of 200 bytes at most.
+func (s *OutputStream) Last() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := s.tail
+	if len(end) == 0 {
+		end = s.head
+	}
+	const most = 4096
+	text := strings.TrimSpace(string(end[max(0, len(end)-most):]))
+	text = text[strings.LastIndexByte(text, '\n')+1:]
+	return strings.ToValidUTF8(text[:min(len(text), 200)], "\uFFFD")
+}
+
+// Text returns what is held of at most limit bytes: beginning and end of more, whole lines where there are any. cut says
+// that it is not all that was written. What is no UTF-8 becomes U+FFFD.
+func (s *OutputStream) Text(limit int) (text string, cut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := int64(len(s.head) + len(s.tail))
+	if held == s.total && held <= int64(limit) {
+		return strings.ToValidUTF8(string(s.head)+string(s.tail), "\uFFFD"), false
+	}
+	head, tail := s.head, s.tail
+	if len(tail) == 0 {
+		tail = head[len(head)/2:]
+		head = head[:len(head)/2]
+	}
+	head = wholeStart(head[:min(len(head), limit/2)])
+	tail = wholeEnd(tail[max(0, len(tail)-limit/2):])
+	missing := s.total - int64(len(head)+len(tail))
+	between := "\n"
+	if strings.HasSuffix(string(head), between) {
+		between = ""
+	}
+	return strings.ToValidUTF8(fmt.Sprintf("%s%s[… %d bytes left out …]\n%s", head, between, missing, tail), "\uFFFD"), true
+}
+
+// wholeStart leaves out the line that a piece ends in, if it is not most of it.
+func wholeStart(b []byte) []byte {
+	if i := strings.LastIndexByte(string(b), '\n'); i > len(b)/2 {
+		return b[:i+1]
+	}
+	return b
+}
+
+// wholeEnd leaves out the line that a piece begins in, if it is not most of it.
+func wholeEnd(b []byte) []byte {
+	if i := strings.IndexByte(string(b), '\n'); i >= 0 && i < len(b)/2 {
+		return b[i+1:]
+	}
+	return b
+}
+
+// size is how many bytes are held.
+func (s *OutputStream) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.head) + len(s.tail)
+}
+
+// Outputs is what is held, by URI.
+type Outputs struct {
+	limits OutputLimits
+
+	mu      sync.Mutex // guards what follows
+	next    int
+	streams map[string]*OutputStream
+	order   []string // the oldest first
+}
+
+// NewOutputs holds nothing.
+func NewOutputs(l OutputLimits) *Outputs {
+	return &Outputs{limits: l, streams: map[string]*OutputStream{}}
+}
+
+// Stream is one that Add may be given.
+func (s *Outputs) Stream() *OutputStream { return &OutputStream{Max: s.limits.Stream} }
+
+// Whole is the text of all that is held of a stream.
+func (s *Outputs) Whole(of *OutputStream) string {
+	text, _ := of.Text(s.limits.Stream)
+	return text
+}
+
+// Add holds streams of one execution, and returns their URIs.
+func (s *Outputs) Add(streams map[string]*OutputStream) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	uris := map[string]string{}
+	for _, name := range []string{"stdout", "stderr"} {
+		if streams[name] == nil {
+			continue
+		}
+		uri := fmt.Sprintf("%s://output/%d/%s", Scheme, s.next, name)
+		uris[name], s.streams[uri] = uri, streams[name]
+		s.order = append(s.order, uri)
+	}
+	total := 0
+	for i, held := range slices.Backward(s.order) {
+		if total += s.streams[held].size(); total > s.limits.Total && i < len(s.order)-1 {
+			for _, old := range s.order[:i+1] {
+				delete(s.streams, old)
+			}
+			s.order = slices.Clone(s.order[i+1:])
+			break
+		}
+	}
+	return uris
+}
+
+// Get returns the stream of a URI, nil if it is not held.
+func (s *Outputs) Get(uri string) *OutputStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[uri]
+}
+
+// Lines returns lines of a text from the first on, counted from 1, and the number of the line that follows, 0 if none
+// does.
+func Lines(text string, first, count int) (lines string, next int) {
+	n := 0
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		n++
+		switch {
+		case n < first:
+		case n >= first+count:
+			return out.String(), n
+		default:
+			out.WriteString(line)
+		}
+	}
+	return out.String(), 0
+}

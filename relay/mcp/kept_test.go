@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/relay/mcp"
+)
+
+const maxStream, maxTotal = 8 << 20, 32 << 20
+
+func written(pieces ...string) *mcp.OutputStream {
+	s := &mcp.OutputStream{Max: maxStream}
+	for _, p := range pieces {
+		if n, err := s.Write([]byte(p)); n != len(p) || err != nil {
+			panic(err)
+		}
+	}
+	return s
+}
+
+func TestLongTextHasItsBeginningAndItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stream *mcp.OutputStream
+		limit  int
+		want   string
+		cut    bool
+	}{
+		"nothing":       {written(), 10, "", false},
+		"short":         {written("one\n", "two\n"), 8, "one\ntwo\n", false},
+		"lines":         {written("one\ntwo\nthree\nfour\nfive\n"), 16, "one\ntwo\n[… 11 bytes left out …]\nfive\n", true},
+		"one long line": {written(strings.Repeat("a", 10) + strings.Repeat("b", 10)), 10, "aaaaa\n[… 10 bytes left out …]\nbbbbb", true},
+		"no text":       {written("\xff\xfe"), 10, "\uFFFD", false},
+		"a cut rune":    {written(strings.Repeat("é", 20)), 6, "é\uFFFD\n[… 34 bytes left out …]\n\uFFFDé", true},
+	} {
+		if got, cut := tc.stream.Text(tc.limit); got != tc.want || cut != tc.cut {
+			t.Errorf("%s: %q, %v", name, got, cut)
+		}
+	}
+}
+
+func TestAStreamHoldsOnlySoMuch(t *testing.T) {
+	t.Parallel()
+	s := written("begin")
+	line := []byte(strings.Repeat("x", 1<<20))
+	for range 3 * maxStream >> 20 {
+		_, _ = s.Write(line)
+	}
+	_, _ = s.Write([]byte("end\n"))
+	text, cut := s.Text(maxStream)
+	total := int64(3*maxStream + len("beginend\n"))
+	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > maxStream+100 || s.Total() != total {
+		t.Errorf("%d bytes of %d, %v", len(text), s.Total(), cut)
+	}
+	if !strings.Contains(text, fmt.Sprintf("[… %d bytes left out …]", total-maxStream)) {
+		t.Error("what is left out is not told")
+	}
+	if got := s.Last(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {
+		t.Errorf("the last line is %q", got)
+	}
+}
+
+func TestLastIsALineWithSomethingInIt(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "\n\n": "", "one\ntwo\n\n": "two", "one\ntw": "tw", "\xff": "\uFFFD"} {
+		if got := written(text).Last(); got != want {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
+func TestTheOldestGoesFirst(t *testing.T) {
+	t.Parallel()
+	store := mcp.NewOutputs(mcp.DefaultOutputLimits())
+	full := strings.Repeat("x", maxStream)
+	var uris []string
+	for range maxTotal/maxStream + 1 {
+		uris = append(uris, store.Add(map[string]*mcp.OutputStream{"stdout": written(full)})["stdout"])
+	}
+	if store.Get(uris[0]) != nil {
+		t.Error("the oldest is still there")
+	}
+	for _, uri := range uris[1:] {
+		if store.Get(uri) == nil {
+			t.Errorf("%s is gone", uri)
+		}
+	}
+	if store.Get("boxd://output/99/stdout") != nil || store.Get("") != nil {
+		t.Error("what never was is there")
+	}
+	both := store.Add(map[string]*mcp.OutputStream{"stdout": written("a"), "stderr": written("b")})
+	if len(both) != 2 || both["stdout"] == both["stderr"] {
+		t.Errorf("%v", both)
+	}
+}
+
+func TestLinesAreCountedFromOne(t *testing.T) {
+	t.Parallel()
+	const text = "one\ntwo\nthree\nfour"
+	for _, tc := range []struct {
+		first, count int
+		want         string
+		next         int
+	}{
+		{1, 2, "one\ntwo\n", 3}, {3, 2, "three\nfour", 0}, {4, 1, "four", 0}, {5, 9, "", 0}, {1, 4, text, 0},
+	} {
+		if got, next := mcp.Lines(text, tc.first, tc.count); got != tc.want || next != tc.next {
+			t.Errorf("%d lines from %d: %q, %d", tc.count, tc.first, got, next)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// skillScheme begins the URIs of skills: skill://NAME/SKILL.md, and their other files.
+const skillScheme = "skill://"
+
+// manifest is the file of a skill that has its instructions.
+const manifest = "SKILL.md"
+
+type activateArgs struct {
+	In
+	Name        string `json:"name" jsonschema:"name of the skill"`
+	Environment bool   `json:"environment,omitempty" jsonschema:"also install what its requirements.txt or pyproject.toml lists, in a virtual environment of Python"`
+}
+
+// addActivate adds the tool by which a box gets a skill.
+func (t *Tools) addActivate() {
+	add(t, &mcp.Tool{
+		Name:        "skill_activate",
+		Description: "Put a skill into the box, with its scripts and other files, and read its instructions. It is at /skills/NAME, read-only.",
+		Annotations: changes("Activate a skill", false, true, false),
+	}, t.activate)
+}
+
+func (t *Tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string, in *activateArgs) (*mcp.CallToolResult, error) {
+	c := client.Skills{Client: t.Client}
+	there, _, err := c.Activate(ctx, id, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.Get(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to that.", there.Target)
+	if in.Environment {
+		e, err := c.Environment(ctx, id, in.Name, nil)
+		if err != nil {
+			return nil, fmt.Errorf("the skill is at %s, without its environment: %w", there.Target, err)
+		}
+		where += fmt.Sprintf(" Run its Python scripts with %s/bin/python: that has what they need.", e.Path)
+	}
+	return text("%s\n\n%s", where, s.Instructions), nil
+}
+
+// addSkillResources makes the files of skills resources. Which there are is looked up whenever a client lists them.
+func (t *Tools) addSkillResources() {
+	t.Server.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "skill", Title: "File of a skill", URITemplate: skillScheme + "{name}/{+path}",
+		Description: "a file of one of the user's skills; " + manifest + " has the instructions",
+	}, t.skillResource)
+	t.Server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if method == "resources/list" {
+				if err := t.listSkills(ctx); err != nil {
+					return nil, told(err)
+				}
+			}
+			return next(ctx, method, req)
+		}
+	})
+}
+
+// listSkills has the server list the skills of now.
+func (t *Tools) listSkills(ctx context.Context) error {
+	list, err := client.Skills{Client: t.Client}.List(ctx)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := map[string]string{}
+	for i := range list {
+		k := &list[i]
+		uri := skillScheme + url.PathEscape(k.Name) + "/" + manifest
+		now[uri] = k.Description
+		if old, ok := t.listed[uri]; ok && old == k.Description {
+			continue
+		}
+		t.Server.AddResource(&mcp.Resource{URI: uri, Name: k.Name, Description: k.Description, MIMEType: "text/markdown"}, t.skillResource)
+	}
+	for _, uri := range slices.Sorted(maps.Keys(t.listed)) {
+		if _, ok := now[uri]; !ok {
+			t.Server.RemoveResources(uri)
+		}
+	}
+	t.listed = now
+	return nil
+}
+
+// skillResource reads a file of a skill.
+func (t *Tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	uri := req.Params.URI
+	name, path, ok := skillOf(uri)
+	if !ok {
+		return nil, mcp.ResourceNotFoundError(uri)
+	}
+	file, err := client.Skills{Client: t.Client}.ReadFile(ctx, name, path)
+	if p, ok := errors.AsType[*client.Error](err); ok && p.Status < 500 { // it is not there, or cannot be
+		return nil, mcp.ResourceNotFoundError(uri)
+	}
+	if err != nil {
+		return nil, told(err)
+	}
+	content, err := contents(uri, path, &file)
+	if err != nil {
+		return nil, err
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{content}}, nil
+}
+
+// skillOf is the skill of a URI, and the file in it.
+func skillOf(uri string) (name, path string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, skillScheme)
+	if !ok {
+		return "", "", false
+	}
+	first, rest, ok := strings.Cut(rest, "/")
+	name, err := url.PathUnescape(first)
+	path, err2 := url.PathUnescape(rest)
+	return name, path, ok && err == nil && err2 == nil && name != "" && path != ""
+}
+
+func contents(uri, path string, file *api.SkillFile) (*mcp.ResourceContents, error) {
+	c := &mcp.ResourceContents{URI: uri, MIMEType: "text/plain", Text: file.Content}
+	if strings.HasSuffix(path, ".md") {
+		c.MIMEType = "text/markdown"
+	}
+	if file.Encoding == "base64" {
+		data, err := base64.StdEncoding.DecodeString(file.Content)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", uri, err)
+		}
+		c.MIMEType, c.Text, c.Blob = "application/octet-stream", "", data
+	}
+	return c, nil
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+type skillArgs struct {
+	Name string `json:"name" jsonschema:"name of the skill"`
+	Path string `json:"path,omitempty" jsonschema:"file of the skill; left out: its instructions and the names of its files"`
+}
+
+func (t *Tools) addSkills() {
+	mcp.AddTool(t.Server, &mcp.Tool{
+		Name:        "skill_list",
+		Description: "List the skills of the user: packages of instructions for tasks, with their names and what they are for.",
+		Annotations: reads("List skills"),
+	}, t.skills)
+	mcp.AddTool(t.Server, &mcp.Tool{
+		Name:        "skill_read",
+		Description: "Read the instructions of a skill, or one of its files.",
+		Annotations: reads("Read a skill"),
+	}, t.skill)
+}
+
+func (t *Tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
+	list, err := client.Skills{Client: t.Client}.List(ctx)
+	if err != nil {
+		return nil, nil, told(err)
+	}
+	var out strings.Builder
+	for i := range list {
+		fmt.Fprintf(&out, "%s: %s\n", list[i].Name, list[i].Description)
+	}
+	if out.Len() == 0 {
+		return text("there are no skills"), nil, nil
+	}
+	return text("%s", out.String()), nil, nil
+}
+
+func (t *Tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs) (*mcp.CallToolResult, any, error) {
+	c := client.Skills{Client: t.Client}
+	if in.Path != "" {
+		file, err := c.ReadFile(ctx, in.Name, in.Path)
+		if err != nil {
+			return nil, nil, told(err)
+		}
+		if file.Encoding == "base64" {
+			return nil, nil, told(fault.Field("path", in.Path, "a file of text"))
+		}
+		return text("%s", file.Content), nil, nil
+	}
+	s, err := c.Get(ctx, in.Name)
+	if err != nil {
+		return nil, nil, told(err)
+	}
+	files, err := c.Files(ctx, in.Name, "", false, 0)
+	if err != nil {
+		return nil, nil, told(err)
+	}
+	result := text("%s", s.Instructions)
+	var names strings.Builder
+	for _, f := range files.Entries {
+		fmt.Fprintln(&names, f.Path)
+	}
+	result.Content = append(result.Content, &mcp.TextContent{Text: "files of the skill:\n" + names.String()})
+	return result, nil, nil
+}

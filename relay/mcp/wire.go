@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is MCP on standard input and output: messages of JSON-RPC, one a line. What is none is answered as the
+// specification says and does not end the connection.
+
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// MaxLine bounds a message that comes in, in bytes.
+const MaxLine = 16 << 20
+
+// lastAnswers is how long requests that are under way at the end of the input may take for their answers: nobody waits
+// for them any more, most often, but somebody may have sent all of them at once.
+const lastAnswers = 3 * time.Second
+
+// Stdio is the transport over a pair of streams. Closing a connection does not close them.
+type Stdio struct {
+	In  io.Reader
+	Out io.Writer
+}
+
+// Connect begins to read. What reads ends with its input, except for a Read that nothing can interrupt.
+func (s *Stdio) Connect(context.Context) (mcp.Connection, error) {
+	c := &connection{out: s.Out, incoming: make(chan jsonrpc.Message), answered: make(chan struct{}, 1), closed: make(chan struct{})}
+	go c.receive(bufio.NewReaderSize(s.In, 64<<10))
+	return c, nil
+}
+
+// connection is one conversation.
+type connection struct {
+	incoming chan jsonrpc.Message // closed at the end of the input
+	answered chan struct{}        // has something when a call has been
+	closed   chan struct{}
+	closing  sync.Once
+
+	mu     sync.Mutex // guards what follows
+	out    io.Writer
+	greets jsonrpc.ID // the client's initialize
+	ready  bool       // and it has been answered
+	calls  int        // that have no answer yet
+}
+
+// receive reads messages until the input ends. Batches are of the protocol's versions before 2025-06-18: the client
+// says at first which it speaks.
+func (c *connection) receive(in *bufio.Reader) {
+	defer close(c.incoming)
+	batches := false
+	for {
+		line, err := readLine(in)
+		if errors.Is(err, errTooLong) {
+			c.refuse(&Refusal{Code: jsonrpc.CodeInvalidRequest, Message: fmt.Sprintf("a message is longer than %d bytes", MaxLine)})
+			continue
+		}
+		messages, refusal := ParseMessages(line, batches)
+		if refusal != nil {
+			c.refuse(refusal)
+		}
+		for _, m := range messages {
+			if greeting, version := initializes(m); greeting != nil {
+				batches = version < "2025-06-18"
+				c.mu.Lock()
+				c.greets = greeting.ID
+				c.mu.Unlock()
+			}
+			select {
+			case c.incoming <- m:
+			case <-c.closed:
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+var errTooLong = errors.New("a line is too long")
+
+// readLine reads a line without its end. One that is too long is read past.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	var line []byte
+	tooLong := false
+	for {
+		piece, err := in.ReadSlice('\n')
+		if tooLong = tooLong || len(line)+len(piece) > MaxLine; tooLong {
+			line = nil
+		} else {
+			line = append(line, piece...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case tooLong && err == nil:
+			return nil, errTooLong
+		default:
+			return bytes.TrimSpace(line), err
+		}
+	}
+}
+
+// Refusal is what a client is told of what is no message.
+type Refusal struct {
+	ID      json.RawMessage // that it gave, if that can be known and is one; or nil
+	Code    int64
+	Message string
+}
+
+func invalid(line []byte, text string) *Refusal {
+	r := &Refusal{Code: jsonrpc.CodeInvalidRequest, Message: text}
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(line, &m) == nil && len(m.ID) > 0 && (m.ID[0] == '"' || m.ID[0] == '-' || m.ID[0] >= '0' && m.ID[0] <= '9') {
+		r.ID = m.ID
+	}
+	return r
+}
+
+// ParseMessages reads a line: no message if it is empty, several if it is a batch and there may be some.
+func ParseMessages(line []byte, batches bool) ([]jsonrpc.Message, *Refusal) {
+	switch {
+	case len(line) == 0:
+		return nil, nil
+	case !json.Valid(line):
+		return nil, &Refusal{Code: jsonrpc.CodeParseError, Message: "the message is not JSON"}
+	case line[0] != '[':
+		m, err := jsonrpc.DecodeMessage(line)
+		if err != nil {
+			return nil, invalid(line, "not a message of JSON-RPC 2.0: "+err.Error())
+		}
+		return []jsonrpc.Message{m}, nil
+	case !batches:
+		return nil, invalid(line, "batches are not part of this version of the protocol")
+	}
+	var parts []json.RawMessage
+	if err := json.Unmarshal(line, &parts); err != nil || len(parts) == 0 {
+		return nil, invalid(line, "a batch has at least one message")
+	}
+	messages := make([]jsonrpc.Message, 0, len(parts))
+	for _, part := range parts {
+		m, err := jsonrpc.DecodeMessage(part)
+		if err != nil {
+			return nil, invalid(part, "a batch has something that is not a message of JSON-RPC 2.0: "+err.Error())
+		}
+		messages = append(messages, m)
+	}
+	return messages, nil
+}
+
+// initializes returns the request that begins a conversation, and the version that it asks for.
+func initializes(m jsonrpc.Message) (*jsonrpc.Request, string) {
+	r, ok := m.(*jsonrpc.Request)
+	if !ok || r.Method != "initialize" || !r.IsCall() {
+		return nil, ""
+	}
+	var params struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	if json.Unmarshal(r.Params, &params) != nil || params.ProtocolVersion == "" {
+		return r, "unknown"
+	}
+	return r, params.ProtocolVersion
+}
+
+// refuse answers what is no message.
+func (c *connection) refuse(r *Refusal) {
+	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "error": jsonrpc.Error{Code: r.Code, Message: r.Message}})
+	if err == nil {
+		_ = c.write(data) // a client that does not read any more has its end seen by the next Write
+	}
+}
+
+func (c *connection) write(line []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.out.Write(append(line, '\n'))
+	return err
+}
+
+// Read returns the next message, io.EOF when there is no other.
+func (c *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.closed:
+		return nil, io.EOF
+	case m, ok := <-c.incoming:
+		if !ok {
+			c.settle(ctx)
+			return nil, io.EOF
+		}
+		if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
+			c.count(1)
+		}
+		return m, nil
+	}
+}
+
+func (c *connection) count(n int) (calls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls += n
+	return c.calls
+}
+
+// settle waits until all calls have been answered, but not for long.
+func (c *connection) settle(ctx context.Context) {
+	late := time.NewTimer(lastAnswers)
+	defer late.Stop()
+	for c.count(0) > 0 {
+		select {
+		case <-c.answered:
+		case <-late.C:
+			return
+		case <-c.closed:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Write sends a message. An error without a code gets one: every error of JSON-RPC has one.
+func (c *connection) Write(ctx context.Context, m jsonrpc.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if r, ok := m.(*jsonrpc.Response); ok {
+		m = c.coded(r)
+		defer func() {
+			c.count(-1)
+			select {
+			case c.answered <- struct{}{}:
+			default:
+			}
+		}()
+	}
+	data, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
+	return c.write(data)
+}
+
+func (c *connection) coded(r *jsonrpc.Response) *jsonrpc.Response {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Error == nil {
+		c.ready = c.ready || c.greets.IsValid() && r.ID == c.greets
+		return r
+	}
+	if e, ok := errors.AsType[*jsonrpc.Error](r.Error); ok && e.Code != 0 {
+		return r
+	}
+	code := int64(jsonrpc.CodeInternalError)
+	if !c.ready {
+		code = jsonrpc.CodeInvalidRequest
+	}
+	return &jsonrpc.Response{ID: r.ID, Error: &jsonrpc.Error{Code: code, Message: r.Error.Error()}}
+}
+
+// Close ends Read.
+func (c *connection) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return nil
+}
+
+// SessionID is empty: there is one conversation.
+func (c *connection) SessionID() string { return "" }

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	boxmcp "github.com/boxd-dev/boxd/relay/mcp"
+)
+
+const (
+	greeting   = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	oldHello   = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	settled    = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	callSquare = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"square","arguments":{"n":4}}}`
+)
+
+// answer is what comes back.
+type answer struct {
+	ID     any             `json:"id"`
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// talk sends lines one by one, each when the last one has been answered, and returns the answers.
+func talk(t *testing.T, lines ...string) (answers []answer) {
+	t.Helper()
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	type number struct {
+		N int `json:"n"`
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "square"}, func(_ context.Context, _ *mcp.CallToolRequest, in number) (*mcp.CallToolResult, number, error) {
+		return nil, number{in.N * in.N}, nil
+	})
+	in, typing := io.Pipe()
+	screen, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(t.Context(), &boxmcp.Stdio{In: in, Out: out}) }()
+	read := bufio.NewReader(screen)
+	for _, line := range lines {
+		if _, err := io.WriteString(typing, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line == settled || line == "" {
+			continue
+		}
+		got, err := read.ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		if err := json.Unmarshal(got, &a); err != nil {
+			t.Fatalf("%s: %v", got, err)
+		}
+		answers = append(answers, a)
+	}
+	typing.Close()
+	if err := <-ended; err != nil {
+		t.Errorf("at the end of its input: %v", err)
+	}
+	return answers
+}
+
+func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		line string
+		code int
+		id   any
+		says string
+	}{
+		"no JSON":              {`{"jsonrpc":`, -32700, nil, "not JSON"},
+		"bytes":                {"\x00\xff\xfe", -32700, nil, "not JSON"},
+		"a number":             {`17`, -32600, nil, "not a message"},
+		"another version":      {`{"jsonrpc":"1.0","id":7,"method":"ping"}`, -32600, 7.0, "not a message"},
+		"nothing in it":        {`{}`, -32600, nil, "not a message"},
+		"a batch":              {`[{"jsonrpc":"2.0","id":8,"method":"ping"}]`, -32600, nil, "batches"},
+		"an empty batch":       {`[]`, -32600, nil, "batches"},
+		"an unknown method":    {`{"jsonrpc":"2.0","id":"x","method":"no/such"}`, -32601, "x", "no/such"},
+		"an unknown tool":      {`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"cube","arguments":{}}}`, -32602, 9.0, `unknown tool "cube"`},
+		"params of wrong type": {`{"jsonrpc":"2.0","id":10,"method":"tools/call","params":"x"}`, -32602, 10.0, ""},
+		"no params":            {`{"jsonrpc":"2.0","id":11,"method":"tools/call"}`, -32600, 11.0, "params"},
+		"too long":             {`{"jsonrpc":"2.0","id":12,"method":"ping","params":{"x":"` + strings.Repeat("x", boxmcp.MaxLine) + `"}}`, -32600, nil, "longer than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := talk(t, greeting, settled, tc.line, "", callSquare)
+			if len(got) != 3 || got[0].Error != nil {
+				t.Fatalf("%+v", got)
+			}
+			if e := got[1].Error; e == nil || e.Code != tc.code || got[1].ID != tc.id || !strings.Contains(e.Message, tc.says) {
+				t.Errorf("answered by %+v, %+v", got[1], e)
+			}
+			if got[2].Error != nil || !strings.Contains(string(got[2].Result), `"n":16`) {
+				t.Errorf("what comes next is answered by %+v", got[2])
+			}
+		})
+	}
+}
+
+func TestRequestsBeforeTheHandshakeAreRefused(t *testing.T) {
+	t.Parallel()
+	got := talk(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, strings.ReplaceAll(callSquare, `"id":1`, `"id":"a"`), `{"jsonrpc":"2.0","id":2,"method":"ping"}`, greeting, settled, callSquare)
+	for i, id := range []any{1.0, "a"} {
+		if e := got[i].Error; e == nil || e.Code != -32600 || got[i].ID != id || !strings.Contains(e.Message, "initializ") {
+			t.Errorf("answered by %+v, %+v", got[i], e)
+		}
+	}
+	for _, a := range got[2:] {
+		if a.Error != nil {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+func TestArgumentsOfTheWrongTypeAreAnErrorOfTheTool(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{`{"n":"four"}`, `{}`, `{"n":4,"m":5}`, `[4]`, `4`} {
+		got := talk(t, greeting, settled, strings.Replace(callSquare, `{"n":4}`, args, 1))
+		if a := got[1]; a.Error != nil || !strings.Contains(string(a.Result), `"isError":true`) {
+			t.Errorf("%s: %+v", args, a)
+		}
+	}
+}
+
+func TestBatchesAreTakenFromThoseWhoSpeakTheOldProtocol(t *testing.T) {
+	t.Parallel()
+	got := talk(t, oldHello, settled, "["+callSquare+"]", `[{"jsonrpc":"2.0","id":3},5]`, `[]`)
+	if got[1].Error != nil || !strings.Contains(string(got[1].Result), `"n":16`) {
+		t.Errorf("%+v", got[1])
+	}
+	for _, a := range got[2:] {
+		if a.Error == nil || a.Error.Code != -32600 {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// Whatever comes is a message or has a refusal, which is one itself.
+func FuzzParse(f *testing.F) {
+	for _, line := range []string{greeting, settled, callSquare, "[" + callSquare + "]", "{}", "[]", "", "null", `{"jsonrpc":"2.0","id":{},"method":1}`, `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"jsonrpc":"2.0","id":1,"error":{}}`} {
+		f.Add([]byte(line), true)
+		f.Add([]byte(line), false)
+	}
+	f.Fuzz(func(t *testing.T, line []byte, batches bool) {
+		messages, refusal := boxmcp.ParseMessages(line, batches)
+		if (len(messages) == 0) == (refusal == nil) && len(line) > 0 {
+			t.Fatalf("%q: %v and %v", line, messages, refusal)
+		}
+		if len(messages) > 1 && !batches {
+			t.Fatalf("%q is %d messages", line, len(messages))
+		}
+		if refusal != nil && (refusal.Code == 0 || refusal.ID != nil && !json.Valid(refusal.ID)) {
+			t.Fatalf("%q: %+v", line, refusal)
+		}
+	})
+}
+
+func TestTheEndOfTheInputLeavesTimeForAnswers(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	var out strings.Builder
+	in := strings.NewReader(greeting + "\n" + settled + "\n" + `{"jsonrpc":"2.0","id":1,"method":"tools/list"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+	if err := server.Run(t.Context(), &boxmcp.Stdio{In: in, Out: &out}); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); strings.Count(got, `"result"`) != 3 || strings.Contains(got, `"error"`) {
+		t.Errorf("answered by %s", got)
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is how the server knows whether it is alive, and whether anybody needs it.
+
+package relay
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// SelfListener is a listener whose only caller is the program itself. What comes in there is served as any
+// connection is, and takes no descriptor: a full table is no reason to start boxd anew, since the next one
+// would fill it with the same.
+type SelfListener struct {
+	conns chan net.Conn
+	over  chan struct{}
+	end   func()
+}
+
+// NewSelfListener returns one. Close ends what waits for it.
+func NewSelfListener() *SelfListener {
+	m := &SelfListener{conns: make(chan net.Conn), over: make(chan struct{})}
+	m.end = sync.OnceFunc(func() { close(m.over) })
+	return m
+}
+
+// Accept waits for Hand.
+func (m *SelfListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-m.conns:
+		return conn, nil
+	case <-m.over:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and Hand.
+func (m *SelfListener) Close() error {
+	m.end()
+	return nil
+}
+
+// Addr is the address of a pipe: that of nothing.
+func (m *SelfListener) Addr() net.Addr { return &net.UnixAddr{Name: "mirror", Net: "unix"} }
+
+// Hand has Accept return the far end of a connection to ourselves.
+func (m *SelfListener) Hand(ctx context.Context, far net.Conn) error {
+	select {
+	case m.conns <- far:
+		return nil
+	case <-m.over:
+		return net.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// maxAnswer is how much of an answer is read.
+const maxAnswer = 64 << 10
+
+// Check asks the server that accepts from the mirror for a path, the way a caller does.
+func (m *SelfListener) Check(ctx context.Context, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
+	if err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		far, near := net.Pipe()
+		return near, m.Hand(ctx, far)
+	}}
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	if err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	return nil
+}

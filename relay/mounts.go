@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about mounts of living sessions.
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// listMounts answers with the mounts of a session.
+func listMounts(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	list := api.MountList{Mounts: []api.SessionMount{}}
+	for _, m := range s.Current().Mounts {
+		list.Mounts = append(list.Mounts, wireMount(&m))
+	}
+	for _, m := range s.Live() {
+		list.Mounts = append(list.Mounts, live(&m))
+	}
+	return list, nil
+}
+
+func wireMount(m *policy.Mount) api.SessionMount {
+	return api.SessionMount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks}
+}
+
+func live(m *policy.LiveMount) api.SessionMount {
+	w := wireMount(&m.Mount)
+	w.Live, w.Since, w.Attributes = true, &m.Since, m.Attrs
+	return w
+}
+
+// addMount gives a session a mount.
+func addMount(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var req api.MountRequest
+	if err := c.DecodeBody(&req, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	m := policy.Mount{Source: req.Source, Target: req.Target, Mode: req.Mode, Owner: req.Owner, NoSymlinks: req.NoSymlinks}
+	is, isNew, err := c.Sup.Mounts(s).Add(c.Context(), m, req.Replace)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return Created{Body: live(&is)}, nil
+	}
+	return live(&is), nil
+}
+
+// removeMount takes a mount from a session.
+func removeMount(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	target, force := query.Get("target"), query.Get("force")
+	switch {
+	case target == "":
+		return nil, fault.Field("target", fault.Word("missing"), "where the mount is in the box")
+	case force != "" && force != "true" && force != "false":
+		return nil, fault.Field("force", force, "true, false")
+	}
+	return NoContent{}, c.Sup.Mounts(s).Remove(c.Context(), target, force == "true")
+}

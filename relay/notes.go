@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/events"
+)
+
+// Telemetry is where what happens is noted. Each may be nil, and then is not.
+type Telemetry struct {
+	// Refused counts a request of a principal that a rule has refused; nil: nobody counts.
+	Refused func(principal string)
+	Events  *events.Log
+	Errors  *events.Recent
+	Audit   *audit.Log
+	Metrics *Metrics
+	Waived  []string // what an operator has boxd do without, in words; status and doctor tell it
+}
+
+// Outcome is what has come of a call.
+type Outcome struct {
+	Status  int          // of the answer; 0: none was sent by Reply or Fail
+	Body    any          // that was sent, or the result of a stream
+	Problem *api.Problem // nil: none
+}
+
+// Came is what has come of the call so far.
+func (c *Call) Came() Outcome {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	return c.came
+}
+
+func (c *Call) ask(v any) {
+	if c.Hear != nil {
+		c.Hear(v)
+	}
+}
+
+// ended notes how a stream has ended.
+func (c *Call) ended(result *api.ExecResult, p *api.Problem) {
+	c.noting.Lock()
+	c.came.Problem = p
+	if result != nil {
+		c.came.Body = result
+	}
+	c.noting.Unlock()
+	c.sending()
+}
+
+func (c *Call) sending() {
+	if c.Sending != nil {
+		c.Sending()
+	}
+}
+
+// sent notes an answer.
+func (c *Call) sent(code int, body any) {
+	c.noting.Lock()
+	c.came.Status, c.came.Body = code, body
+	if p, ok := body.(*api.Problem); ok {
+		c.came.Problem = p
+	}
+	c.noting.Unlock()
+	c.sending()
+}

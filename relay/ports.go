@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes into ports of boxes.
+
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// streamPort makes the connection of a request one to a port of a box.
+func streamPort(c *Call) (any, error) {
+	port, err := session.ParsePort(c.Path.Port)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.Session()
+	if err == nil {
+		err = asks(c.R)
+	}
+	if err != nil {
+		return nil, err
+	}
+	leave, err := c.Load.Stream()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	box, err := c.Sup.Ports.Open(c.Context(), s, port)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = box.Close() }()
+	caller, sent, err := http.NewResponseController(c.W).Hijack()
+	if err != nil {
+		return nil, fmt.Errorf("port: %w", err)
+	}
+	defer caller.Close()
+	if err := caller.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	if _, err := caller.Write([]byte(portHead)); err != nil {
+		return nil, nil //nolint:nilnil // the caller has gone
+	}
+	// Not by the reader of net/http: its end is the end of the request.
+	first, _ := sent.Peek(sent.Reader.Buffered()) // they are there
+	carry(c.Context(), caller, io.MultiReader(bytes.NewReader(first), caller), box)
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// portHead is that of the answer which the bytes of the box come after.
+const portHead = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + api.PortProtocol + "\r\n\r\n"
+
+// asks refuses a request that does not ask its connection to become what it must.
+func asks(r *http.Request) error {
+	asked := false
+	for _, list := range r.Header.Values("Connection") {
+		for option := range strings.SplitSeq(list, ",") {
+			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
+		}
+	}
+	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
+	case r.Method != http.MethodGet:
+		return WrongMethod(r.Method, []string{http.MethodGet})
+	case !strings.EqualFold(to, api.PortProtocol):
+		return fault.Field("Upgrade", to, api.PortProtocol)
+	case !asked || !r.ProtoAtLeast(1, 1):
+		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
+	case r.ContentLength != 0:
+		return fault.Field("body", fault.Word("given"), "nothing")
+	}
+	return nil
+}
+
+// linger is how long the box may say nothing once the caller has said all.
+const linger = time.Minute
+
+// carry copies both ways until both have ended, or ctx has. A caller that has ended one way may still receive.
+func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.PortConn) {
+	defer context.AfterFunc(ctx, func() {
+		caller.Close()
+		_ = box.Close()
+	})()
+	said := make(chan struct{})
+	go func() { // ends with either connection
+		defer close(said)
+		_, err := io.Copy(box, sent)
+		if up := (*net.OpError)(nil); err != nil && !errors.As(err, &up) {
+			caller.Close() // the box cannot be woken: nobody is to wait for it
+		}
+		if hungUp(caller) {
+			_ = box.Close()
+			return
+		}
+		_ = box.CloseWrite()
+		_ = box.SetReadDeadline(time.Now().Add(linger))
+	}()
+	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, said}}) // how it ended is nobody's concern
+	if half, ok := caller.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		caller.Close()
+	}
+	// The box has said all. What the caller has yet to say goes on as long as the box takes it.
+	select {
+	case <-said:
+	case <-time.After(linger):
+	}
+	caller.Close()
+	_ = box.Close()
+	<-said
+}
+
+// hungUp reports whether a caller that has ended one way does not receive either. Of a Unix socket the kernel knows at
+// once, of others when something is sent.
+func hungUp(caller net.Conn) bool {
+	conn, ok := caller.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	over := true
+	_ = raw.Control(func(fd uintptr) { // of a closed one: it is over
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(poll, 0)
+		over = err == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return over
+}
+
+// lingering gives the box its time again with each thing that it says, once the caller has said all.
+type lingering struct {
+	*session.PortConn
+	said <-chan struct{}
+}
+
+// Read reads from the box.
+func (l lingering) Read(p []byte) (int, error) {
+	n, err := l.PortConn.Read(p)
+	select {
+	case <-l.said:
+		_ = l.SetReadDeadline(time.Now().Add(linger))
+	default:
+	}
+	return n, err
+}

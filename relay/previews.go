@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file shows ports of boxes to browsers, each under a name of its own, to who has a token for it. It is a
+// way in of its own: whatever comes for such a name is never for the API, and no right on the API is worth anything here.
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/supervisor/access"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Where a token is: in the address that is opened first, and in what the browser is given for it.
+const (
+	Query  = "boxd_token"
+	cookie = "boxd_preview"
+	header = "Boxd-Preview" // for programs
+)
+
+// Bounds of what a box answers.
+const (
+	headPatience = time.Minute // for the head
+	maxHead      = 64 << 10
+)
+
+// showPreview answers a request for a preview.
+func showPreview(c *Deps, w http.ResponseWriter, r *http.Request) {
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	if err := show(c, w, r); err != nil {
+		call := &Call{Deps: c, W: w, R: r}
+		w.Header().Set("Content-Security-Policy", "default-src 'none'")
+		call.Fail(r.Context(), err)
+	}
+}
+
+func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
+	if r.Method == http.MethodConnect || r.Method == http.MethodTrace || !strings.HasPrefix(r.RequestURI, "/") {
+		return fault.Field("request", r.Method+" "+r.RequestURI, "a path, with any method but CONNECT and TRACE")
+	}
+	text, first := shown(r)
+	key := c.Previews
+	t, err := key.Read(text, time.Now())
+	if err != nil || key.Host(t) != strings.Split(r.Host, ":")[0] {
+		return fault.Errorf(fault.Unauthenticated, "%s", why(err)).WithHint("boxctl preview makes the address of one")
+	}
+	v := visit{c, t}
+	s, pass, err := v.admit()
+	if err != nil {
+		return err
+	}
+	if err := Visit(r.Context(), pass.Name); err != nil {
+		return err
+	}
+	if first {
+		return enterPreview(w, r, text, t)
+	}
+	ctx, cancel := context.WithDeadlineCause(r.Context(), time.Unix(t.Expires, 0), access.ErrPreviewOver)
+	defer cancel()
+	ctx, leave := c.Gate.Watch(ctx, &pass, func() (time.Time, error) {
+		_, p, err := v.admit()
+		return p.Until, err
+	})
+	defer leave()
+	return v.proxy(w, r.WithContext(ctx), s)
+}
+
+func why(err error) string {
+	if errors.Is(err, access.ErrPreviewOver) {
+		return err.Error()
+	}
+	return "this preview is for who has its token"
+}
+
+// shown is the token of a request, and whether it is in the address.
+func shown(r *http.Request) (text string, first bool) {
+	if query := r.URL.Query(); query.Has(Query) {
+		return query.Get(Query), true
+	}
+	if list := r.Header.Values(header); len(list) > 0 {
+		return list[0], false
+	}
+	for _, c := range r.CookiesNamed(cookie) {
+		return c.Value, false
+	}
+	return "", false
+}
+
+// enterPreview gives a browser the token to keep, for this name alone, and takes it out of the address: pages tell others
+// where they are. Scripts of the page do not get it.
+func enterPreview(w http.ResponseWriter, r *http.Request, text string, t *access.PreviewToken) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return fault.Field("method", r.Method, "GET, with the token in the address")
+	}
+	query := r.URL.Query()
+	query.Del(Query)
+	to := url.URL{Scheme: "http", Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query.Encode()}
+	http.SetCookie(w, &http.Cookie{Name: cookie, Value: text, Path: "/", Expires: time.Unix(t.Expires, 0), HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	w.Header().Set("Location", to.String())
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// visit is one request with a token that is ours.
+type visit struct {
+	c     *Deps
+	token *access.PreviewToken
+}
+
+// admit holds a token against what is now: its maker must be somebody who could make it, and the session the same one.
+func (v visit) admit() (*supervisor.Session, access.Pass, error) {
+	t := v.token
+	by := &t.By
+	pass := v.c.Gate.Again(&access.Peer{Local: by.Token == "" && by.Name != access.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
+	if pass.Name != by.Name || !pass.Allows(previewRoute) || !pass.Is(access.User) || by.Name != t.Owner && !pass.Is(access.Admin) {
+		return nil, pass, fault.Errorf(fault.Denied, "who has made this preview may not any more").WithHint("boxctl preview makes another, for who may")
+	}
+	s, err := v.c.Sup.Session(access.Principal{Name: t.Owner}, t.Session)
+	if err == nil && s.Created.UnixNano() != t.Made {
+		err = fault.Errorf(fault.NotFound, "the session of this preview has ended").WithHint("boxctl preview makes one for the session that has its id now")
+	}
+	if err == nil {
+		err = v.c.Sup.Ports.May(s)
+	}
+	return s, pass, err
+}
+
+// previewRoute is the route by which tokens are made.
+const previewRoute = "POST /v1/sessions/{id}/ports/{port}/token"
+
+// makePreview makes a token.
+func makePreview(c *Call) (any, error) {
+	port, err := session.ParsePort(c.Path.Port)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var req api.PortTokenRequest
+	if err := c.DecodeBody(&req, MaxSmallBody); err != nil {
+		return nil, err
+	}
+	if err := c.Sup.Ports.May(s); err != nil {
+		return nil, err
+	}
+	life, err := lifetime(req.Lifetime, c.Sup.Ports.MaxPreview())
+	if err != nil {
+		return nil, err
+	}
+	ends := time.Now().Add(life).Truncate(time.Second)
+	t := &access.PreviewToken{
+		Owner: s.Owner.Name, Session: s.ID, Made: s.Created.UnixNano(), Port: port, Expires: ends.Unix(),
+		By: access.PreviewMaker{Name: c.Who.Name, Token: c.Token, UID: c.Who.UID, GID: c.Who.GID, Groups: c.Who.Groups},
+	}
+	text, err := c.Previews.Sign(t)
+	if err != nil {
+		return nil, err
+	}
+	made := api.PortToken{Token: text, Host: c.Previews.Host(t), ExpiresAt: ends.UTC()}
+	if _, at, err := net.SplitHostPort(c.HTTP); err == nil {
+		made.URL = "http://" + net.JoinHostPort(made.Host, at) + "/?" + Query + "=" + text
+	}
+	return Created{Body: made}, nil
+}
+
+// usual is how long a token holds that says nothing of it.
+const usual = 15 * time.Minute
+
+// lifetime is how long a token holds, at least a second.
+func lifetime(asked string, most time.Duration) (time.Duration, error) {
+	if most == 0 {
+		return 0, fault.Errorf(fault.Denied, "there are no previews here").
+			WithHint("sessions.preview_max of box.toml is 0; boxctl forward leads connections to the port too").
+			By(fault.Denial{Layer: fault.LayerPolicy, Rule: "sessions.preview_max", Used: "0s", Allowed: "0s", Setting: "a longer sessions.preview_max"})
+	}
+	if asked == "" {
+		return min(usual, most), nil
+	}
+	life, err := quantity.ParseDuration(asked)
+	if err != nil || time.Duration(life) < time.Second || time.Duration(life) > most {
+		return 0, fault.Field("lifetime", asked, "a duration from 1s to "+quantity.Duration(most).String())
+	}
+	return time.Duration(life), nil
+}
+
+// proxy hands the request on to the box. Each has a connection of its own: what one leaves behind in it is nobody's.
+func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *supervisor.Session) error {
+	var failed error
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return v.c.Sup.Ports.Open(ctx, s, v.token.Port)
+		},
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHead, ResponseHeaderTimeout: headPatience,
+	}
+	p := httputil.ReverseProxy{
+		Rewrite: func(out *httputil.ProxyRequest) { outward(out.Out) }, Transport: transport, FlushInterval: -1,
+		ModifyResponse: func(resp *http.Response) error { return inward(r, resp) },
+		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
+		ErrorLog:       slog.NewLogLogger(v.c.Log.Handler(), slog.LevelDebug),
+	}
+	p.ServeHTTP(w, r)
+	switch ended := context.Cause(r.Context()); {
+	case failed == nil:
+		return nil
+	case fault.KindOf(ended) != fault.Internal:
+		return ended
+	case fault.KindOf(failed) != fault.Internal:
+		return failed
+	case r.Context().Err() != nil:
+		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended).WithHint("load it again")
+	}
+	return fault.Errorf(fault.Unavailable, "what listens at port %d has not answered as HTTP says", v.token.Port).WithHint("%v", failed)
+}
+
+// outward takes from a request what is boxd's, before the box has it.
+func outward(r *http.Request) {
+	r.URL.Scheme, r.URL.Host = "http", r.Host
+	r.Header.Del(header)
+	if kept := without(r.Header.Values("Cookie"), cookie); kept != "" {
+		r.Header.Set("Cookie", kept)
+	} else {
+		r.Header.Del("Cookie")
+	}
+	for _, value := range r.Header.Values("Authorization") {
+		if strings.Contains(value, access.TokenPrefix) { // of the API, shown by mistake
+			r.Header.Del("Authorization")
+		}
+	}
+	if up := r.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
+		r.Header.Del("Upgrade")
+		r.Header.Del("Connection")
+	}
+}
+
+// without is what is left of headers Cookie when one name is taken out, as it was written.
+func without(headers []string, name string) string {
+	var kept []string
+	for _, line := range headers {
+		for part := range strings.SplitSeq(line, ";") {
+			part = strings.TrimSpace(part)
+			if n, _, _ := strings.Cut(part, "="); part != "" && strings.TrimSpace(n) != name {
+				kept = append(kept, part)
+			}
+		}
+	}
+	return strings.Join(kept, "; ")
+}
+
+var errUnasked = errors.New("the box has changed the protocol, and nobody has asked for that")
+
+// inward holds what the box answers against what it may say to a browser.
+func inward(r *http.Request, resp *http.Response) error {
+	if resp.StatusCode == http.StatusSwitchingProtocols && (!strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket")) {
+		return errUnasked
+	}
+	set := resp.Header.Values("Set-Cookie")
+	resp.Header.Del("Set-Cookie")
+	for _, line := range set { // for this name alone, and not ours
+		c, err := http.ParseSetCookie(line)
+		if err == nil && c.Domain == "" && c.Name != cookie {
+			resp.Header.Add("Set-Cookie", line)
+		}
+	}
+	resp.Header.Del("Alt-Svc") // it would lead around boxd
+	return nil
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about programs that have an id.
+
+package relay
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// MaxWait is how long an answer about a process may wait for its end.
+const MaxWait = 10 * time.Minute
+
+// listProcesses answers with the processes of a session.
+func listProcesses(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	list := api.ProcessList{Processes: []api.Process{}}
+	for _, p := range c.Sup.Processes(s) {
+		list.Processes = append(list.Processes, describeProcess(c, s, p))
+	}
+	return list, nil
+}
+
+// startProcess starts a process, or finds the one of that id.
+func startProcess(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var r api.ProcessRequest
+	if err := c.DecodeBody(&r, MaxBody); err != nil {
+		return nil, err
+	}
+	req, err := wire.ProcessRequest(c.Path.Process, &r)
+	if err != nil {
+		return nil, err
+	}
+	p, isNew, err := c.Sup.StartProcess(c.Context(), s, req)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		return Answer{Status: http.StatusCreated, Body: describeProcess(c, s, p)}, nil
+	}
+	return describeProcess(c, s, p), nil
+}
+
+// getProcess describes a process, at its end if that is waited for.
+func getProcess(c *Call) (any, error) {
+	s, p, err := c.Process()
+	if err != nil {
+		return nil, err
+	}
+	text := c.R.URL.Query().Get("wait")
+	if text == "" {
+		return detailed(c, s, p)
+	}
+	wait, err := quantity.ParseDuration(text)
+	if err != nil || time.Duration(wait) > MaxWait {
+		return nil, fault.Field("wait", text, "a duration such as 30s, at most "+quantity.Duration(MaxWait).String())
+	}
+	late, cancel := context.WithTimeout(c.Context(), time.Duration(wait))
+	defer cancel()
+	_, _ = p.Wait(late) // the answer says how far it has come
+	if err := c.Context().Err(); err != nil {
+		return nil, err
+	}
+	return detailed(c, s, p)
+}
+
+// deleteProcess ends and forgets a process.
+func deleteProcess(c *Call) (any, error) {
+	s, p, err := c.UsedProcess()
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, c.Sup.RemoveProcess(c.Context(), s, p)
+}
+
+// stopProcess ends a process the way its request says.
+func stopProcess(c *Call) (any, error) {
+	s, p, err := c.UsedProcess()
+	if err != nil {
+		return nil, err
+	}
+	if c.R.ContentLength != 0 {
+		return nil, fault.Field("body", fault.Word("given"), "nothing: how a process is stopped is of its request")
+	}
+	if err := p.Stop(c.Context()); err != nil {
+		return nil, err
+	}
+	return detailed(c, s, p)
+}
+
+// signalProcess sends a signal.
+func signalProcess(c *Call) (any, error) {
+	_, p, err := c.UsedProcess()
+	if err != nil {
+		return nil, err
+	}
+	var r api.SignalRequest
+	if err := c.DecodeBody(&r, MaxSmallBody); err != nil {
+		return nil, err
+	}
+	sig := unix.SignalNum(r.Signal)
+	if sig == 0 {
+		return nil, fault.Field("signal", r.Signal, "the name of a signal, such as SIGHUP")
+	}
+	return NoContent{}, p.Signal(sig)
+}
+
+// resizeProcess changes the size of a terminal.
+func resizeProcess(c *Call) (any, error) {
+	_, p, err := c.UsedProcess()
+	if err != nil {
+		return nil, err
+	}
+	var size api.Terminal
+	if err := c.DecodeBody(&size, MaxSmallBody); err != nil {
+		return nil, err
+	}
+	if err := wire.CheckTerminal("", &size); err != nil {
+		return nil, err
+	}
+	if p.Info().Terminal == nil {
+		return nil, fault.Errorf(fault.Conflict, "process %s has no terminal", fault.Show(c.Path.Process)).WithHint("it was started with pipes")
+	}
+	return NoContent{}, p.Resize(size.Rows, size.Cols)
+}
+
+// renewProcess begins the lease of a process again.
+func renewProcess(c *Call) (any, error) {
+	s, p, err := c.Process()
+	if err != nil {
+		return nil, err
+	}
+	p.Renew()
+	return describeProcess(c, s, p), nil
+}
+
+// describeProcess describes a process without its output.
+func describeProcess(c *Call, s *supervisor.Session, p *process.Process) api.Process {
+	a, err := describeWith(c, s, p, c.Sup.ProcessEnd)
+	if err != nil {
+		c.Log.Warn("end of a process not told", "session", s.ID, "process", a.ID, "error", err)
+	}
+	return a
+}
+
+// detailed describes a process with the output of one that has ended.
+func detailed(c *Call, s *supervisor.Session, p *process.Process) (any, error) {
+	return describeWith(c, s, p, c.Sup.ProcessResult)
+}
+
+func describeWith(c *Call, s *supervisor.Session, p *process.Process, end func(context.Context, *supervisor.Session, *process.Process) (*supervisor.Result, error)) (api.Process, error) {
+	info := p.Info()
+	if info.State != process.StateEnded {
+		return wire.Process(s.ID, info, nil), nil
+	}
+	r, err := end(c.Context(), s, p) // does not wait
+	if err != nil {
+		return wire.Process(s.ID, info, nil), err
+	}
+	result := wire.ExecResult(s.ID, r, "")
+	return wire.Process(s.ID, info, &result), nil
+}
+
+// streamProcess attaches a client to a process.
+func streamProcess(c *Call) (any, error) {
+	s, p, err := c.UsedProcess()
+	if err == nil {
+		err = p.Attachable()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, c.Stream(func(o *wire.Opening) error { return o.Process(c.Context(), s, p) })
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Configuration prints a key a line: where it comes from, and its value, which may be long.
+func Configuration(out io.Writer, c *api.Configuration) error {
+	w, style := newTable(), StyleOf(out)
+	fmt.Fprintln(w, "KEY\tFROM\tVALUE")
+	for _, s := range c.Settings {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", Printable(s.Key), Printable(s.Origin), Printable(s.Value))
+	}
+	return w.print(out, style.headed("KEY", nil))
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Doctor prints a line for each check.
+func Doctor(out io.Writer, d *api.Doctor) error {
+	style := StyleOf(out)
+	t, line := newTable(), strings.NewReplacer("\n", "; ", "\t", " ") // a cell is one
+	for _, c := range d.Checks {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, line.Replace(c.Detail))
+		if c.Hint != "" {
+			fmt.Fprintf(t, "\t\thint: %s\n", line.Replace(c.Hint))
+		}
+	}
+	return t.print(out, func(_ int, line string) string {
+		if rest, ok := strings.CutPrefix(line, "FAIL"); ok {
+			return style.Bad("FAIL") + rest
+		}
+		if rest, ok := strings.CutPrefix(line, "WARN"); ok {
+			return style.Warn("WARN") + rest
+		}
+		return line
+	})
+}
+
+// Family is the kind of a distribution, as far as commands differ.
+type Family string
+
+// The families.
+const (
+	Debian Family = "debian"
+	Fedora Family = "fedora"
+)
+
+// FamilyOf reads os-release(5). What is not like Fedora is taken for Debian.
+func FamilyOf(release string) Family {
+	for line := range strings.Lines(release) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if name != "ID" && name != "ID_LIKE" {
+			continue
+		}
+		for like := range strings.FieldsSeq(strings.Trim(value, `"'`)) {
+			if slices.Contains([]string{"fedora", "rhel", "centos"}, like) {
+				return Fedora
+			}
+		}
+	}
+	return Debian
+}
+
+// Fix is what mends a finding: commands for root's shell, with comments where a person has to choose.
+type Fix struct {
+	Name     string   `json:"name"`
+	Commands []string `json:"commands"`
+}
+
+// Fixes are for the checks that did not end well. What is mended by the same commands is so at once.
+func Fixes(d *api.Doctor, family Family) []Fix {
+	fixes := []Fix{}
+	var groups []string  // the commands for control groups, on which limits rest
+	var without []string // limits that boxes go without, or would have to
+	refused := false
+	for _, c := range d.Checks {
+		if c.Level == "ok" {
+			continue
+		}
+		commands := fixOf(&c, family)
+		limit, ok := strings.CutSuffix(c.Name, " limit")
+		switch {
+		case c.Name == "control groups":
+			groups = commands
+		case ok && limit != "workspace" && groups != nil:
+			commands = groups
+		}
+		if ok && (c.Level == "fail" || strings.HasPrefix(c.Detail, "best effort")) {
+			without = append(without, fmt.Sprintf("%q", limit))
+			refused = refused || c.Level == "fail"
+		}
+		same := slices.IndexFunc(fixes, func(f Fix) bool { return slices.Equal(f.Commands, commands) })
+		if same < 0 {
+			fixes = append(fixes, Fix{c.Name, commands})
+		} else {
+			fixes[same].Name += ", " + c.Name
+		}
+	}
+	if refused {
+		fixes = append(fixes, Fix{"or else run boxes without these limits", []string{
+			dropIn("limits", "limits", "best_effort = ["+strings.Join(without, ", ")+"]"), "systemctl reload boxd.service",
+		}})
+	}
+	return fixes
+}
+
+// PrintFixes prints them so that they can be read, and pasted.
+func PrintFixes(out io.Writer, fixes []Fix) error {
+	style := StyleOf(out)
+	var text strings.Builder
+	if len(fixes) == 0 {
+		text.WriteString("# nothing to mend\n")
+	}
+	for _, f := range fixes {
+		text.WriteString("\n" + style.Bold("# "+f.Name) + "\n")
+		for _, line := range f.Commands {
+			text.WriteString(line + "\n")
+		}
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+const restartAll = "systemctl restart boxd-keeper.service boxd.service"
+
+// dropIn writes a file beside the configuration.
+func dropIn(name, table, line string) string {
+	return fmt.Sprintf(`mkdir -p /etc/boxd/box.toml.d && printf '%%s\n' '[%s]' '%s' >/etc/boxd/box.toml.d/60-%s.toml`, table, line, name)
+}
+
+// either chooses the command of a family.
+func either(family Family, debian, fedora string) string {
+	if family == Fedora {
+		return fedora
+	}
+	return debian
+}
+
+func fixOf(c *api.Check, family Family) []string {
+	switch c.Name {
+	case "kernel":
+		return []string{either(family, "apt-get update && apt-get full-upgrade", "dnf upgrade"), "reboot # into Linux 6.1 or later"}
+	case "user namespaces":
+		return []string{"echo 'user.max_user_namespaces = 10000' >/etc/sysctl.d/60-boxd.conf", "sysctl --system"}
+	case "privileges":
+		return []string{"systemctl revert boxd-keeper.service # which takes back what was changed of the unit", restartAll}
+	case "id ranges":
+		return []string{
+			"grep . /etc/subuid /etc/subgid # what others have",
+			dropIn("ids", "ids", "base = NUMBER") + " # a multiple of 65536, away from those", restartAll,
+		}
+	case "a real box":
+		return []string{"journalctl -b -n 50 -u boxd.service -u boxd-keeper.service # what the host refuses"}
+	case "control groups":
+		if strings.HasPrefix(c.Detail, "unified") {
+			return []string{"systemctl start boxd-boxes.service"}
+		}
+		const v2 = "systemd.unified_cgroup_hierarchy=1"
+		return []string{
+			either(family, `sed -i 's/^GRUB_CMDLINE_LINUX="/&`+v2+` /' /etc/default/grub && update-grub`, "grubby --update-kernel=ALL --args="+v2), "reboot",
+		}
+	case "memory limit", "cpu limit", "pids limit", "io limit":
+		return []string{
+			"cat /sys/fs/cgroup/cgroup.controllers # what the kernel has",
+			"systemctl start boxd-boxes.service # which holds the control groups of boxes",
+		}
+	case "workspace limit":
+		return workspaceFix(c, family)
+	case "output":
+		const file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+		return []string{"echo advise >" + file, "echo 'w " + file + " - - - - advise' >/etc/tmpfiles.d/boxd-output.conf # at each boot"}
+	case "disk":
+		return []string{"boxctl ls --all", "boxctl rm ID # with its workspace", "du -xsh /var/lib/boxd/*"}
+	case "scopes":
+		return []string{either(family, "apt-get install dbus", "dnf install dbus-broker"), "systemctl start dbus.socket", "systemctl restart boxd.service"}
+	}
+	if c.Name == "network of boxes" {
+		return networkFix(c)
+	}
+	return []string{"# no command is known: " + c.Hint}
+}
+
+func networkFix(c *api.Check) []string {
+	switch {
+	case strings.Contains(c.Hint, "ip_forward"):
+		return []string{"echo 'net.ipv4.ip_forward = 1' >/etc/sysctl.d/60-boxd-network.conf # for all links of this host", "sysctl --system"}
+	case strings.Contains(c.Hint, "modprobe"):
+		return []string{"modprobe -a nf_tables veth", "printf '%s\n' nf_tables veth >/etc/modules-load.d/boxd-network.conf"}
+	case strings.Contains(c.Hint, "link begins"):
+		return []string{"nft list chains # " + c.Hint}
+	}
+	return []string{"ip route # what others have", dropIn("network", "network", `ipv4 = "BLOCK"`) + " # away from those", restartAll}
+}
+
+func workspaceFix(c *api.Check, family Family) []string {
+	switch {
+	case strings.Contains(c.Hint, "e2fsprogs"):
+		return []string{either(family, "apt-get install e2fsprogs", "dnf install e2fsprogs"), restartAll}
+	case strings.Contains(c.Hint, "module loop"):
+		return []string{"modprobe loop && echo loop >/etc/modules-load.d/boxd.conf", restartAll}
+	}
+	return []string{dropIn("store", "workspaces", `store_size = "16GiB"`) + " # a filesystem of boxd's own, in a file", restartAll}
+}

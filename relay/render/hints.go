@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// ConnectHint says what to do where boxd cannot be reached, "" if that is not known.
+func ConnectHint(e *client.ConnectError) string {
+	switch {
+	case errors.Is(e, fs.ErrPermission):
+		return closedHint(closedTo(e.Socket))
+	case errors.Is(e, fs.ErrNotExist), errors.Is(e, syscall.ECONNREFUSED):
+		return "is boxd running? 'systemctl start boxd.socket' lets it start, 'systemctl status boxd.socket boxd.service' tells why it does not; " +
+			"--socket names another one than " + e.Socket
+	}
+	return ""
+}
+
+// closed is a socket that this user cannot open.
+type closed struct {
+	socket string
+	user   string
+	group  string // "": it is root's alone
+	member bool   // as the user will be from the next login on
+}
+
+func closedTo(socket string) closed {
+	c := closed{socket: socket, user: "YOU", group: "boxd"}
+	var st syscall.Stat_t
+	if syscall.Stat(socket, &st) == nil {
+		if g, err := user.LookupGroupId(strconv.FormatUint(uint64(st.Gid), 10)); err == nil {
+			c.group = g.Name
+		}
+		if st.Gid == 0 || st.Mode&0o060 != 0o060 {
+			c.group = ""
+		}
+	}
+	u, err := user.Current()
+	if err != nil {
+		return c
+	}
+	c.user = u.Username
+	if g, err := user.LookupGroup(c.group); err == nil {
+		ids, err := u.GroupIds()
+		now, nerr := os.Getgroups()
+		gid, _ := strconv.Atoi(g.Gid) // a number, by the system's own word
+		c.member = err == nil && nerr == nil && slices.Contains(ids, g.Gid) && gid != os.Getegid() && !slices.Contains(now, gid)
+	}
+	return c
+}
+
+func closedHint(c closed) string {
+	switch {
+	case c.group == "":
+		return fmt.Sprintf("%s is root's alone: use sudo, or name its group in box.toml (daemon.socket_group)", c.socket)
+	case c.member:
+		return fmt.Sprintf("you are a member of group %s, but were not when you logged in: log in again, or try 'newgrp %s'", c.group, c.group)
+	}
+	return fmt.Sprintf("members of the socket's group may use boxd: ask for 'usermod -aG %s %s' and log in again", c.group, c.user)
+}

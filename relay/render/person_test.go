@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// Not parallel: it is about the environment.
+func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
+	screen, line, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer line.Close()
+	for _, tc := range []struct {
+		out           any
+		term, noColor string
+		want          bool
+	}{
+		{line, "xterm-256color", "", true},
+		{line, "linux", "", true},
+		{line, "xterm", "1", false},
+		{line, "xterm", "0", false}, // any value
+		{line, "dumb", "", false},
+		{line, "", "", false},
+		{&bytes.Buffer{}, "xterm", "", false},
+		{io.Discard, "xterm", "", false},
+		{nil, "xterm", "", false},
+	} {
+		t.Setenv("TERM", tc.term)
+		t.Setenv("NO_COLOR", tc.noColor)
+		s := StyleOf(tc.out)
+		if got := s.Bold("a") == "\x1b[1ma\x1b[0m" && s.Bad("a") == "\x1b[31ma\x1b[0m" && s.Warn("a") == "\x1b[33ma\x1b[0m"; got != tc.want {
+			t.Errorf("%T, TERM=%s, NO_COLOR=%s: %q", tc.out, tc.term, tc.noColor, s.Bold("a"))
+		}
+		if plain := s.Bold("a")+s.Bad("a")+s.Warn("a") == "aaa"; plain == tc.want {
+			t.Errorf("%T, TERM=%s, NO_COLOR=%s: neither with colours nor without", tc.out, tc.term, tc.noColor)
+		}
+		if s.Bold("") != "" {
+			t.Error("nothing is painted")
+		}
+	}
+}
+
+func TestATablesTroubleStandsOut(t *testing.T) {
+	t.Parallel()
+	style := Style{on: true}
+	w := newTable()
+	fmt.Fprintln(w, "NAME\tSTATE\tCOMMAND")
+	fmt.Fprintln(w, "running\trunning\ttrue")
+	fmt.Fprintln(w, "日本 exited 1\texited 1\tfalse")
+	fmt.Fprintln(w, "last\twaiting\t")
+	var out bytes.Buffer
+	if err := w.print(&out, style.headed("STATE", map[int]func(string) string{2: style.Bad, 3: style.Warn})); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\x1b[1mNAME         STATE     COMMAND\x1b[0m\n" +
+		"running      running   true\n" +
+		"日本 exited 1  \x1b[31mexited 1\x1b[0m  false\n" +
+		"last         \x1b[33mwaiting\x1b[0m   \n"
+	if out.String() != want {
+		t.Error(cmp.Diff(want, out.String()))
+	}
+}
+
+func TestWhatHasFailedIsWhatNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		p    api.Process
+		want bool
+	}{
+		{api.Process{State: "running"}, false},
+		{api.Process{State: "waiting", Result: &api.ExecResult{Status: "exited", ExitCode: new(1)}}, false},
+		{api.Process{State: "ended"}, false}, // its result is not told here
+		{api.Process{State: "ended", Result: &api.ExecResult{Status: "exited", ExitCode: new(0)}}, false},
+		{api.Process{State: "ended", Reason: "stopped", Result: &api.ExecResult{Status: "signaled", Signal: "SIGTERM"}}, false},
+		{api.Process{State: "ended", Result: &api.ExecResult{Status: "exited", ExitCode: new(3)}}, true},
+		{api.Process{State: "ended", Result: &api.ExecResult{Status: "oom_killed"}}, true},
+		{api.Process{State: "ended", Reason: "crash loop"}, true},
+	} {
+		if got := failed(&tc.p); got != tc.want {
+			t.Errorf("%+v: %v", tc.p, got)
+		}
+	}
+}
+
+func TestAStatusFitsIntoEightyColumns(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	s := api.Status{
+		Version: "1.2.3", StartedAt: now.Add(-3 * time.Hour), Sessions: 3, MaxSessions: 256, Processes: 2, MaxProcesses: 64, Running: 5, Executed: 42,
+		ControlGroups: "unified", Enforced: map[string]string{"memory": "cgroup2", "cpu": "cgroup2", "pids": "cgroup2", "io": "none", "workspace": "project-quota", "tmp": "tmpfs"},
+	}
+	var out bytes.Buffer
+	if err := Status(&out, &s, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `boxd            1.2.3, up 3h
+state           ready
+sessions        3 of 256
+processes       2, of one session at most 64
+executions      3 under way, 42 since the start
+control groups  unified
+limits          memory by cgroup2, cpu by cgroup2, pids by cgroup2, io by none,
+                workspace by project-quota, tmp by tmpfs
+`
+	if out.String() != want {
+		t.Error(cmp.Diff(want, out.String()))
+	}
+	out.Reset()
+	s.Degraded = []string{"there is no keeper at present: boxes live on, and none can start", "new sessions are refused: " + strings.Repeat("long ", 30)}
+	s.Unenforced = []string{"memory", "cpu", "pids", "io", "workspace"}
+	if err := Status(&out, &s, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\nstate           degraded\n", "\nDEGRADED        there is no keeper at present: ", "\nDEGRADED        new sessions are refused: long ",
+		"\n                long ", "\nNOT ENFORCED    memory, cpu, pids, io, workspace: best effort, by the operator's\n                choice\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 81 {
+			t.Errorf("longer than 80 columns: %q", line)
+		}
+	}
+}
+
+func TestFoldedTextIsAllThere(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text string
+		want []string
+	}{
+		{"", nil},
+		{"one", []string{"one"}},
+		{"one two three", []string{"one", "two", "three"}},
+		{"a b c d e f", []string{"a b c", "d e f"}},
+		{"much-too-long a", []string{"much-too-long", "a"}},
+		{"日本語 日", []string{"日本語 日"}},
+	} {
+		if got := fold(tc.text, 5); !slices.Equal(got, tc.want) {
+			t.Errorf("%q: %q", tc.text, got)
+		}
+	}
+}
+
+func TestDistributionsHaveFamilies(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		release string
+		want    Family
+	}{
+		{"PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n", Debian},
+		{"ID=ubuntu\nID_LIKE=debian\n", Debian},
+		{"NAME=\"Fedora Linux\"\nID=fedora\n", Fedora},
+		{"ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Fedora},
+		{"ID=\"centos\"\n", Fedora},
+		{"VARIANT_ID=fedora\nID=x\n", Debian},
+		{"", Debian},
+	} {
+		if got := FamilyOf(tc.release); got != tc.want {
+			t.Errorf("%q is like %s", tc.release, got)
+		}
+	}
+}
+
+func TestEveryFindingHasCommands(t *testing.T) {
+	t.Parallel()
+	check := func(level, name, detail, hint string) api.Check {
+		return api.Check{Name: name, Level: level, Detail: detail, Hint: hint}
+	}
+	for _, tc := range []struct {
+		check          api.Check
+		debian, fedora string // in a command
+	}{
+		{check("fail", "kernel", "Linux 5.10 lacks something", ""), "apt-get full-upgrade", "dnf upgrade"},
+		{check("fail", "user namespaces", "user.max_user_namespaces is 0", ""), "/etc/sysctl.d/60-boxd.conf", "sysctl --system"},
+		{check("fail", "privileges", "missing CAP_KILL", ""), "systemctl revert boxd-keeper.service", "systemctl restart boxd-keeper.service"},
+		{check("fail", "id ranges", "/etc/subuid gives x the ids", ""), "base = NUMBER", "60-ids.toml"},
+		{check("fail", "a real box", "clone: no", ""), "journalctl ", "journalctl "},
+		{check("warn", "control groups", "hybrid: v2 alone can limit boxes", ""), "update-grub", "grubby "},
+		{check("warn", "control groups", "unified, but boxes have none: x", ""), "systemctl start boxd-boxes.service", "systemctl start boxd-boxes.service"},
+		{check("warn", "memory limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
+		{check("warn", "cpu limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
+		{check("warn", "pids limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
+		{check("warn", "io limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
+		{check("warn", "workspace limit", "x", "install e2fsprogs; or as the operator"), "apt-get install e2fsprogs", "dnf install e2fsprogs"},
+		{check("warn", "workspace limit", "x", "load the module loop, and"), "modprobe loop", "modules-load.d"},
+		{check("warn", "workspace limit", "x", ""), `'[workspaces]' 'store_size = "16GiB"'`, "60-store.toml"},
+		{check("warn", "output", "files in memory have huge pages (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},
+		{check("warn", "disk", "3 MiB free", ""), "boxctl rm ID", "boxctl ls --all"},
+		{check("warn", "network of boxes", "x", "sysctl -w net.ipv4.ip_forward=1, and"), "60-boxd-network.conf", "sysctl --system"},
+		{check("warn", "network of boxes", "x", "modprobe nf_tables veth, or"), "modprobe -a nf_tables", "modules-load.d"},
+		{check("warn", "network of boxes", "x", "let packets through there whose link begins with bx"), "nft list chains", "begins with bx"},
+		{check("warn", "network of boxes", "x", "choose another block in"), "ip route", "60-network.toml"},
+		{check("fail", "scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
+	} {
+		for family, want := range map[Family]string{Debian: tc.debian, Fedora: tc.fedora} {
+			fixes := Fixes(&api.Doctor{Checks: []api.Check{check("ok", tc.check.Name, "", ""), tc.check}}, family)
+			if len(fixes) != 1 || fixes[0].Name != tc.check.Name || !strings.Contains(strings.Join(fixes[0].Commands, "\n"), want) {
+				t.Errorf("%+v on %s: %q", tc.check, family, fixes)
+			}
+		}
+	}
+	// A list in a drop-in takes the place of the one before it, so it has what boxes go without already.
+	limits := []api.Check{check("fail", "memory limit", "", ""), check("fail", "pids limit", "", ""), check("warn", "cpu limit", "best effort: not enforced", ""), check("warn", "io limit", "it cannot be", "")}
+	fixes := Fixes(&api.Doctor{Checks: limits}, Debian)
+	if len(fixes) != 2 || fixes[0].Name != "memory limit, pids limit, cpu limit, io limit" ||
+		!strings.Contains(fixes[1].Commands[0], `best_effort = ["memory", "pids", "cpu"]`) || fixes[1].Commands[1] != "systemctl reload boxd.service" {
+		t.Errorf("%q", fixes)
+	}
+	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "control groups", "hybrid", "")}, limits[2:]...)}, Debian)
+	if len(fixes) != 1 || fixes[0].Name != "control groups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
+		t.Errorf("%q", fixes)
+	}
+	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, Debian); fixes[0].Commands[0] != "# no command is known: do it" {
+		t.Errorf("of a boxd that knows more: %q", fixes)
+	}
+	var out bytes.Buffer
+	if err := PrintFixes(&out, nil); err != nil || out.String() != "# nothing to mend\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	out.Reset()
+	if err := PrintFixes(&out, []Fix{{"disk", []string{"a", "b"}}}); err != nil || out.String() != "\n# disk\na\nb\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// What is written into a drop-in is a file that boxd reads: a table, and a line of it.
+func TestADropInIsWrittenByTheShell(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	line := strings.ReplaceAll(dropIn("limits", "limits", `best_effort = ["memory", "io"]`), "/etc/boxd", dir)
+	if out, err := shell(line); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(dir + "/box.toml.d/60-limits.toml")
+	if err != nil || string(text) != "[limits]\nbest_effort = [\"memory\", \"io\"]\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		closed closed
+		want   string
+	}{
+		{closed{"/s", "ann", "boxd", false}, "ask for 'usermod -aG boxd ann' and log in again"},
+		{closed{"/s", "ann", "boxd", true}, "log in again, or try 'newgrp boxd'"},
+		{closed{"/s", "ann", "", false}, "/s is root's alone: use sudo"},
+	} {
+		if got := closedHint(tc.closed); !strings.Contains(got, tc.want) {
+			t.Errorf("%+v: %s", tc.closed, got)
+		}
+	}
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{syscall.ENOENT, "'systemctl start boxd.socket'"},
+		{syscall.ECONNREFUSED, "'systemctl start boxd.socket'"},
+		{syscall.EACCES, "'usermod -aG boxd "},
+		{syscall.EMFILE, ""},
+	} {
+		if got := ConnectHint(&client.ConnectError{Socket: dir + "/none", Err: tc.err}); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+			t.Errorf("%v: %s", tc.err, got)
+		}
+	}
+	socket := dir + "/s"
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := ConnectHint(&client.ConnectError{Socket: socket, Err: syscall.EACCES}); !strings.Contains(got, "root's alone") {
+		t.Errorf("of one without a group: %s", got)
+	}
+}
+
+func TestALineIsCutBeforeItIsPainted(t *testing.T) {
+	t.Parallel()
+	style := Style{on: true}
+	for _, tc := range []struct {
+		line Line
+		want string
+	}{
+		{Line{Text: "abcdef  "}, "abcd"},
+		{Line{Text: "ab   x"}, "ab"},
+		{Line{Text: "abcdef", Heading: true}, "\x1b[1mabcd\x1b[0m"},
+		{Line{Text: "abcdef", Bad: true}, "\x1b[31mabcd\x1b[0m"},
+		{Line{}, ""},
+	} {
+		if got := tc.line.In(style, 4); got != tc.want || tty.Cut(tc.line.In(Style{}, 4), 4) != tc.line.In(Style{}, 4) {
+			t.Errorf("%+v: %q", tc.line, got)
+		}
+	}
+}
+
+func shell(line string) (string, error) {
+	out, err := exec.Command("/bin/sh", "-c", line).CombinedOutput()
+	return string(out), err
+}
+
+func TestAFindingOfManyLinesIsOneLine(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	d := api.Doctor{Checks: []api.Check{{Name: "disk", Level: "fail", Detail: "one\ntwo\tthree", Hint: "do\nit"}, {Name: "a long name", Level: "ok", Detail: "four"}}}
+	const want = "FAIL  disk         one; two three\n                   hint: do; it\nOK    a long name  four\n"
+	if err := Doctor(&out, &d); err != nil || out.String() != want {
+		t.Errorf("%v, %s", err, cmp.Diff(want, out.String()))
+	}
+}

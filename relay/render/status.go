@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Columns of the picture of a status.
+const (
+	statusLabel = 16
+	statusText  = 80 - statusLabel
+	placesShown = 10
+)
+
+// Status prints what boxd is doing, at most 80 columns wide.
+func Status(out io.Writer, s *api.Status, now time.Time) error {
+	style := StyleOf(out)
+	plain := func(text string) string { return text }
+	state, paint := "ready", plain
+	switch {
+	case s.State == "off":
+		state, paint = "switched off", style.Warn
+	case s.State == "failed":
+		state, paint = "failed: no session can start", style.Bad
+	case len(s.Degraded) > 0:
+		state, paint = "degraded", style.Bad
+	}
+	var lines []string
+	add := func(label, text string, paint func(string) string) {
+		for i, line := range fold(text, statusText) {
+			if i > 0 {
+				label = ""
+			}
+			lines = append(lines, style.Bold(label)+strings.Repeat(" ", statusLabel-len(label))+paint(line))
+		}
+	}
+	add("boxd", fmt.Sprintf("%s, up %s", s.Version, Roughly(now.Sub(s.StartedAt))), plain)
+	add("state", state, paint)
+	for _, why := range s.Degraded {
+		add("DEGRADED", why, style.Bad)
+	}
+	if s.Off != "" {
+		add("OFF", s.Off, style.Warn)
+	}
+	add("sessions", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
+	add("processes", fmt.Sprintf("%d, of one session at most %d", s.Processes, s.MaxProcesses), plain)
+	add("executions", fmt.Sprintf("%d under way, %d since the start", s.Running-s.Processes, s.Executed), plain)
+	if q := &s.Queue; q.Waiting+q.Executions > 0 {
+		add("waiting", fmt.Sprintf("%d for a session, %d executions; at most %d of each, for %v", q.Waiting, q.Executions, q.Length, q.Wait), plain)
+		for i, p := range q.Places {
+			if i == placesShown {
+				add("", fmt.Sprintf("and %d more", len(q.Places)-i), plain)
+				break
+			}
+			add("", fmt.Sprintf("%d. %s of %s, for %s: %s", p.Position, Printable(p.ID), p.Owner, Roughly(now.Sub(p.Since)), p.Reason), plain)
+		}
+	}
+	var warm []string
+	for _, w := range s.Warm {
+		warm = append(warm, fmt.Sprintf("%d of %d for %s", w.Ready, w.Want, w.Profile))
+	}
+	if len(warm) > 0 {
+		add("ahead of need", strings.Join(warm, ", "), plain)
+	}
+	add("control groups", s.ControlGroups, plain)
+	var kept []string
+	for _, limit := range []string{"memory", "cpu", "pids", "io", "workspace", "tmp"} {
+		if by := s.Enforced[limit]; by != "" {
+			kept = append(kept, limit+" by "+by)
+		}
+	}
+	add("limits", strings.Join(kept, ", "), plain)
+	if len(s.Unenforced) > 0 {
+		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": best effort, by the operator's choice", style.Warn)
+	}
+	_, err := fmt.Fprintln(out, strings.Join(lines, "\n"))
+	return err
+}
+
+// fold breaks text at spaces into lines of at most so many characters, unless a word is longer.
+func fold(text string, most int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = word
+		case len([]rune(line))+1+len([]rune(word)) <= most:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

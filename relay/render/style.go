@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/boxd-dev/boxd/internal/tty"
+)
+
+// Style is how words stand out; the zero Style leaves them as they are.
+type Style struct{ on bool }
+
+// StyleOf is that of what is written to out: with colours on a terminal that has some, whose person has
+// nothing against them (NO_COLOR, see no-color.org).
+func StyleOf(out any) Style {
+	term := os.Getenv("TERM")
+	return Style{on: tty.Is(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
+}
+
+// Sequences of ECMA-48.
+const (
+	sgrBold   = "\x1b[1m"
+	sgrRed    = "\x1b[31m"
+	sgrYellow = "\x1b[33m"
+	sgrReset  = "\x1b[0m"
+)
+
+// Bold is for headings.
+func (s Style) Bold(text string) string { return s.with(sgrBold, text) }
+
+// Bad is for what has failed.
+func (s Style) Bad(text string) string { return s.with(sgrRed, text) }
+
+// Warn is for what is not as it should be.
+func (s Style) Warn(text string) string { return s.with(sgrYellow, text) }
+
+func (s Style) with(sequence, text string) string {
+	if !s.on || text == "" {
+		return text
+	}
+	return sequence + text + sgrReset
+}
+
+// table is text in columns. It is painted when it is laid out: a tabwriter counts sequences as columns.
+type table struct {
+	text bytes.Buffer
+	*tabwriter.Writer
+}
+
+func newTable() *table {
+	t := &table{}
+	t.Writer = tabwriter.NewWriter(&t.text, 0, 0, 2, ' ', 0)
+	return t
+}
+
+// print writes the table, each line as paint makes it.
+func (t *table) print(out io.Writer, paint func(i int, line string) string) error {
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	i := 0
+	for line := range strings.Lines(t.text.String()) {
+		if _, err := fmt.Fprintln(out, paint(i, strings.TrimSuffix(line, "\n"))); err != nil {
+			return err
+		}
+		i++
+	}
+	return nil
+}
+
+// headed paints a table whose first line is its heading, and the words of its column that stand for some trouble.
+func (s Style) headed(column string, trouble map[int]func(string) string) func(i int, line string) string {
+	at := 0
+	return func(i int, line string) string {
+		if i == 0 {
+			at = strings.Index(line, column)
+			return s.Bold(line)
+		}
+		paint, ok := trouble[i]
+		if !ok {
+			return line
+		}
+		cells := []rune(line) // a heading has one byte for each
+		end := at
+		for end < len(cells) && (cells[end] != ' ' || end+1 < len(cells) && cells[end+1] != ' ') { // two end a cell
+			end++
+		}
+		return string(cells[:at]) + paint(string(cells[at:end])) + string(cells[end:])
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Sessions prints a table of sessions.
+func Sessions(out io.Writer, list []api.Session, now time.Time) error {
+	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
+	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
+	for i, s := range list {
+		switch s.State {
+		case "frozen":
+			trouble[i+1] = style.Warn
+		case "unhealthy":
+			trouble[i+1] = style.Bad
+		}
+		left := "-"
+		if s.ExpiresAt != nil {
+			left = Roughly(s.ExpiresAt.Sub(now))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%g\t%d\t%s ago\t%s\n", Printable(s.ID), ownerName(s), s.Profile, s.State, s.Running,
+			s.Memory, s.CPUs, s.Pids, Roughly(now.Sub(s.LastUsedAt)), left)
+	}
+	return w.print(out, style.headed("STATE", trouble))
+}
+
+func ownerName(s api.Session) string {
+	if u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10)); err == nil {
+		return u.Username
+	}
+	return s.Owner
+}
+
+// Processes prints a table of processes.
+func Processes(out io.Writer, list []api.Process, now time.Time) error {
+	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
+	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
+	for i, p := range list {
+		switch {
+		case failed(&p):
+			trouble[i+1] = style.Bad
+		case p.State == "waiting":
+			trouble[i+1] = style.Warn
+		}
+		state := p.State
+		switch {
+		case p.Reason != "":
+			state += " (" + p.Reason + ")"
+		case p.Result != nil && state == "ended":
+			state = how(p.Result)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
+	}
+	return w.print(out, style.headed("STATE", trouble))
+}
+
+// failed reports whether a process has ended as nobody asked it to.
+func failed(p *api.Process) bool {
+	if p.State != "ended" || p.Reason == "stopped" || p.Reason == "shutdown" {
+		return false
+	}
+	r := p.Result
+	return p.Reason != "" || r != nil && (r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 0)
+}
+
+// how is how a program has ended, in a word or two.
+func how(r *api.ExecResult) string {
+	switch {
+	case r.Status == "exited" && r.ExitCode != nil:
+		return fmt.Sprintf("exited %d", *r.ExitCode)
+	case r.Status == "signaled" && r.Signal != "":
+		return r.Signal
+	}
+	return r.Status
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func orDash(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// uptime is how long a process has lived.
+func uptime(p *api.Process, now time.Time) string {
+	if p.EndedAt != nil {
+		now = *p.EndedAt
+	}
+	return Roughly(now.Sub(p.StartedAt))
+}
+
+// commandLine shows a program with its arguments, on one line and not for ever.
+func commandLine(argv []string) string {
+	const most = 60
+	line := []rune(Printable(strings.Join(argv, " ")))
+	if len(line) > most {
+		return string(line[:most-3]) + "..."
+	}
+	return string(line)
+}

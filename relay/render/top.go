@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// TopSession is a session and what it uses at the moment.
+type TopSession struct {
+	api.Session
+	CPUPercent float64   `json:"cpu_percent"` // of one processor
+	ReadRate   float64   `json:"io_read_per_second"`
+	WriteRate  float64   `json:"io_write_per_second"`
+	sampled    time.Time // when Session was asked for
+	rates      bool      // there is an earlier sample
+}
+
+// Top is all that one picture shows.
+type Top struct {
+	Status    api.Status    `json:"status"`
+	Sessions  []TopSession  `json:"sessions"`
+	Processes []api.Process `json:"processes,omitempty"` // of the one session that was asked for
+	now       time.Time
+	one       bool
+}
+
+// Looker looks at sessions.
+type Looker struct {
+	Client *client.Client
+	ID     string // of the only one; empty: all of them
+	All    bool   // everybody's
+	Owner  string // whose alone; empty: anybody's
+}
+
+// Look looks once. What it can it compares with the look before.
+func (t *Looker) Look(ctx context.Context, before *Top) (*Top, error) {
+	v := &Top{one: t.ID != "", Sessions: []TopSession{}}
+	var err error
+	if v.Status, err = t.Client.Status(ctx); err != nil {
+		return nil, err
+	}
+	ids := []api.Session{{ID: t.ID}}
+	if !v.one {
+		if ids, err = t.Client.Sessions(ctx, t.All); err != nil {
+			return nil, err
+		}
+	} else if v.Processes, err = t.Client.Processes(ctx, t.ID); err != nil {
+		return nil, err
+	}
+	earlier := map[string]*TopSession{}
+	if before != nil {
+		for i := range before.Sessions {
+			s := &before.Sessions[i]
+			earlier[s.Owner+"\x00"+s.ID] = s
+		}
+	}
+	for _, listed := range ids {
+		if t.Owner != "" && listed.Owner != "" && listed.Owner != t.Owner {
+			continue
+		}
+		s, err := t.session(ctx, &listed)
+		if errors.Is(err, client.NotFound) && !v.one {
+			continue // it has ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		top := TopSession{Session: s, sampled: time.Now()}
+		if e := earlier[s.Owner+"\x00"+s.ID]; e != nil {
+			top.compare(e)
+		}
+		v.Sessions = append(v.Sessions, top)
+	}
+	slices.SortStableFunc(v.Sessions, func(x, y TopSession) int {
+		return cmp.Or(cmp.Compare(y.CPUPercent, x.CPUPercent), cmp.Compare(x.Owner, y.Owner), cmp.Compare(x.ID, y.ID))
+	})
+	slices.SortStableFunc(v.Processes, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
+	v.now = time.Now()
+	return v, nil
+}
+
+// session describes one of a list, which may be somebody else's.
+func (t *Looker) session(ctx context.Context, listed *api.Session) (api.Session, error) {
+	c := *t.Client
+	if t.All && t.Owner == "" && listed.Owner != "" {
+		c.Owner = listed.Owner
+	}
+	return c.Session(ctx, listed.ID)
+}
+
+// compare computes what has been used since an earlier sample of the same session.
+func (s *TopSession) compare(e *TopSession) {
+	seconds := s.sampled.Sub(e.sampled).Seconds()
+	if s.Usage == nil || e.Usage == nil || seconds <= 0 || !s.CreatedAt.Equal(e.CreatedAt) {
+		return
+	}
+	s.rates = true
+	s.CPUPercent = max(s.Usage.CPUMS-e.Usage.CPUMS, 0) / seconds / 10
+	s.ReadRate = max(float64(s.Usage.Read)-float64(e.Usage.Read), 0) / seconds
+	s.WriteRate = max(float64(s.Usage.Written)-float64(e.Usage.Written), 0) / seconds
+}
+
+// nameColumns is how wide names are.
+const nameColumns = 18
+
+// Line is one of a picture.
+type Line struct {
+	Text    string
+	Heading bool
+	Bad     bool
+}
+
+// In is the line as it is shown in a style, in at most so many columns.
+func (l Line) In(style Style, cols int) string {
+	text := strings.TrimRight(tty.Cut(l.Text, cols), " ")
+	switch {
+	case l.Heading:
+		return style.Bold(text)
+	case l.Bad:
+		return style.Bad(text)
+	}
+	return text
+}
+
+// TopColumns is how wide a picture is at most.
+const TopColumns = 80
+
+// Lines is the picture.
+func (v *Top) Lines() []Line {
+	lines := []Line{
+		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d sessions, %d running, %d executed", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
+			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed)},
+		{},
+		{Text: tty.Fit("SESSION", nameColumns) + "  STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN", Heading: true},
+	}
+	for i := range v.Sessions {
+		lines = append(lines, Line{Text: v.Sessions[i].line()})
+	}
+	if !v.one {
+		return lines
+	}
+	lines = append(lines, Line{}, Line{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS READERS UPTIME COMMAND", Heading: true})
+	for i := range v.Processes {
+		p := &v.Processes[i]
+		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
+		lines = append(lines, Line{Text: line, Bad: failed(p)})
+	}
+	return lines
+}
+
+func (s *TopSession) line() string {
+	percent, memory, pids, read, written := "-", "-", "-", "-", "-"
+	if u := s.Usage; u != nil {
+		memory, pids = shortSize(float64(u.Memory)), fmt.Sprint(u.Pids)
+	}
+	if s.rates {
+		percent = fmt.Sprintf("%.1f", s.CPUPercent)
+		read, written = shortSize(s.ReadRate), shortSize(s.WriteRate)
+	}
+	return fmt.Sprintf("%s  %-8s %6s %6s %6s %5s %6s %7s %4d", tty.Fit(Printable(s.ID), nameColumns), s.State, percent, memory, shortSize(float64(s.Memory)), pids, read, written, s.Running)
+}
+
+// shortSize is a number of bytes in at most five columns.
+func shortSize(n float64) string {
+	for _, unit := range []struct {
+		size quantity.Size
+		name string
+	}{{quantity.TiB, "T"}, {quantity.GiB, "G"}, {quantity.MiB, "M"}, {quantity.KiB, "K"}} {
+		switch n := n / float64(unit.size); {
+		case n >= 99.95:
+			return fmt.Sprintf("%.0f%s", n, unit.name)
+		case n >= 1:
+			return fmt.Sprintf("%.1f%s", n, unit.name)
+		}
+	}
+	return fmt.Sprintf("%.0fB", n)
+}

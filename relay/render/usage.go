@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Usage prints what has been used by days, and what is held now of what a policy counts.
+func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
+	style, t := StyleOf(out), newTable()
+	fmt.Fprintln(t, "DAY\tWHO\tSESSIONS\tTIME\tEXECS\tREFUSED\tCPU\tMEMORY\tDISK")
+	for _, d := range list.Days {
+		day := d.Day
+		if day == now.UTC().Format(time.DateOnly) {
+			day = "today"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", day, Printable(d.Principal), d.Sessions, seconds(d.SessionSeconds), d.Executions, d.Refused,
+			seconds(d.CPUSeconds), gibibyteHours(d.MemoryByteHours), gibibyteHours(d.DiskByteHours))
+	}
+	if err := t.print(out, style.headed("DAY", nil)); err != nil {
+		return err
+	}
+	if len(list.Holdings) == 0 {
+		return nil
+	}
+	h := newTable()
+	fmt.Fprintln(h, "RULE\tNOW\tALLOWED")
+	for _, holding := range list.Holdings {
+		fmt.Fprintf(h, "%s\t%s\t%s\n", Printable(holding.Rule), amount(holding.Rule, holding.Used), amount(holding.Rule, holding.Allowed))
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	return h.print(out, style.headed("RULE", nil))
+}
+
+// seconds is a length of time, short.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	switch {
+	case d == 0:
+		return "-"
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return Roughly(d)
+}
+
+func gibibyteHours(n float64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatFloat(n/float64(quantity.GiB), 'f', 2, 64) + " GiBh"
+}
+
+// amount is a number of what a rule counts.
+func amount(rule string, n float64) string {
+	if strings.HasSuffix(rule, "memory") {
+		return quantity.Size(n).String()
+	}
+	return strconv.FormatFloat(n, 'g', 6, 64)
+}
+
+// Denial is one line on the rule that has refused something.
+func Denial(d *api.Denial) string {
+	text := Printable(d.Rule) + " (" + d.Layer + ")"
+	switch {
+	case d.Used != "" && d.Allowed != "":
+		text += ": " + Printable(d.Used) + " of " + Printable(d.Allowed) + " used"
+	case d.Allowed != "":
+		text += ": allowed is " + Printable(d.Allowed)
+	}
+	if d.Setting != "" {
+		text += "; the operator allows it by " + Printable(d.Setting)
+	}
+	return text
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func TestUsageIsListedByDays(t *testing.T) {
+	t.Parallel()
+	list := &api.UsageList{
+		Holdings: []api.Holding{{Rule: "policy.ci.total_memory", Used: float64(512 * quantity.MiB), Allowed: float64(quantity.GiB)}, {Rule: "policy.ci.total_cpus", Used: 0.5, Allowed: 2}},
+		Days: []api.UsageDays{
+			{Day: "2026-11-22", Principal: "uid:1000", Executions: 7, Refused: 1, Sessions: 2, SessionSeconds: 7200, CPUSeconds: 1.25, MemoryByteHours: float64(quantity.GiB), DiskByteHours: 0},
+			{Day: "2026-11-21", Principal: "a\x1b[2Jb", Executions: 1},
+		},
+	}
+	var out strings.Builder
+	if err := Usage(&out, list, time.Date(2026, 11, 22, 23, 0, 0, 0, time.UTC)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"today", "uid:1000", "1.3s", "1.00 GiBh", "2026-11-21", "policy.ci.total_memory", "512MiB", "1GiB", "0.5"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it lacks %s:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "\x1b[2J") {
+		t.Error("a name speaks to the terminal")
+	}
+}
+
+func TestADenialIsOneLine(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]api.Denial{
+		"policy.ci.sessions (quota): 2 of 2 used; the operator allows it by a larger policy.ci.sessions": {Layer: "quota", Rule: "policy.ci.sessions", Used: "2", Allowed: "2", Setting: "a larger policy.ci.sessions"},
+		"network (network): allowed is off": {Layer: "network", Rule: "network", Allowed: "off"},
+		"x (limit)":                         {Layer: "limit", Rule: "x"},
+	} {
+		if got := Denial(&d); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"container/list"
+	"context"
+)
+
+// Seat is the place of a connection whose caller the kernel does not know: a stranger's, until a request on it says who
+// that is. Strangers have MaxStrangers together, and one more takes the place of the one that has been a stranger for the
+// longest time, as does who is known when boxd is full. So who says nothing keeps nobody out who has something to say.
+type Seat struct {
+	callers *ConnLimiter
+	end     func()        // ends the connection
+	place   *list.Element // among the strangers; nil: the caller is known, or has no seat any more
+	name    string        // of the caller, where that is known
+	visit   bool          // of the caller's previews
+	left    bool
+}
+
+// Sit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
+// must follow.
+func (c *ConnLimiter) Sit(end func()) (*Seat, *Refusal) {
+	c.mu.Lock()
+	var gone *Seat
+	if c.strangers.Len() >= MaxStrangers || c.others >= MaxConnections {
+		if gone = c.strangerLocked(); gone == nil {
+			c.mu.Unlock()
+			return nil, c.allFull
+		}
+	}
+	s := &Seat{callers: c, end: end}
+	s.place = c.strangers.PushBack(s)
+	c.others++
+	c.mu.Unlock()
+	if gone != nil {
+		gone.end()
+	}
+	return s, nil
+}
+
+// strangerLocked takes the seat from who has been a stranger for the longest time, nil: there is none.
+func (c *ConnLimiter) strangerLocked() *Seat {
+	first := c.strangers.Front()
+	if first == nil {
+		return nil
+	}
+	gone := first.Value.(*Seat) //nolint:forcetypeassert // nothing else is in there
+	gone.leaveLocked()
+	return gone
+}
+
+// Leave ends what Sit began, once.
+func (s *Seat) Leave() {
+	s.callers.mu.Lock()
+	defer s.callers.mu.Unlock()
+	s.leaveLocked()
+}
+
+func (s *Seat) leaveLocked() {
+	if s.left {
+		return
+	}
+	s.left = true
+	s.callers.others--
+	s.standLocked()
+}
+
+// standLocked takes the seat from whom it counts for.
+func (s *Seat) standLocked() {
+	if s.place != nil {
+		s.callers.strangers.Remove(s.place)
+		s.place = nil
+		return
+	}
+	l := s.callers.people[s.name]
+	l.conns--
+	if s.visit {
+		l.visits--
+	}
+	s.callers.forgetLocked(s.name)
+}
+
+// known counts the connection for a caller from now on, unless that has as many as one may have.
+func (s *Seat) known(name string, visit bool) error {
+	c := s.callers
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.left || s.place == nil && s.name == name && s.visit == visit {
+		return nil
+	}
+	l, own := c.ofLocked(name), 0
+	if s.place == nil && s.name == name {
+		own = 1
+	}
+	switch {
+	case l.conns-own >= c.most(name):
+		return c.full(name).Err
+	case visit && l.visits >= MaxVisits:
+		return c.visitsFull.Err
+	}
+	l.conns++ // before the seat is given up, which may be the last of the same caller
+	if visit {
+		l.visits++
+	}
+	c.people[name] = l
+	s.standLocked()
+	s.name, s.visit = name, visit
+	return nil
+}
+
+// seatKey is the context key of the seat.
+type seatKey struct{}
+
+// WithSeat puts the seat of a connection into the context of its requests.
+func WithSeat(ctx context.Context, s *Seat) context.Context {
+	return context.WithValue(ctx, seatKey{}, s)
+}
+
+// Known counts the connection of a request for a caller who has said who that is, where the kernel does not; a name
+// that is "" says nothing. The error is the refusal of one connection too many.
+func Known(ctx context.Context, name string) error { return known(ctx, name, false) }
+
+// Visit counts the connection of a request for a preview for who has made the preview, of whose connections visitors have
+// half at most: so they do not keep their host out.
+func Visit(ctx context.Context, name string) error { return known(ctx, name, true) }
+
+func known(ctx context.Context, name string, visit bool) error {
+	s, ok := ctx.Value(seatKey{}).(*Seat)
+	if !ok || name == "" {
+		return nil
+	}
+	return s.known(name, visit)
+}

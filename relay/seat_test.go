@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Who says nothing keeps nobody out: of strangers the one that has been there for longest makes room, and who has
+// said who it is stays.
+func TestStrangersMakeRoom(t *testing.T) {
+	t.Parallel()
+	c := NewConnLimiter(MaxUserConnections)
+	ended := map[int]bool{}
+	var all []*Seat
+	sit := func(n int) {
+		t.Helper()
+		for range n {
+			i := len(all)
+			s, refused := c.Sit(func() { ended[i] = true })
+			if refused != nil {
+				t.Fatalf("seat %d: %v", i, refused.Err)
+			}
+			all = append(all, s)
+		}
+	}
+	name := func(i int, who string) error { return Known(WithSeat(t.Context(), all[i]), who) }
+	sit(MaxStrangers)
+	if err := name(0, ""); err != nil || len(ended) != 0 {
+		t.Errorf("%v, %d have ended", err, len(ended))
+	}
+	for _, who := range []string{"ci", "ci", "other", "ci"} { // on one connection, one after the other
+		if err := name(1, who); err != nil {
+			t.Error(err)
+		}
+	}
+	sit(3)
+	if len(ended) != 2 || !ended[0] || !ended[2] {
+		t.Errorf("have ended: %v", ended)
+	}
+	all[0].Leave() // as its connection does when it is closed
+	for i := 3; i < MaxUserConnections+2; i++ {
+		if i == len(all) {
+			sit(1)
+		}
+		if err := name(i, "ci"); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	sit(1)
+	if err := name(MaxUserConnections+2, "ci"); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := name(MaxUserConnections+2, "other"); err != nil {
+		t.Errorf("another: %v", err)
+	}
+	if err := name(0, "ci"); err != nil {
+		t.Errorf("one that has ended: %v", err)
+	}
+	for uid := range uint32(3) { // all others together
+		for range MaxUserConnections {
+			_, _ = c.Enter(access.OfUser(uid + 1))
+		}
+	}
+	if _, refused := c.Sit(func() {}); refused == nil {
+		t.Error("no stranger is there to make room, and one more comes in")
+	}
+	if c.None() || c.others != MaxConnections {
+		t.Errorf("%d connections", c.others)
+	}
+	for _, s := range all {
+		s.Leave()
+		s.Leave()
+	}
+	for uid := range uint32(3) {
+		for c.Connections(access.OfUser(uid+1)) > 0 {
+			c.Leave(access.OfUser(uid + 1))
+		}
+	}
+	if !c.None() || c.others != 0 {
+		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.strangers.Len(), c.people)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about sessions, and of what is run in one and waited for.
+
+package relay
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// listSessions answers with the sessions of the caller, or of everybody.
+func listSessions(c *Call) (any, error) {
+	all := c.R.URL.Query().Get("all")
+	everybody := all == "true"
+	switch {
+	case all != "" && all != "true" && all != "false":
+		return nil, fault.Field("all", all, "true, false")
+	case everybody && !c.Who.Is(c.Others):
+		return nil, fault.Field("all", "true", "left out: only operators see the sessions of others").Of(fault.Denied)
+	}
+	list := api.SessionList{Sessions: []api.Session{}}
+	for _, info := range c.Sup.Sessions(c.Who, everybody) {
+		list.Sessions = append(list.Sessions, wire.Session(info))
+	}
+	return list, nil
+}
+
+// createSession makes a session, or finds the one of that id.
+func createSession(c *Call) (any, error) {
+	var req api.SessionRequest
+	if err := c.DecodeBody(&req, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	want := wire.SessionRequest(&req)
+	if req.DryRun {
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Who, want)), nil
+	}
+	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
+	if err != nil {
+		return nil, err
+	}
+	if !isNew {
+		return wire.Session(s.Info()), nil
+	}
+	answer := Created{Body: wire.Session(s.Info())}
+	if want.MadeUp { // nobody could use it who does not learn its id
+		answer.Undo = func() { c.End(s, supervisor.EndUnclaimed) }
+	}
+	return answer, nil
+}
+
+// getSession describes a session.
+func getSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	return detailedSession(c, s), nil
+}
+
+// detailedSession describes a session with what it uses.
+func detailedSession(c *Call, s *supervisor.Session) api.Session {
+	answer := wire.Session(s.Info())
+	if w := c.Sup.Work(c.Context(), s); w != nil {
+		full := supervisor.IsFull(*w)
+		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
+	}
+	if u := c.Sup.Traffic(c.Context(), s); u != nil {
+		answer.Traffic = wire.Traffic(u)
+	}
+	u := s.Usage()
+	if u == nil {
+		return answer
+	}
+	answer.Usage = &api.SessionUsage{
+		CPUMS: wire.Milliseconds(u.CPU), ThrottledMS: wire.Milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
+		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
+		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
+	}
+	return answer
+}
+
+// changeSession changes a living session, all of it or nothing.
+func changeSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var r api.SessionChange
+	if err := c.DecodeBody(&r, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	err = c.Sup.Update(c.Context(), s, &policy.Request{
+		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
+		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
+		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return detailedSession(c, s), nil
+}
+
+// freezeSession stops every program of a session.
+func freezeSession(c *Call) (any, error) { return setFrozen(c, true) }
+
+// thawSession lets them go on.
+func thawSession(c *Call) (any, error) { return setFrozen(c, false) }
+
+func setFrozen(c *Call, on bool) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Sup.Freeze(c.Context(), s, on); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
+// renewSession begins the idle time of a session anew.
+func renewSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Sup.Renew(c.Context(), s); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
+// deleteSession ends a session.
+func deleteSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, c.Sup.End(c.Context(), s, supervisor.EndDeleted)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the routes about workspaces that have a name.
+
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+)
+
+// listWorkspaces lists those of the caller.
+func listWorkspaces(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	list := api.WorkspaceList{Workspaces: []api.Workspace{}}
+	for _, i := range c.Sup.Spaces.List(who.Name) {
+		list.Workspaces = append(list.Workspaces, wireWorkspace(&i))
+	}
+	return list, nil
+}
+
+// createWorkspace makes one.
+func createWorkspace(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceRequest
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.CreateSpace(c.Context(), who, volumes.WorkspaceRequest{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
+	if err != nil {
+		return nil, err
+	}
+	return Created{Body: wireWorkspace(&i)}, nil
+}
+
+// keepPatience bounds the end of a session whose workspace is kept; it goes on when its caller has gone.
+const keepPatience = 10 * time.Minute
+
+// keepWorkspace ends a session and makes its own workspace one with a name.
+func keepWorkspace(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceKept
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.Started():
+	case <-c.Context().Done():
+		return nil, c.Context().Err()
+	}
+	settings := s.Current()
+	if err := c.Sup.Spaces.Keep(s.Owner.Name, in.Workspace, s.BoxKey(), &settings, s.Enforced()[policy.LimitWorkspace]); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), keepPatience)
+	defer cancel()
+	if err := c.Sup.End(ctx, s, supervisor.EndDeleted); err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.Spaces.Kept(s.Owner.Name, in.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	return Created{Body: wireWorkspace(&i)}, nil
+}
+
+// getWorkspace describes one.
+func getWorkspace(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	i, err := c.Sup.Spaces.Get(who.Name, c.Path.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	return wireWorkspace(&i), nil
+}
+
+// changeWorkspace gives one another quota.
+func changeWorkspace(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	var in api.WorkspaceChange
+	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+		return nil, err
+	}
+	held := c.Sup.Spaces.Config().BoundsOf(who)
+	i, err := c.Sup.Spaces.Change(c.Context(), who.Name, c.Path.Workspace, &held, in.Quota, in.Inodes)
+	if err != nil {
+		return nil, err
+	}
+	return wireWorkspace(&i), nil
+}
+
+// deleteWorkspace removes one that no session has.
+func deleteWorkspace(c *Call) (any, error) {
+	who, err := c.Owner()
+	if err == nil {
+		err = c.Sup.Spaces.Remove(c.Context(), who.Name, c.Path.Workspace)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, nil
+}
+
+func wireWorkspace(i *volumes.Workspace) api.Workspace {
+	w := api.Workspace{
+		Name: i.Name, Owner: i.Owner, CreatedAt: i.Created.UTC(), Quota: i.Quota, Inodes: i.Inodes, Enforcement: string(i.KeptBy), Sessions: append([]string{}, i.Sessions...),
+	}
+	if u := i.Used; u != nil {
+		w.Usage = &api.Quota{Kind: "workspace", Used: quantity.Size(u.Used), Limit: quantity.Size(u.Limit), Files: u.Files, FilesLimit: u.FilesLimit, Hit: supervisor.IsFull(*u)}
+	}
+	return w
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// stdioProcess hands the descriptors of a direct process over: the connection is for them alone, and ends with
+// them.
+func stdioProcess(c *Call) (any, error) {
+	_, p, err := c.UsedProcess()
+	if err != nil {
+		return nil, err
+	}
+	if err := asksForStdio(c.R); err != nil {
+		return nil, err
+	}
+	conn := c.Socket
+	if conn == nil {
+		return nil, fault.Errorf(fault.Unsupported, "descriptors go over a Unix socket alone, and this connection is none").
+			WithHint("ask on the socket of boxd, or start the process without stdio direct")
+	}
+	files, err := p.TakeStdio(c.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { // ours: the caller has its own by then, or the program sees that nobody has
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	c.Streams.Add(1)
+	defer c.Streams.Done()
+	hijacked, _, err := http.NewResponseController(c.W).Hijack()
+	if err != nil {
+		return nil, fmt.Errorf("stdio: %w", err)
+	}
+	defer hijacked.Close()
+	if err := sendStdio(conn, files, time.Now().Add(c.Answers)); err != nil {
+		c.Log.Warn("descriptors not handed over", "session", c.Path.Session, "process", c.Path.Process, "error", err)
+	}
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// asksForStdio refuses a request that does not ask its connection to become what it must.
+func asksForStdio(r *http.Request) error {
+	asked := false
+	for _, list := range r.Header.Values("Connection") {
+		for option := range strings.SplitSeq(list, ",") {
+			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
+		}
+	}
+	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
+	case r.Method != http.MethodGet:
+		return WrongMethod(r.Method, []string{http.MethodGet})
+	case !strings.EqualFold(to, api.StdioProtocol):
+		return fault.Field("Upgrade", to, api.StdioProtocol)
+	case !asked || !r.ProtoAtLeast(1, 1):
+		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
+	case r.ContentLength != 0:
+		return fault.Field("body", fault.Word("given"), "nothing")
+	}
+	return nil
+}
+
+// stdioHead is the head of the answer that descriptors come after.
+const stdioHead = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + api.StdioProtocol + "\r\n\r\n"
+
+// sendStdio answers, and sends the descriptors with one byte.
+func sendStdio(conn *net.UnixConn, files []*os.File, until time.Time) error {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	if err := conn.SetWriteDeadline(until); err != nil {
+		return err
+	}
+	_, err := conn.Write([]byte(stdioHead))
+	if err == nil {
+		_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fds...), nil)
+	}
+	if errors.Is(err, unix.EPIPE) {
+		return errors.New("the caller has gone")
+	}
+	return err
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is what every request leaves behind: its id and trace, a count, an error among the last ones, an
+// event if it was denied, and a record in the audit log if it was to change something.
+
+package relay
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor/audit"
+	"github.com/boxd-dev/boxd/supervisor/events"
+)
+
+// Headers of requests; the first is in every answer too.
+const (
+	RequestID   = "X-Request-Id"
+	TraceParent = "Traceparent"
+)
+
+// nameRequest gives a request its id: its caller's if that is legal and one, otherwise a new one.
+func nameRequest(w http.ResponseWriter, r *http.Request) *http.Request {
+	q := trace.New(only(r.Header, RequestID), only(r.Header, TraceParent))
+	w.Header().Set(RequestID, q.ID)
+	return r.WithContext(trace.With(r.Context(), q))
+}
+
+// only is the value of a header that is there once.
+func only(h http.Header, name string) string {
+	if v := h.Values(name); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// accessLog is that of one request.
+type accessLog struct {
+	call  *Call
+	route string
+	alter bool // it is to change something
+	ends  bool // it only ends something
+	begin time.Time
+	late  *time.Timer
+
+	asked trace.Request
+	gone  func() bool // the caller has, or boxd is about to
+	cut   bool        // what was to be sent was cut off
+	owner string      // of the session, where that is somebody else
+	once  sync.Once
+
+	mu    sync.Mutex // guards the fields below
+	what  *audit.What
+	named string // the session that is to be made
+}
+
+// long is how long a call may take before it has a record that it is under way: should boxd die, that one is there.
+const long = 5 * time.Second
+
+// beginAccessLog begins the trail of a call whose caller is known; End must follow.
+func beginAccessLog(c *Call, rt *Route) *accessLog {
+	q := trace.Of(c.R.Context())
+	q.Principal = c.Who.Name
+	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
+	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
+	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, gone: func() bool { return asked.Err() != nil }}
+	if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Who.Name {
+		t.owner = query.Get("owner")
+	}
+	if t.route == "" {
+		t.route = "none"
+	}
+	if t.alter && c.Audit != nil {
+		c.Hear, c.Sending = t.hear, t.write
+		t.late = time.AfterFunc(long, func() { c.Audit.Append(t.record(audit.KindUnder)) })
+	}
+	return t
+}
+
+// hear keeps of what is asked for what a record will have. The rest may be long.
+func (t *accessLog) hear(asked any) {
+	w := t.call.Audit.Shape(what(asked))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.what = w
+	switch r := asked.(type) {
+	case *api.SessionRequest:
+		t.named = r.ID
+	case *api.OneShotRequest:
+		t.named = r.Session.ID
+	case *api.StreamStart:
+		if r.Session != nil {
+			t.named = r.Session.ID
+		}
+	}
+}
+
+// alters reports whether a route is there to change something: its calls have a record.
+func alters(pattern string) bool {
+	method, path, _ := strings.Cut(pattern, " ")
+	if path == "/mcp" {
+		return false // the calls have one that are made for it
+	}
+	switch method {
+	case "":
+		return false
+	case http.MethodGet:
+		return strings.HasSuffix(path, "/stream") || strings.HasSuffix(path, "/stdio") // where programs are started, and written to
+	}
+	return true
+}
+
+// accessLogEnds reports whether a route only ends something.
+func accessLogEnds(pattern string) bool {
+	method, path, _ := strings.Cut(pattern, " ")
+	return method == http.MethodDelete || strings.HasSuffix(path, "/stop")
+}
+
+// Admit refuses a call that would have no record.
+func (t *accessLog) Admit() error {
+	if !t.alter {
+		return nil
+	}
+	return t.call.Audit.Admit(t.ends)
+}
+
+// End is called, as a deferred function, when a request has its answer, or will never have all of it: a handler has
+// cut that off.
+func (t *accessLog) End() {
+	if broken := recover(); broken != nil {
+		t.cut = true
+		defer panic(broken) // net/http does what it has to
+	}
+	came := t.came()
+	t.call.Metrics.Request(t.route, came.Status)
+	if t.late != nil {
+		t.write()
+	}
+	if p := came.Problem; p != nil {
+		t.tell(p)
+	}
+}
+
+// granted is what a call about a grant says of it, where the body does not.
+func granted(c *Call) *audit.What {
+	if c.Path.Principal == "" {
+		return nil
+	}
+	return &audit.What{Changes: []string{"principal=" + c.Path.Principal}}
+}
+
+// came is what has come of the call.
+func (t *accessLog) came() Outcome {
+	came := t.call.Came()
+	switch {
+	case t.isCut(&came):
+		came.Status = statusCut
+	case came.Status == 0:
+		came.Status = http.StatusOK // a stream, or what a handler has sent itself
+	}
+	return came
+}
+
+// Of a call whose caller has not waited for its end, and that has none.
+const (
+	statusCut  = 499 // no status of HTTP's, and never sent: the one that others note for it
+	outcomeCut = "cut_off"
+)
+
+// isCut reports whether a call has come to nothing because it was cut off.
+func (t *accessLog) isCut(came *Outcome) bool {
+	return came.Problem == nil && came.Body == nil && (t.cut || came.Status == 0 && t.gone())
+}
+
+// write writes the record of the call, before its caller has the answer.
+func (t *accessLog) write() {
+	t.once.Do(func() {
+		t.late.Stop()
+		came := t.came()
+		r := t.record(audit.KindCall)
+		r.Status, r.Outcome, r.TookMS = came.Status, outcome(&came), float64(time.Since(t.begin).Microseconds())/1000
+		if came.Problem != nil {
+			r.Error, r.Detail = kind(came.Problem), came.Problem.Detail
+		}
+		if r.Principal == "" {
+			t.call.Audit.AppendUnknown(r)
+			return
+		}
+		t.call.Audit.Append(r)
+	})
+}
+
+// tell notes what has gone wrong.
+func (t *accessLog) tell(p *api.Problem) {
+	c, ctx := t.call, t.call.R.Context()
+	who := c.Who.Name
+	if who == "" {
+		who = "unknown"
+	}
+	c.Errors.Add(ctx, events.RecentError{Principal: who, Route: t.route, Session: c.Path.Session, Status: p.Status, Kind: kind(p), Detail: p.Detail})
+	var layer string
+	switch {
+	case p.Denial != nil:
+		layer = p.Denial.Layer
+		if c.Refused != nil && c.Who.Name != "" {
+			c.Refused(c.Who.Name)
+		}
+	case kind(p) == fault.Denied.String():
+		layer = "access"
+	default:
+		return
+	}
+	e := events.Event{Type: events.Denied, Session: c.Path.Session, Owner: c.Who.Name, Reason: layer, Detail: t.route + ": " + p.Detail}
+	if p.Denial != nil && p.Denial.Rule != "" {
+		e.Detail += " (" + p.Denial.Rule + ")"
+	}
+	c.Events.Add(ctx, e)
+}
+
+// kind is the name of a fault, as the end of a problem's type.
+func kind(p *api.Problem) string { return strings.TrimPrefix(p.Type, api.ProblemType) }
+
+// outcome is what has come of a call, in a word.
+func outcome(came *Outcome) string {
+	switch body := came.Body.(type) {
+	case *api.ExecResult:
+		if body != nil {
+			return body.Status
+		}
+	case api.ExecResult:
+		return body.Status
+	}
+	switch {
+	case came.Problem != nil:
+		return "failed"
+	case came.Status == statusCut:
+		return outcomeCut
+	}
+	return "done"
+}
+
+// record is what the audit log has of the call.
+func (t *accessLog) record(kind string) *audit.Record {
+	c := t.call
+	uid := c.Who.UID
+	r := &audit.Record{
+		Kind: kind, Request: t.asked.ID, Parent: t.asked.Parent, Principal: c.Who.Name, UID: &uid, Via: "tcp", Route: t.route,
+		Session: c.Path.Session, Owner: t.owner, Process: c.Path.Process,
+	}
+	t.mu.Lock()
+	r.What = t.what
+	named := t.named
+	t.mu.Unlock()
+	if r.What == nil {
+		r.What = granted(c)
+	}
+	switch {
+	case c.Within:
+		r.Via = "mcp"
+	case c.Socket != nil:
+		r.Via, r.PID = "socket", peerPID(c)
+	}
+	if c.Token != "" {
+		r.Via = "token:" + c.Token
+	}
+	if r.Session == "" {
+		r.Session = cmp.Or(made(c), named)
+	}
+	return r
+}
+
+// made is the id of the session that a call without one in its path has made.
+func made(c *Call) string {
+	switch body := c.Came().Body.(type) {
+	case api.Session:
+		return body.ID
+	case *api.ExecResult:
+		if body != nil {
+			return body.Session
+		}
+	case api.ExecResult:
+		return body.Session
+	}
+	return ""
+}
+
+// peerPID is the process that has connected; another may have its id since.
+func peerPID(c *Call) (pid int) {
+	control, err := c.Socket.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = control.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}

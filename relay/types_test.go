@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Types that callers send, and types that boxd does. What they are made of belongs to them.
+func requests() []any {
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.DrivePushed{}}
+}
+
+func answers() []any {
+	return []any{
+		api.SessionList{},
+		api.ExecResult{},
+		api.ProcessList{},
+		api.LogLine{},
+		api.FileContent{},
+		api.FileWritten{},
+		api.FileEdited{},
+		api.FileEntries{},
+		api.FileMatches{},
+		api.FileDone{},
+		api.ArchiveDone{},
+		api.MountList{},
+		api.Instructions{},
+		api.SkillList{},
+		api.Workspace{},
+		api.WorkspaceList{},
+		api.DriveList{},
+		api.DriveIndex{},
+		api.DriveText{},
+		api.SessionDrive{},
+		api.Image{},
+		api.RootDiscarded{},
+		api.PortToken{},
+		api.ImageConfig{},
+		api.ImageList{},
+		api.SkillIndex{},
+		api.SkillEnvironment{},
+		api.SkillEntries{},
+		api.SkillFile{},
+		api.SkillCandidates{},
+		api.Problem{},
+		api.GrantList{},
+		api.ProfileList{},
+		api.Configuration{},
+		api.Status{},
+		api.Doctor{},
+		api.Drain{},
+		api.Health{},
+		api.UsageList{},
+		api.Plan{},
+		api.ServerControl{},
+		api.Event{},
+		api.ErrorList{},
+		api.AuditList{},
+	}
+}
+
+// structs lists the structs that types are made of, by their names.
+func structs(of []any) map[string]reflect.Type {
+	found := map[string]reflect.Type{}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+			walk(typ.Elem())
+		case reflect.Struct:
+			if _, known := found[typ.Name()]; known || typ == reflect.TypeFor[time.Time]() {
+				return
+			}
+			found[typ.Name()] = typ
+			for f := range typ.Fields() {
+				walk(f.Type)
+			}
+		default:
+		}
+	}
+	for _, v := range of {
+		walk(reflect.TypeOf(v))
+	}
+	return found
+}
+
+// schema is a part of the document.
+type schema map[string]any
+
+func (s schema) at(path ...string) schema {
+	for _, name := range path {
+		next, _ := s[name].(map[string]any)
+		s = next
+	}
+	return s
+}
+
+// refersTo is the name of the schema that this one is.
+func (s schema) refersTo() string {
+	ref, _ := s["$ref"].(string)
+	if all, ok := s["allOf"].([]any); ok && len(all) == 1 {
+		one, _ := all[0].(map[string]any)
+		ref, _ = one["$ref"].(string)
+	}
+	return strings.TrimPrefix(ref, "#/components/schemas/")
+}
+
+// Every type of the wire is described, field by field: its name, its type, whether it may be left out, and how
+// many elements it may have. What is described and is no type is one of the few that fields have in common.
+func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
+	t.Parallel()
+	var doc schema
+	if err := json.Unmarshal([]byte(openAPI()), &doc); err != nil {
+		t.Fatal(err)
+	}
+	schemas := doc.at("components", "schemas")
+	asked, told := structs(requests()), structs(answers())
+	all := maps.Clone(asked)
+	maps.Copy(all, told)
+	for name := range schemas {
+		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Rlimits", "Variables", "SkillMetadata"}
+		if _, ok := all[name]; !ok && !slices.Contains(common, name) {
+			t.Errorf("%s is described and is no type of relay/api", name)
+		}
+	}
+	for name, typ := range all {
+		s := schemas.at(name)
+		if s == nil {
+			t.Errorf("%s is not described", name)
+			continue
+		}
+		_, isAsked := asked[name]
+		_, isTold := told[name]
+		// A request with another field is refused; an answer may get one in the next release.
+		if closed := s["additionalProperties"] == false; closed != (isAsked && !isTold) {
+			t.Errorf("%s: no other fields is %v; it is asked %v, told %v", name, closed, isAsked, isTold)
+		}
+		w := typeCheck{asked: isAsked, told: isTold, schemas: schemas}
+		for _, problem := range w.compare(typ, s) {
+			t.Errorf("%s.%s", name, problem)
+		}
+	}
+}
+
+// typeCheck compares a type with its schema.
+type typeCheck struct {
+	asked, told bool
+	schemas     schema
+}
+
+func (w typeCheck) compare(typ reflect.Type, s schema) (wrong []string) {
+	properties := s.at("properties")
+	left := maps.Clone(properties)
+	var required []any
+	for f := range typ.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") {
+			required = append(required, name)
+		}
+		delete(left, name)
+		p := properties.at(name)
+		if p == nil {
+			wrong = append(wrong, name+" is not described")
+			continue
+		}
+		if why := w.differs(f.Type, p, f.Tag.Get("max")); why != "" {
+			wrong = append(wrong, name+": "+why)
+		}
+	}
+	for name := range left {
+		wrong = append(wrong, name+" is described and is no field")
+	}
+	if list, _ := s["required"].([]any); fmt.Sprint(list) != fmt.Sprint(required) {
+		wrong = append(wrong, fmt.Sprintf("required is %v, want %v", list, required))
+	}
+	return wrong
+}
+
+// differs says in what a field and its schema are not the same.
+func (w typeCheck) differs(typ reflect.Type, s schema, most string) string {
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	var want string
+	switch {
+	case typ == reflect.TypeFor[quantity.Size]():
+		want = map[bool]string{true: "Size", false: "Bytes"}[w.asked]
+	case typ == reflect.TypeFor[quantity.Duration]():
+		want = map[bool]string{true: "Duration", false: "DurationText"}[w.asked]
+	case typ == reflect.TypeFor[time.Time]():
+		return unlike(s, "type", "string", "format", "date-time")
+	case typ.Kind() == reflect.Struct:
+		want = typ.Name()
+		// What is told may have other fields one day; where it is asked for, it may not.
+		shared := w.schemas.at(want)["additionalProperties"] != false
+		if closed := s["unevaluatedProperties"] == false; closed != (w.asked && !w.told && shared) {
+			return fmt.Sprintf("no other fields is %v", closed)
+		}
+	case typ.Kind() == reflect.Map:
+		if w.asked { // Environment or Labels
+			s = w.schemas.at(s.refersTo())
+		}
+		if why := unlike(s, "type", "object", "maxProperties", most); why != "" {
+			return why
+		}
+		return w.differs(typ.Elem(), s.at("additionalProperties"), "")
+	case typ.Kind() == reflect.Slice:
+		if why := unlike(s, "type", "array", "maxItems", most); why != "" {
+			return why
+		}
+		return w.differs(typ.Elem(), s.at("items"), "")
+	case typ.Kind() == reflect.Array:
+		n := strconv.Itoa(typ.Len())
+		if why := unlike(s, "type", "array", "minItems", n, "maxItems", n); why != "" {
+			return why
+		}
+		return w.differs(typ.Elem(), s.at("items"), "")
+	default:
+		return unlike(s, "type", jsonType(typ.Kind()))
+	}
+	if got := s.refersTo(); got != want {
+		return fmt.Sprintf("is %q, want %s", got, want)
+	}
+	return ""
+}
+
+func jsonType(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "boolean"
+	case reflect.String:
+		return "string"
+	case reflect.Float64:
+		return "number"
+	case reflect.Int, reflect.Int64, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "integer"
+	default:
+		return "nothing that goes over the wire"
+	}
+}
+
+// unlike compares some keywords of a schema; "" is one that must not be there.
+func unlike(s schema, keywords ...string) string {
+	for i := 0; i < len(keywords); i += 2 {
+		got := ""
+		if v, ok := s[keywords[i]]; ok {
+			got = fmt.Sprint(v)
+		}
+		if got != keywords[i+1] {
+			return fmt.Sprintf("%s is %q, want %q", keywords[i], got, keywords[i+1])
+		}
+	}
+	return ""
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"strconv"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Bounds of the days that are asked for.
+const (
+	usualDays = 30
+	mostDays  = 10_000
+)
+
+// getUsage answers with what the caller, somebody else or everybody has used, and with what the caller or that other one has.
+func getUsage(c *Call) (any, error) {
+	query := c.R.URL.Query()
+	all, days := query.Get("all"), usualDays
+	if text := query.Get("days"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > mostDays {
+			return nil, fault.Field("days", text, "1 to "+strconv.Itoa(mostDays))
+		}
+		days = n
+	}
+	switch {
+	case all != "" && all != "true" && all != "false":
+		return nil, fault.Field("all", all, "true, false")
+	case all == "true" && !c.Who.Is(access.Operator):
+		return nil, fault.Field("all", "true", "left out: only operators see what others have used").Of(fault.Denied)
+	}
+	who, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.Sup.Usage(who, all == "true", days)
+	if err != nil {
+		return nil, err
+	}
+	list := api.UsageList{Holdings: []api.Holding{}, Days: make([]api.UsageDays, len(rows))}
+	for i, r := range rows {
+		list.Days[i] = api.UsageDays{
+			Day: r.Day, Principal: r.Principal, Executions: r.Use.Executions, Refused: r.Use.Denied, Sessions: r.Use.Started,
+			SessionSeconds: r.Use.Sessions.Seconds(), CPUSeconds: r.Use.CPU.Seconds(), MemoryByteHours: r.Use.Memory, DiskByteHours: r.Use.Disk,
+		}
+	}
+	name, holdings := c.Sup.Holdings(who)
+	list.Policy = name
+	for _, h := range holdings {
+		list.Holdings = append(list.Holdings, api.Holding(h))
+	}
+	return list, nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// idling is an IdleListener.
+func idling(t *testing.T, after time.Duration, idle func() bool) *IdleListener {
+	t.Helper()
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close() })
+	return &IdleListener{UnixListener: unix, After: after, Idle: idle}
+}
+
+func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {
+	t.Parallel()
+	const after = 40 * time.Millisecond
+	looked := 0
+	var free time.Time // when it was first told that boxd is idle, for the last time
+	l := idling(t, after, func() bool {
+		looked++
+		if looked == 3 {
+			free = time.Time{} // in use again
+			return false
+		}
+		if free.IsZero() {
+			free = time.Now()
+		}
+		return true
+	})
+	conn, err := l.Accept()
+	if !errors.Is(err, ErrIdle) || conn != nil {
+		t.Fatalf("%v, %v", conn, err)
+	}
+	if passed := time.Since(free); looked < 3+looks || passed < after {
+		t.Errorf("it has given up after %d looks and %v", looked, passed)
+	}
+}
+
+func TestAConnectionBeginsTheIdleTimeAnew(t *testing.T) {
+	t.Parallel()
+	const after = 40 * time.Millisecond
+	l := idling(t, after, func() bool { return true })
+	l.since = time.Now().Add(-time.Hour) // the next look would be the last
+	caller, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	begun := time.Now()
+	if _, err := l.Accept(); !errors.Is(err, ErrIdle) || time.Since(begun) < after {
+		t.Errorf("%v after %v", err, time.Since(begun))
+	}
+	l.Close()
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("of a closed listener: %v", err)
+	}
+}

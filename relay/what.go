@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/audit"
+)
+
+// what is what a body asks for, in the words of the audit log: commands, and names. No values of environment
+// variables, no input, and nothing of what a program prints.
+func what(asked any) *audit.What {
+	switch r := asked.(type) {
+	case *api.ExecRequest:
+		return program(r.Argv, r.Command, r.Code, r.Language, r.Env)
+	case *api.ProcessRequest:
+		return program(r.Argv, r.Command, r.Code, r.Language, r.Env)
+	case *api.SessionRequest:
+		return box(r, &audit.What{})
+	case *api.OneShotRequest:
+		return box(&r.Session, program(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env))
+	case *api.StreamStart:
+		w := program(r.Exec.Argv, r.Exec.Command, r.Exec.Code, r.Exec.Language, r.Exec.Env)
+		if r.Session != nil {
+			w = box(r.Session, w)
+		}
+		return w
+	case *api.GrantRequest:
+		return &audit.What{Changes: []string{"principal=" + r.Principal, "role=" + r.Role, "for=" + r.For.String()}}
+	case *api.MountRequest:
+		return &audit.What{Mounts: []string{r.Source + ":" + r.Target + ":" + r.Mode}, Changes: fields(r)}
+	case *api.ImageCommit:
+		return &audit.What{Env: names(r.Env), Changes: slices.DeleteFunc(append(fields(r), "name="+r.Name), func(name string) bool { return name == "name" || name == "env" })}
+	case *api.SignalRequest:
+		return &audit.What{Changes: []string{"signal=" + r.Signal}}
+	case *api.SessionChange:
+		return &audit.What{Changes: limits(r)}
+	case nil:
+		return nil
+	}
+	return &audit.What{Changes: fields(asked)}
+}
+
+// program is a command. One for the shell, and code, are an argument behind what they are for.
+func program(argv []string, command, code *string, language string, env map[string]string) *audit.What {
+	w := &audit.What{Argv: argv, Env: names(env)}
+	switch {
+	case command != nil:
+		w.Argv = []string{"sh", "-c", *command}
+	case code != nil:
+		w.Argv = []string{"(" + language + ")", *code}
+	}
+	return w
+}
+
+// box adds what a session was to have.
+func box(r *api.SessionRequest, w *audit.What) *audit.What {
+	w.Profile = r.Profile
+	for _, m := range r.Mounts {
+		w.Mounts = append(w.Mounts, m.Source+":"+m.Target+":"+m.Mode)
+	}
+	w.Env = append(w.Env, names(r.Env)...)
+	w.Changes = slices.DeleteFunc(fields(r), func(name string) bool {
+		return slices.Contains([]string{"id", "profile", "mounts", "env"}, name)
+	})
+	return w
+}
+
+// limits are what a session was to have from then on, with the values; of labels there are the names.
+func limits(r *api.SessionChange) []string {
+	copied := *r
+	copied.Labels = nil
+	data, err := json.Marshal(&copied)
+	var given map[string]json.RawMessage
+	if err != nil || json.Unmarshal(data, &given) != nil {
+		return nil
+	}
+	var list []string
+	for name, value := range given {
+		list = append(list, name+"="+string(value))
+	}
+	for _, name := range names(r.Labels) {
+		list = append(list, "labels."+name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func names(env map[string]string) []string { return slices.Sorted(maps.Keys(env)) }
+
+// fields are the names of what a body has.
+func fields(asked any) []string {
+	data, err := json.Marshal(asked)
+	if err != nil {
+		return nil
+	}
+	var given map[string]json.RawMessage
+	if json.Unmarshal(data, &given) != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(given))
+}

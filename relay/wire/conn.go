@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is the WebSocket dialects of boxd: a program with its input and output as they come, and
+// a process that clients come to and leave. relay/api has the messages.
+
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// Times of a stream.
+const (
+	startPatience = 10 * time.Second // for the first message
+	drainPatience = time.Minute      // for a client to take the rest of the output of an ended program
+
+	pingEvery     = 30 * time.Second
+	pongPatience  = time.Minute      // for the answer to a ping
+	StallPatience = 10 * time.Minute // for a client to take anything at all of what waits for it
+)
+
+// Opening is a request for a stream.
+type Opening struct {
+	W   http.ResponseWriter
+	R   *http.Request
+	Sup *supervisor.Supervisor
+	Log *slog.Logger
+	// Reserve waits for room for n bytes from the caller, and Lines for n bytes of a line for it.
+	Reserve, Lines Reserver
+	// Unsent is how much the caller's socket holds that it has not taken.
+	Unsent func() int
+	// Asked hears what the first message asks for, and Ended what has come of it; both may be nil.
+	Asked func(any)
+	Ended func(*api.ExecResult, *api.Problem)
+}
+
+// Reserver waits until so many bytes more may be held for a caller; release gives them back.
+type Reserver func(ctx context.Context, n int64) (release func(), err error)
+
+// conn is one WebSocket.
+type conn struct {
+	*Opening
+	ws      *websocket.Conn // to read from
+	frames  *frames         // to write to
+	in      *input          // nil before there may be any
+	tasks   sync.WaitGroup
+	cutOff  atomic.Bool  // the client has broken the rules
+	writing atomic.Int32 // messages that wait to be taken
+	taken   atomic.Int64 // when the client last took one, in Unix nanoseconds
+}
+
+// server runs one stream; hangUp ends its ctx, and so does the end of the connection.
+type server func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error)
+
+// serve is a WebSocket from its upgrade to its end. An error is for an answer in plain HTTP.
+func (o *Opening) serve(ctx context.Context, run server) error {
+	if !strings.EqualFold(o.R.Header.Get("Upgrade"), "websocket") {
+		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket: a stream is one (RFC 6455)")
+	}
+	ws, below, err := accept(o.W, o.R)
+	if err != nil {
+		return nil // accept has answered
+	}
+	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
+	ctx, cancel := context.WithCancel(ctx)
+	c := &conn{Opening: o, ws: ws, frames: below}
+	c.taken.Store(time.Now().UnixNano())
+	result, err := run(ctx, cancel, c)
+	end := api.ServerControl{Exit: result}
+	if err != nil {
+		end = api.ServerControl{Error: Problem(ctx, o.Log, err)}
+	}
+	if o.Ended != nil {
+		o.Ended(result, end.Error)
+	}
+	if !c.cutOff.Load() { // or else receive closes, and says why
+		late, stop := context.WithTimeout(ctx, drainPatience)
+		c.control(late, end)
+		stop()
+		_ = ws.Close(websocket.StatusNormalClosure, "")
+		cancel() // ends receive if the close did not
+	}
+	c.tasks.Wait()
+	cancel()
+	if c.in != nil {
+		c.in.drain()
+	}
+	return nil
+}
+
+// send writes a message, and waits until the client's socket has room for it.
+func (c *conn) send(ctx context.Context, channel byte, data []byte) error {
+	c.writing.Add(1)
+	defer c.writing.Add(-1)
+	err := c.frames.send(ctx, []byte{channel}, data)
+	c.taken.Store(time.Now().UnixNano())
+	return err
+}
+
+// control sends a control message. If it does not arrive the client is gone, which receive sees.
+func (c *conn) control(ctx context.Context, msg api.ServerControl) {
+	data, err := json.Marshal(msg)
+	if err != nil {
+		c.Log.Error("control message not encoded", "error", err)
+		return
+	}
+	_ = c.send(ctx, api.ChannelControl, data)
+}
+
+// first is the first message of the client.
+func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	c.ws.SetReadLimit(api.MaxStart)
+	kind, data, release, err := c.read(ctx)
+	if err != nil {
+		return nil, fault.Errorf(fault.Invalid, "no first message: %w", err).
+			WithHint("start or attach, on the control channel, within %v", startPatience)
+	}
+	defer release()
+	c.ws.SetReadLimit(api.MaxFrame)
+	if kind != websocket.MessageBinary || len(data) == 0 || data[0] != api.ChannelControl {
+		return nil, fault.Errorf(fault.Invalid, "the first message is not a binary one on the control channel").
+			WithHint("its first byte is %d, and a JSON object follows", api.ChannelControl)
+	}
+	var msg api.ClientControl
+	if err := Decode(data[1:], &msg); err != nil {
+		return nil, err
+	}
+	if msg.Start != nil {
+		if err := Settle(msg.Start); err != nil {
+			return nil, err
+		}
+	}
+	return &msg, nil
+}
+
+// read reads a message, whose length nobody knows before its end: a long one waits for room for the
+// longest, which release gives back.
+func (c *conn) read(ctx context.Context) (kind websocket.MessageType, data []byte, release func(), err error) {
+	kind, r, err := c.ws.Reader(ctx)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	data, err = io.ReadAll(io.LimitReader(r, api.MaxFrame+1))
+	if err != nil || len(data) <= api.MaxFrame {
+		return kind, data, func() {}, err
+	}
+	if release, err = c.Reserve(ctx, api.MaxStart); err != nil {
+		return 0, nil, nil, err
+	}
+	rest, err := io.ReadAll(r)
+	if err != nil {
+		release()
+		return 0, nil, nil, err
+	}
+	return kind, append(data, rest...), release, nil
+}
+
+// receive takes the client's messages until it hangs up or breaks the rules; broken is called at once
+// then, as the peer may take its time to answer the close.
+func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) error, broken func()) {
+	for {
+		kind, data, release, err := c.read(ctx)
+		if err != nil {
+			return
+		}
+		err = errBadFrame
+		if kind == websocket.MessageBinary && len(data) > 0 {
+			switch data[0] {
+			case api.ChannelStdin:
+				err = c.in.add(data[1:], release)
+				release = func() {} // the input's now
+			case api.ChannelControl:
+				var msg api.ClientControl
+				if err = Decode(data[1:], &msg); err == nil {
+					err = control(&msg)
+				}
+			}
+		}
+		release()
+		if err != nil {
+			c.cutOff.Store(true)
+			broken()
+			_ = c.ws.Close(websocket.StatusPolicyViolation, closeReason(err))
+			return
+		}
+	}
+}
+
+var errBadFrame = errors.New("want binary messages on the stdin or control channel")
+
+// maxCloseReason is what of a reason fits into a close frame, in bytes (RFC 6455, 5.5).
+const maxCloseReason = 123
+
+func closeReason(err error) string {
+	reason := err.Error()
+	return strings.ToValidUTF8(reason[:min(len(reason), maxCloseReason)], "")
+}
+
+// watch drops a client that is not there any more, so that nothing lives on for it: one that does not
+// answer a ping, or takes nothing at all for long. One that has not taken all it was sent is behind, not
+// gone, and a ping would only be one thing more that it has to read first.
+func (c *conn) watch(ctx context.Context, hangUp func(), every, patience time.Duration) {
+	defer hangUp()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !c.behind() {
+			late, cancel := context.WithTimeout(ctx, patience)
+			err := c.ws.Ping(late)
+			cancel()
+			if err != nil && !c.behind() {
+				return
+			}
+		} else if time.Since(time.Unix(0, c.taken.Load())) > StallPatience {
+			return
+		}
+	}
+}
+
+func (c *conn) behind() bool { return c.writing.Load() > 0 || c.Unsent() > 0 }

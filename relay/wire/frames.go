@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+)
+
+// frames is the connection below a WebSocket. The library reads from it, and writes pings, pongs and closes.
+// Messages go past it: what a server sends is a header and the payload as it is (RFC 6455, 5.2), and written in
+// one call it is copied once less, and its reader woken once less.
+type frames struct {
+	net.Conn
+	raw syscall.RawConn // nil: of something that is no descriptor
+
+	mu   sync.Mutex // one frame at a time
+	torn error      // one was not written to its end, so none can follow
+}
+
+// accept is websocket.Accept, with the connection below it.
+func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, *frames, error) {
+	u := &upgrade{ResponseWriter: w}
+	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
+	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	return ws, u.conn, err
+}
+
+// upgrade puts frames below what it answers to.
+type upgrade struct {
+	http.ResponseWriter
+	conn *frames
+}
+
+// maxControl is the longest control frame of a server.
+const maxControl = 2 + 125
+
+// Hijack is for the library.
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	u.conn = &frames{Conn: conn}
+	if c, ok := conn.(syscall.Conn); ok {
+		if u.conn.raw, err = c.SyscallConn(); err != nil {
+			conn.Close()
+			return nil, nil, err
+		}
+	}
+	rw.Writer = bufio.NewWriterSize(u.conn, maxControl) // so each is one Write
+	return u.conn, rw, nil
+}
+
+// Write writes a control frame.
+func (f *frames) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.torn != nil {
+		return 0, f.torn
+	}
+	n, err := f.Conn.Write(p)
+	f.torn = err
+	return n, err
+}
+
+// send writes a binary message of some parts, and waits until the socket has room for it. Cut short by ctx, it
+// was the last.
+func (f *frames) send(ctx context.Context, parts ...[]byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.torn != nil {
+		return f.torn
+	}
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	f.torn = f.write(append([][]byte{header(size)}, parts...))
+	if f.torn != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return f.torn
+}
+
+// header begins a binary message of one frame that is not masked.
+func header(size int) []byte {
+	h := []byte{0x82, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	switch {
+	case size < 126:
+		h[1] = byte(size)
+		return h[:2]
+	case size < 1<<16:
+		h[1] = 126
+		binary.BigEndian.PutUint16(h[2:], uint16(size))
+		return h[:4]
+	default:
+		h[1] = 127
+		binary.BigEndian.PutUint64(h[2:], uint64(size))
+		return h
+	}
+}
+
+// write writes all of some buffers, in one call where the socket takes them.
+func (f *frames) write(bufs net.Buffers) error {
+	if f.raw == nil {
+		_, err := bufs.WriteTo(f.Conn)
+		return err
+	}
+	var failed error
+	err := f.raw.Write(func(fd uintptr) bool {
+		for len(bufs) > 0 {
+			n, err := unix.Writev(int(fd), bufs)
+			switch err {
+			case nil:
+				bufs = rest(bufs, n)
+			case unix.EINTR:
+			case unix.EAGAIN:
+				return false
+			default:
+				failed = err
+				return true
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
+// rest is what is left of buffers after n bytes.
+func rest(bufs net.Buffers, n int) net.Buffers {
+	for len(bufs) > 0 && n >= len(bufs[0]) {
+		n -= len(bufs[0])
+		bufs = bufs[1:]
+	}
+	if len(bufs) > 0 {
+		bufs[0] = bufs[0][n:]
+	}
+	return bufs
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// input carries standard input from the connection to the program, so that a program that does not
+// read holds up neither signals nor the notice that the client is gone. The window bounds it.
+type input struct {
+	refusal  error // of all input; nil: there may be some
+	lines    bool  // every message is a line without its end
+	program  writer
+	queue    chan message
+	done     chan struct{}
+	deaf     atomic.Bool // what comes is nobody's
+	repeated uint64      // bytes the client sends again, which the program has and the client knows of
+	received uint64      // bytes from the client; add's, and so is ended
+	ended    bool
+	taken    atomic.Uint64 // bytes the program has, or will not read
+}
+
+// writer is the standard input of a program.
+type writer struct {
+	write func(data []byte) error // nil: there is no program to read it
+	end   func()
+}
+
+// errNotOurs is a writer's word that somebody else writes now, or nobody. Any other error says that the
+// program does not read any more.
+var errNotOurs = errors.New("this client does not write any more")
+
+// message is a piece of standard input; no data is its end.
+type message struct {
+	data    []byte
+	release func()
+}
+
+// inputQueue bounds the messages under way, as the window bounds their bytes.
+const inputQueue = 1024
+
+func newInput(refusal error, lines bool, program writer) *input {
+	return &input{refusal: refusal, lines: lines, program: program, queue: make(chan message, inputQueue), done: make(chan struct{})}
+}
+
+// add queues bytes; none is the end of the input. One message may be longer than the window, alone.
+func (in *input) add(data []byte, release func()) error {
+	if in.lines && len(data) > 0 {
+		if bytes.IndexByte(data, '\n') >= 0 {
+			release()
+			return errors.New("a message of stdin is one line, without its end")
+		}
+		data = append(data, '\n')
+	}
+	ahead := in.received - in.taken.Load()
+	var err error
+	switch {
+	case in.refusal != nil:
+		err = in.refusal
+	case in.program.write == nil || in.deaf.Load(): // it could not start, or is another client's
+		release()
+		return nil
+	case in.ended:
+		err = errors.New("stdin has ended before")
+	case len(data) > 0 && ahead > 0 && ahead+uint64(len(data)) > api.StdinWindow+in.repeated:
+		err = fmt.Errorf("more than %d bytes of stdin under way", api.StdinWindow)
+	}
+	if err == nil {
+		in.received += uint64(len(data))
+		in.ended = len(data) == 0
+		select {
+		case in.queue <- message{data, release}:
+			return nil
+		default:
+			err = fmt.Errorf("more than %d messages of stdin under way", inputQueue)
+		}
+	}
+	release()
+	return err
+}
+
+// confirmDelay is how long the word that a little input has been taken may wait for more: it is only there for
+// the window, and would be a message for every line that is typed.
+const confirmDelay = 10 * time.Millisecond
+
+// pump writes to the program until the end of the input or of the stream. What a program does not
+// read any more is dropped and confirmed: whether to go on sending is the client's to decide.
+func (in *input) pump(confirm func(taken uint64)) {
+	if in.program.write == nil {
+		return
+	}
+	read := true
+	taken, told := uint64(0), uint64(0)
+	tell := func() {
+		if told < taken {
+			confirm(taken)
+			told = taken
+		}
+	}
+	late := time.NewTimer(confirmDelay)
+	defer late.Stop()
+	for {
+		select {
+		case <-in.done:
+			return
+		case <-late.C:
+			tell()
+		case m := <-in.queue:
+			if len(m.data) == 0 {
+				tell()
+				in.program.end()
+				return
+			}
+			var err error
+			if read {
+				err = in.program.write(m.data)
+			}
+			m.release()
+			if errors.Is(err, errNotOurs) {
+				in.deaf.Store(true)
+				return
+			}
+			read = read && err == nil
+			if taken = in.taken.Add(uint64(len(m.data))); taken-told >= api.StdinWindow/4 {
+				tell()
+			} else {
+				late.Reset(confirmDelay)
+			}
+		}
+	}
+}
+
+// close ends pump.
+func (in *input) close() { close(in.done) }
+
+// drain drops what was not written, after add and pump.
+func (in *input) drain() {
+	for {
+		select {
+		case m := <-in.queue:
+			m.release()
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// cutter makes messages of whole lines of a stream that comes in pieces. What is no whole line, because
+// its beginning is not kept any more or it is too long, is counted and left out.
+type cutter struct {
+	reserve  Reserver
+	release  func() // of the line, if that is long
+	line     []byte // so far
+	skipping bool   // to the end of a line
+	lost     int64  // bytes left out since the last line
+}
+
+// add takes the next piece. It calls emit with every line that this completes, and missing with the number
+// of bytes that lie before it and are left out.
+func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context, []byte) error, missing func(n int64) error) error {
+	for len(data) > 0 {
+		piece, whole := data, false
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			piece, whole = data[:i+1], true
+		}
+		data = data[len(piece):]
+		if !k.skipping {
+			if err := k.grow(ctx, piece); err != nil {
+				return err
+			}
+		}
+		switch {
+		case k.skipping:
+			k.lost += int64(len(piece))
+			if whole {
+				lost := k.lost
+				k.skipping, k.lost = false, 0
+				if err := missing(lost); err != nil {
+					return err
+				}
+			}
+		case whole:
+			err := emit(ctx, k.line[:len(k.line)-1])
+			k.drop()
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// grow adds a piece to the line, or begins to skip what has become too long.
+func (k *cutter) grow(ctx context.Context, piece []byte) error {
+	size := len(k.line) + len(piece)
+	if size > api.MaxLine+1 { // with the end
+		k.skip(0)
+		return nil
+	}
+	if size > api.MaxFrame && k.release == nil {
+		release, err := k.reserve(ctx, api.MaxLine)
+		if err != nil {
+			return err
+		}
+		k.release = release
+	}
+	k.line = append(k.line, piece...)
+	return nil
+}
+
+// skip leaves out the line so far, n bytes that nobody has any more, and what follows up to the next line.
+func (k *cutter) skip(n int64) {
+	k.lost += k.begun() + n
+	k.skipping = true
+	k.drop()
+}
+
+// begun is the length of the line so far.
+func (k *cutter) begun() int64 { return int64(len(k.line)) }
+
+// unfinished is how much is left out at the end: a line without an end is none.
+func (k *cutter) unfinished() int64 {
+	if k == nil {
+		return 0
+	}
+	return k.lost + k.begun()
+}
+
+// drop forgets the line so far.
+func (k *cutter) drop() {
+	switch {
+	case k == nil:
+	case k.release != nil:
+		k.release()
+		k.line, k.release = nil, nil
+	default:
+		k.line = k.line[:0]
+	}
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Process attaches a client to a process, which goes on when the client goes. An error is for an answer in
+// plain HTTP.
+func (o *Opening) Process(ctx context.Context, s *supervisor.Session, p *process.Process) error {
+	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
+		first, err := c.first(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if first.Attach == nil {
+			return nil, fault.Field("attach", fault.Word("missing"), "an object in the first message")
+		}
+		if o.Asked != nil {
+			o.Asked(first.Attach)
+		}
+		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
+			return api.ServerControl{Attached: attached}
+		})
+	})
+}
+
+// attend relays between a process and its client until one of them has ended. Its first message is what
+// greet makes of the beginning.
+func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session, p *process.Process, asked *api.StreamAttach,
+	greet func(*api.StreamAttached) api.ServerControl,
+) (*api.ExecResult, error) {
+	if err := p.Started(ctx); ctx.Err() != nil { // before, nobody knows how much output there is
+		return nil, err
+	}
+	options, err := attachOptions(p.Info(), asked)
+	if err != nil {
+		return nil, err
+	}
+	a, err := p.Attach(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	out := newOutput(c, asked, options.From, a.Position())
+	sent := a.Taken() // by whoever has written before
+	if asked.Stdin != nil {
+		sent = *asked.Stdin
+		a.Resume(sent)
+	}
+	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
+	c.in.repeated = uint64(max(a.Taken()-sent, 0))
+	if !asked.Write {
+		c.in.refusal = errors.New("the attach did not ask to write")
+	}
+	if asked.Lines {
+		c.ws.SetReadLimit(api.MaxLine + 1)
+	}
+	c.control(ctx, greet(&api.StreamAttached{
+		Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
+	}))
+	defer c.in.close()
+	c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+	c.tasks.Go(func() { // ends with the connection
+		defer hangUp()
+		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})
+	})
+	c.tasks.Go(func() { // ends with the input, or with ctx
+		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
+	})
+	if a.Writer() {
+		c.tasks.Go(func() { c.watchWriter(ctx, a) })
+	}
+	if err := out.relay(ctx, a); err != nil {
+		return nil, err
+	}
+	r, err := c.Sup.ProcessEnd(ctx, s, p) // the client has the output
+	if err != nil {
+		return nil, err
+	}
+	res := ExecResult(s.ID, r, "")
+	return &res, nil
+}
+
+// attachOptions is what a client asks of a process.
+func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOptions, error) {
+	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, Lossless: asked.Write}
+	if asked.Lossless != nil {
+		o.Lossless = *asked.Lossless
+	}
+	resumes := asked.Stdout != nil || asked.Stderr != nil
+	switch {
+	case asked.Replay && resumes:
+		return o, fault.Field("attach.replay", "true", "left out where stdout or stderr says where to begin")
+	case asked.Stdin != nil && *asked.Stdin < 0:
+		return o, fault.Field("attach.stdin", *asked.Stdin, "0 or more")
+	case asked.Write && !info.Stdin && info.Terminal == nil:
+		return o, fault.Field("attach.write", "true", "left out: the process was started without stdin")
+	case resumes:
+		o.From = new([2]int64)
+		for i, n := range []*int64{asked.Stdout, asked.Stderr} {
+			if n != nil && (*n < 0 || *n > info.Output[i].Bytes) {
+				return o, fault.Field("attach."+StreamName(i), *n, fmt.Sprintf("0 to %d, what has been written", info.Output[i].Bytes))
+			}
+			if n != nil {
+				o.From[i] = *n
+			}
+		}
+	case asked.Replay:
+		o.From = new([2]int64)
+	case asked.Lines && info.Output[0].Bytes > 0: // the byte before tells whether a line begins here
+		o.From = &[2]int64{info.Output[0].Bytes - 1, info.Output[1].Bytes}
+	}
+	return o, nil
+}
+
+// writer gives the process what its client sends, which has sent so many bytes before.
+func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) writer {
+	return writer{
+		write: func(data []byte) error {
+			err := a.Write(ctx, sent, data)
+			sent += int64(len(data))
+			if err == nil || errors.Is(err, unix.EPIPE) {
+				return err
+			}
+			c.Log.Debug("standard input not written", "error", err)
+			return errNotOurs
+		},
+		end: func() { _ = a.CloseWrite() }, // an ended process has none
+	}
+}
+
+// watchWriter tells a client that another one has taken its place. What it sends after that, knowing or
+// not, is nobody's.
+func (c *conn) watchWriter(ctx context.Context, a *process.Attachment) {
+	select {
+	case <-a.Lost():
+		c.in.deaf.Store(true)
+		c.control(ctx, api.ServerControl{WriterLost: true})
+	case <-ctx.Done():
+	}
+}
+
+// steer does what a control message asks of a process. One that has ended needs neither.
+func steer(p *process.Process, msg *api.ClientControl) error {
+	sig, err := signalOf(msg)
+	if err != nil {
+		return err
+	}
+	if msg.Resize == nil {
+		_ = p.Signal(sig)
+		return nil
+	}
+	if err := CheckTerminal("resize.", msg.Resize); err != nil {
+		return err
+	}
+	if p.Info().Terminal == nil {
+		return fault.Field("resize", fault.Word("given"), "left out: the process has no terminal")
+	}
+	_ = p.Resize(msg.Resize.Rows, msg.Resize.Cols)
+	return nil
+}
+
+// output is what a client gets of a process.
+type output struct {
+	c     *conn
+	begin [2]int64 // where the client believes that it begins
+	moved [2]int64 // how much later it does
+	lines *cutter  // nil: pieces as they come
+}
+
+// newOutput begins an output that was asked for from some position, nil being any, at the one it has.
+func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *output {
+	o := &output{c: c, begin: at}
+	if asked.Stdout != nil || asked.Stderr != nil {
+		o.begin = *from
+		o.moved = [2]int64{at[0] - from[0], at[1] - from[1]}
+	}
+	if !asked.Lines {
+		return o
+	}
+	o.lines = &cutter{reserve: c.Lines}
+	switch {
+	case asked.Replay && at[0] > 0:
+		o.lines.skipping = true
+	case !asked.Replay && from != nil && asked.Stdout == nil && asked.Stderr == nil: // see attachOptions
+		o.lines.skipping, o.lines.lost = true, -1
+		o.begin[0]++
+	}
+	return o
+}
+
+// relay sends all there is and will be; no error is the end of it.
+func (o *output) relay(ctx context.Context, a *process.Attachment) error {
+	defer o.lines.drop()
+	for i, n := range o.moved {
+		if err := o.missing(ctx, i, n); err != nil {
+			return err
+		}
+	}
+	for {
+		c, err := a.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return o.gap(ctx, 0, o.lines.unfinished())
+		case err != nil:
+			return err
+		case c.Gap > 0:
+			err = o.missing(ctx, c.Stream, c.Gap)
+		case c.Stream == 0 && o.lines != nil:
+			err = o.lines.add(ctx, c.Data, o.line, func(n int64) error { return o.gap(ctx, 0, n) })
+		default:
+			for data := range slices.Chunk(c.Data, api.MaxOutput-1) {
+				if err = o.c.send(ctx, api.ChannelStdout+byte(c.Stream), data); err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// line sends a line, without its end.
+func (o *output) line(ctx context.Context, data []byte) error {
+	return o.c.send(ctx, api.ChannelStdout, data)
+}
+
+// missing passes over bytes that are not kept any more.
+func (o *output) missing(ctx context.Context, stream int, n int64) error {
+	if stream == 0 && o.lines != nil && n > 0 {
+		o.lines.skip(n) // and tells at the next line
+		return nil
+	}
+	return o.gap(ctx, stream, n)
+}
+
+func (o *output) gap(ctx context.Context, stream int, n int64) error {
+	if n > 0 {
+		o.c.control(ctx, api.ServerControl{Gap: &api.StreamGap{Stream: StreamName(stream), Bytes: n}})
+	}
+	return ctx.Err()
+}

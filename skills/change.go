@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills/manifest"
+)
+
+// Texts are what a skill says of itself. In a change nil leaves a text as it is, and "" takes it away.
+type Texts struct {
+	DisplayName, Description, Instructions, License, Needs, AllowedTools *string
+	Metadata                                                             map[string]string // nil: as it is
+}
+
+// Rules say what a document may be like that is written.
+type Rules uint8
+
+// The rules.
+const (
+	Strict Rules = iota // those of agentskills.io
+	Loose               // those of clients that take names of any script, and documents that say nothing of themselves
+)
+
+// check holds a document against the rules; dir is the name of the skill.
+func (r Rules) check(doc *manifest.Document, dir string) []manifest.Problem {
+	if r == Strict {
+		return doc.Check(dir)
+	}
+	if err := manifest.LooseName(dir); err != nil {
+		return []manifest.Problem{{Key: manifest.KeyName, Text: err.Error()}}
+	}
+	return nil
+}
+
+// wrong is the refusal of a document, with everything that is wrong with it.
+func wrong(where string, list []manifest.Problem) error {
+	if len(list) == 0 {
+		return nil
+	}
+	lines := make([]string, len(list))
+	for i, p := range list {
+		lines[i] = p.String()
+	}
+	f := fault.Errorf(fault.Invalid, "%s: %s", where, strings.Join(lines, "; ")).WithHint("boxd-skills(7) has the rules, which are those of agentskills.io")
+	f.Field, f.Allowed = cmp.Or(list[0].Key, manifest.File), "a SKILL.md by the rules of agentskills.io"
+	return f
+}
+
+func (t *Texts) apply(doc *manifest.Document) {
+	for key, text := range map[string]*string{
+		manifest.KeyDisplayName: t.DisplayName, manifest.KeyDescription: t.Description, manifest.KeyLicense: t.License,
+		manifest.KeyCompatibility: t.Needs, manifest.KeyAllowedTools: t.AllowedTools,
+	} {
+		if text != nil && *text != doc.Text(key) {
+			doc.Set(key, *text)
+		}
+	}
+	if t.Metadata != nil && !maps.Equal(t.Metadata, doc.Metadata()) {
+		doc.SetMetadata(t.Metadata, slices.Sorted(maps.Keys(t.Metadata)))
+	}
+	if t.Instructions != nil {
+		doc.Body = *t.Instructions
+	}
+}
+
+// Create makes a skill of texts alone.
+func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
+	var doc manifest.Document
+	doc.Set(manifest.KeyName, name)
+	if t.Description != nil {
+		doc.Set(manifest.KeyDescription, *t.Description) // in this order, whatever else follows
+	}
+	t.apply(&doc)
+	if err := wrong(manifest.File, r.check(&doc, name)); err != nil {
+		return Skill{}, err
+	}
+	if err := s.free(who, name); err != nil { // early; commit looks again
+		return Skill{}, err
+	}
+	return s.build(who, name, nil, func(dir *os.Root) error { return writeDocument(dir, &doc) })
+}
+
+func (s *Store) free(who, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sp := s.spaces[Key(who)]; sp != nil && sp.skills[name] != nil {
+		f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or say that it is to be replaced")
+		f.Field, f.Value = "name", name
+		return f
+	}
+	return nil
+}
+
+func writeDocument(dir *os.Root, doc *manifest.Document) error {
+	data, err := doc.Bytes()
+	if err != nil {
+		return fault.Field("instructions", fault.Word("too long, or no text"), err.Error())
+	}
+	return replaceFile(dir, manifest.File, data, false)
+}
+
+// replaceFile makes a file anew: the one that was there may be another tree's too.
+func replaceFile(dir *os.Root, name string, data []byte, program bool) error {
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if program {
+		mode = 0o755
+	}
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return cmp.Or(err, f.Close())
+}
+
+// build makes another tree of a skill's, or of nothing where there is none, and makes it the skill.
+func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) error) (Skill, error) {
+	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
+	if err := s.root.Mkdir(at, 0o700); err != nil {
+		return Skill{}, err
+	}
+	defer func() { _ = s.root.RemoveAll(at) }() // it is not there any more if it has become the skill
+	if from != nil {
+		if err := s.link(path.Join(Key(who), treesDir, from.tree), at); err != nil {
+			return Skill{}, err
+		}
+	}
+	n, err := s.prepare(at, name, change)
+	if err != nil {
+		return Skill{}, err
+	}
+	if from != nil {
+		n.replaces, n.skill.Created, n.skill.Origin = from.tree, from.Created, from.Origin
+	}
+	made, err := s.commit(who, []*incoming{n})
+	if err != nil {
+		return Skill{}, err
+	}
+	return made[0], nil
+}
+
+// own finds a skill of the principal's that may be changed.
+func (s *Store) own(who, name string) (*Skill, func(), error) {
+	_, k, done, err := s.use(who, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if k.BuiltIn {
+		done()
+		f := fault.Errorf(fault.Denied, "skill %q comes with boxd and stays as it is", name).WithHint("one of your own of the same name is taken instead of it")
+		f.Field, f.Value = "skill", name
+		return nil, nil, f
+	}
+	return &k, done, nil
+}
+
+func matches(k *Skill, digest string) error {
+	if digest == "" || digest == k.Digest {
+		return nil
+	}
+	f := fault.Errorf(fault.Conflict, "skill %q has the digest %s, not %s", k.Name, k.Digest, shorten(digest)).WithHint("it has been changed; read it again")
+	f.Field, f.Value, f.Allowed = "if_match", shorten(digest), k.Digest
+	return f
+}
+
+// Update changes what a skill says of itself. ifMatch is the digest that it must have, "" any. Keys of its front
+// matter that are not named stay as they are.
+func (s *Store) Update(who, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
+	return s.edit(who, name, ifMatch, func(dir *os.Root, _ *Skill) error { return restate(dir, name, t, r) })
+}
+
+// restate writes the document of a tree again, with other texts.
+func restate(dir *os.Root, name string, t *Texts, r Rules) error {
+	doc, entry, err := document(dir)
+	if err != nil {
+		return err
+	}
+	if r == Loose && doc.Text(manifest.KeyName) != name { // which may have been that of its directory
+		doc.Set(manifest.KeyName, name)
+	}
+	t.apply(doc)
+	if err := wrong(manifest.File, r.check(doc, name)); err != nil {
+		return err
+	}
+	if entry != manifest.File {
+		if err := dir.Remove(entry); err != nil {
+			return err
+		}
+	}
+	return writeDocument(dir, doc)
+}
+
+// edit makes another tree of a skill.
+func (s *Store) edit(who, name, ifMatch string, change func(dir *os.Root, k *Skill) error) (Skill, error) {
+	k, done, err := s.own(who, name)
+	if err != nil {
+		return Skill{}, err
+	}
+	defer done()
+	if err := matches(k, ifMatch); err != nil {
+		return Skill{}, err
+	}
+	return s.build(who, name, k, func(dir *os.Root) error { return change(dir, k) })
+}
+
+// Delete removes a skill. Sessions that have it mounted keep it until they end.
+func (s *Store) Delete(who, name string) error {
+	_, done, err := s.own(who, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, k, err := s.find(who, name)
+	if err != nil || k.BuiltIn {
+		return err // somebody else was first
+	}
+	if err := s.root.Remove(path.Join(sp.key, namesDir, recordFile(name))); err != nil {
+		return fmt.Errorf("delete skill %s: %w", name, err)
+	}
+	delete(sp.skills, name)
+	s.forget(k.path(sp))
+	return nil
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file fetches archives from hosts that the operator has named, and from nowhere else: neither a redirect
+// nor a name that leads somewhere else gets it there.
+
+package skills
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Bounds of a download.
+const (
+	patience     = 2 * time.Minute
+	maxRedirects = 5
+)
+
+// Fetch hands an archive to take, as it comes.
+func Fetch(ctx context.Context, hosts Hosts, a *Archive, take func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c := &http.Client{
+		Transport: &http.Transport{
+			Proxy: nil, DisableKeepAlives: true, ResponseHeaderTimeout: patience, TLSHandshakeTimeout: patience,
+			DialContext: dial(hosts),
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error { return follow(hosts, req.URL, len(via)) },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL.String(), nil)
+	if err != nil {
+		return fault.Field("url", a.URL.String(), "an address")
+	}
+	req.Header.Set("User-Agent", "boxd")
+	resp, err := c.Do(req)
+	if err != nil {
+		return failed(a.URL, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		f := fault.Errorf(fault.NotFound, "%s answered %s", a.URL.Host, resp.Status).WithHint("a private repository cannot be fetched: fetch it yourself and install the archive")
+		f.Field, f.Value = "url", a.URL.String()
+		return f
+	}
+	return take(&body{resp.Body, a.URL})
+}
+
+// body tells what the network has done wrong from what the archive has.
+type body struct {
+	io.Reader
+	from *url.URL
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = failed(b.from, err)
+	}
+	return n, err
+}
+
+func failed(u *url.URL, err error) error {
+	if fault.KindOf(err) != fault.Internal {
+		return err // it says itself what is wrong
+	}
+	f := fault.Errorf(fault.Unavailable, "fetch from %s: %w", u.Host, err).WithHint("boxd must be able to reach it: its unit is allowed no network but by a drop-in, see boxd-skills(7)")
+	f.Field, f.Value = "url", u.String()
+	return f
+}
+
+func follow(hosts Hosts, to *url.URL, times int) error {
+	if times > maxRedirects {
+		return fault.Errorf(fault.Unavailable, "more than %d redirects", maxRedirects).WithHint("name the address they lead to")
+	}
+	if _, ok := hosts.Allows(to); !ok || to.User != nil {
+		return fault.Field("url", to.Scheme+"://"+to.Host, "a redirect to a host of skills.hosts").Of(fault.Denied)
+	}
+	return nil
+}
+
+// dial connects to hosts that are allowed, where their names lead to what they may lead to.
+func dial(hosts Hosts) func(ctx context.Context, network, to string) (net.Conn, error) {
+	return func(ctx context.Context, network, to string) (net.Conn, error) {
+		d := net.Dialer{Control: func(_, ip string, _ syscall.RawConn) error { return permit(hosts, to, ip) }}
+		return d.DialContext(ctx, network, to)
+	}
+}
+
+func permit(hosts Hosts, to, at string) error {
+	text, _, err := net.SplitHostPort(at)
+	if err != nil {
+		return err
+	}
+	ip := net.ParseIP(text)
+	if ip == nil {
+		return fmt.Errorf("%s is no address", text)
+	}
+	name, port, err := net.SplitHostPort(to)
+	if err != nil {
+		return err
+	}
+	for _, u := range []url.URL{{Scheme: "https", Host: name}, {Scheme: "http", Host: name}, {Scheme: "https", Host: name + ":" + port}, {Scheme: "http", Host: name + ":" + port}} {
+		if h, ok := hosts.Allows(&u); ok && h.Within(ip) {
+			return nil
+		}
+	}
+	return fault.Field("url", to+" at "+text, "a host of skills.hosts that is not this host").Of(fault.Denied)
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills/manifest"
+)
+
+// Bounds of requests about files.
+const (
+	MaxContent = 1 << 20 // bytes of a file that is read or written
+	MaxListed  = 1000
+	maxDir     = 10_000 // entries of a directory that is listed
+	maxPath    = 1024
+	maxDepth   = 32
+)
+
+// Entry is one of a directory of a skill.
+type Entry struct {
+	Path, Name string // Path is from the top of the skill
+	Dir        bool
+	Size       int64
+	Program    bool // may be executed
+}
+
+// within returns a path from the top of a skill in its shortest form.
+func within(name string) (string, error) {
+	bad := func(format string) (string, error) {
+		f := fault.Errorf(fault.Invalid, "%s", format)
+		f.Field, f.Value, f.Allowed = "path", shorten(name), "a path from the top of the skill, without .."
+		return "", f
+	}
+	clean := path.Clean(name)
+	switch {
+	case strings.HasPrefix(name, "/") || strings.ContainsRune(name, '\\'):
+		return bad("path must be relative to the skill package root")
+	case clean == ".." || strings.HasPrefix(clean, "../"):
+		return bad("path must stay within the skill package root")
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return bad("path must be text without control characters")
+	case len(name) > maxPath || strings.Count(clean, "/") >= maxDepth || slices.ContainsFunc(strings.Split(clean, "/"), func(p string) bool { return len(p) > 255 }):
+		return bad("path is too long")
+	}
+	return clean, nil
+}
+
+// inTree opens the tree of a skill.
+func (s *Store) inTree(who, name string, f func(dir *os.Root, k *Skill) error) error {
+	sp, k, done, err := s.use(who, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	dir, err := s.root.OpenRoot(k.path(sp))
+	if err != nil {
+		return fmt.Errorf("skill %s: %w", name, err)
+	}
+	defer dir.Close()
+	return f(dir, &k)
+}
+
+func noFile(what, name string) error {
+	f := fault.Errorf(fault.NotFound, "Skill %s not found: %s", what, shorten(name)).WithHint("list the files of the skill")
+	f.Field, f.Value = "path", shorten(name)
+	return f
+}
+
+// Files lists a directory of a skill, by name; most is from 1 to MaxListed. more says that there are others.
+func (s *Store) Files(who, name, at string, hidden bool, most int) (list []Entry, more bool, err error) {
+	at, err = within(at)
+	if err != nil {
+		return nil, false, err
+	}
+	if most < 1 {
+		return nil, false, fault.Field("limit", most, fmt.Sprintf("1 to %d", MaxListed))
+	}
+	most = min(most, MaxListed)
+	err = s.inTree(who, name, func(dir *os.Root, _ *Skill) error {
+		entries, err := readDir(dir, at)
+		if errors.Is(err, errNoDir) {
+			return noFile("directory", at)
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !hidden && strings.HasPrefix(e.Name(), ".") {
+				continue
+			}
+			if len(list) == most {
+				more = true
+				return nil
+			}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			x := Entry{Path: path.Join(at, e.Name()), Name: e.Name(), Dir: info.IsDir()}
+			if !x.Dir {
+				x.Size, x.Program = info.Size(), info.Mode()&0o111 != 0
+			}
+			list = append(list, x)
+		}
+		return nil
+	})
+	return list, more, err
+}
+
+var errNoDir = errors.New("no directory")
+
+// readDir lists a directory, by name.
+func readDir(dir *os.Root, at string) ([]fs.DirEntry, error) {
+	if info, err := dir.Lstat(at); err != nil || !info.IsDir() {
+		return nil, errNoDir
+	}
+	f, err := dir.Open(at)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(maxDir + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(entries) > maxDir {
+		return nil, fault.Errorf(fault.Invalid, "Skill directory exceeds the configured entry limit").WithHint("its directories have more than %d entries", maxDir)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// File is a file of a skill.
+type File struct {
+	Path    string
+	Data    []byte
+	Program bool
+	Digest  string // of the skill
+}
+
+// ReadFile reads a file of a skill, of at most MaxContent bytes.
+func (s *Store) ReadFile(who, name, at string) (f File, err error) {
+	if f.Path, err = within(at); err != nil {
+		return f, err
+	}
+	err = s.inTree(who, name, func(dir *os.Root, k *Skill) error {
+		f.Digest = k.Digest
+		var err error
+		f.Data, err = readFile(dir, f.Path, MaxContent)
+		switch {
+		case errors.Is(err, errTooLarge):
+			return tooLong(f.Path)
+		case errors.As(err, new(*os.PathError)) || errors.Is(err, fs.ErrNotExist):
+			return noFile("file", f.Path)
+		case err != nil:
+			return err
+		}
+		info, err := dir.Lstat(f.Path)
+		f.Program = err == nil && info.Mode()&0o111 != 0
+		return err
+	})
+	return f, err
+}
+
+func tooLong(name string) error {
+	f := fault.Errorf(fault.Invalid, "Skill file %s exceeds the %d-byte limit", shorten(name), MaxContent)
+	f.Field, f.Allowed = "path", "a file of at most 1 MiB"
+	return f
+}
+
+// WriteFile makes a content that of a file of a skill, with the directories it needs. What it makes of the document
+// has to be one. ifMatch is the digest that the skill must have, "" any.
+func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules) (Skill, error) {
+	at, err := within(file.Path)
+	if err != nil {
+		return Skill{}, err
+	}
+	if at == "." {
+		return Skill{}, noFile("file", at)
+	}
+	if len(file.Data) > MaxContent {
+		return Skill{}, tooLong(at)
+	}
+	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+		if at == k.Entry || at == manifest.File {
+			doc, err := manifest.Read(file.Data)
+			if err != nil {
+				return fault.Field("content", fault.Word("no document"), err.Error())
+			}
+			if err := wrong(at, r.check(doc, name)); err != nil {
+				return err
+			}
+		}
+		if err := dir.MkdirAll(path.Dir(at), 0o755); err != nil {
+			return inTheWay(at, err)
+		}
+		if info, err := dir.Lstat(at); err == nil && info.IsDir() {
+			return inTheWay(at, fs.ErrExist)
+		}
+		return replaceFile(dir, at, file.Data, file.Program)
+	})
+}
+
+func inTheWay(at string, err error) error {
+	f := fault.Errorf(fault.Conflict, "skill file %s: there is something else in its place: %w", shorten(at), err).WithHint("remove that first")
+	f.Field, f.Value = "path", shorten(at)
+	return f
+}
+
+// RemoveFile removes a file or directory of a skill, but not the document that makes it one.
+func (s *Store) RemoveFile(who, name, at, ifMatch string) (Skill, error) {
+	at, err := within(at)
+	if err != nil {
+		return Skill{}, err
+	}
+	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
+		if at == "." || at == k.Entry {
+			return fault.Field("path", at, "anything but what makes it a skill; to delete all of it is another request")
+		}
+		if _, err := dir.Lstat(at); err != nil {
+			return noFile("file", at)
+		}
+		return dir.RemoveAll(at)
+	})
+}

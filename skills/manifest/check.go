@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Bounds of texts of the front matter, in characters.
+const (
+	MaxName          = 64
+	MaxDescription   = 1024
+	MaxCompatibility = 500
+)
+
+// maxBytes is what a name may take, as directories are called by it.
+const maxBytes = 255
+
+// What a body should not exceed, in lines.
+const fineLines = 500
+
+// Check lists everything that keeps a document from being written as the skill in a directory of the name dir; ""
+// is one that has no name yet. These are the rules of agentskills.io.
+func (d *Document) Check(dir string) []Problem {
+	list := append([]Problem(nil), d.wrong...)
+	add := func(key, format string, args ...any) {
+		list = append(list, Problem{key, fmt.Sprintf(format, args...)})
+	}
+	if d.header == nil {
+		if len(list) == 0 {
+			add("", "no front matter: it begins with a line of --- and ends with another one")
+		}
+		return list
+	}
+	for _, key := range []string{KeyName, KeyDisplayName, KeyDescription, KeyLicense, KeyCompatibility, KeyAllowedTools} {
+		if n := d.find(key); n != nil && (n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str") {
+			add(key, "not a text; in quotes it would be one")
+		}
+	}
+	name := d.Text(KeyName)
+	if why := Name(name); why != nil {
+		add(KeyName, "%s", why)
+	}
+	if dir != "" && name != dir {
+		add(KeyName, "%.80q is not the name of the directory, %.80q", name, dir)
+	}
+	bounded := func(key string, most int, needed bool) {
+		n, there := utf8.RuneCountInString(d.Text(key)), d.find(key) != nil
+		switch {
+		case n > most:
+			add(key, "%d characters, more than %d", n, most)
+		case n == 0 && needed:
+			add(key, "missing or empty: it says what the skill does and when to use it, in 1 to %d characters", most)
+		case n == 0 && there:
+			add(key, "empty: allowed are 1 to %d characters, or no such key", most)
+		}
+	}
+	bounded(KeyDescription, MaxDescription, true)
+	bounded(KeyCompatibility, MaxCompatibility, false)
+	if strings.ContainsFunc(d.Text(KeyDescription), control) {
+		add(KeyDescription, "a control character in it")
+	}
+	d.checkMetadata(add)
+	return list
+}
+
+func (d *Document) checkMetadata(add func(key, format string, args ...any)) {
+	n := d.find(KeyMetadata)
+	if n == nil {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		add(KeyMetadata, "not a mapping of texts to texts")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str" {
+			add(KeyMetadata+"."+k.Value, "not a text; in quotes it would be one")
+		}
+	}
+}
+
+func control(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+
+// Advice is what is allowed and not recommended.
+func (d *Document) Advice() []string {
+	var list []string
+	if n := strings.Count(d.Body, "\n"); n > fineLines {
+		list = append(list, fmt.Sprintf("the instructions have %d lines: what is beyond %d is better in files of its own", n, fineLines))
+	}
+	if strings.TrimSpace(d.Body) == "" {
+		list = append(list, "there are no instructions")
+	}
+	return list
+}
+
+// Name says why a name is none for a skill that is written, nil if it is one.
+func Name(name string) error {
+	switch n := utf8.RuneCountInString(name); {
+	case n == 0:
+		return fmt.Errorf("missing or empty: allowed are 1 to %d characters", MaxName)
+	case n > MaxName:
+		return fmt.Errorf("%d characters, more than %d", n, MaxName)
+	case strings.HasPrefix(name, "-") || strings.HasSuffix(name, "-"):
+		return errors.New("a hyphen at its beginning or end")
+	case strings.Contains(name, "--"):
+		return errors.New("two hyphens in a row")
+	}
+	for _, r := range name {
+		if r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') {
+			return fmt.Errorf("%q in it: allowed are a-z, 0-9 and hyphens", r)
+		}
+	}
+	return nil
+}
+
+// LooseName says why a name is none for a skill that is read, nil if it is one. It is what others allow: letters and
+// digits of any script, hyphens and underscores.
+func LooseName(name string) error {
+	letters := 0
+	for _, r := range name {
+		switch {
+		case unicode.IsLetter(r) || unicode.IsNumber(r):
+			letters++
+		case r != '-' && r != '_':
+			return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // clients know it so
+		}
+	}
+	switch {
+	case name == "":
+		return errors.New("Skill name is required") //nolint:staticcheck // as above
+	case letters == 0:
+		return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // as above
+	case utf8.RuneCountInString(name) > MaxName:
+		return errors.New("Skill name cannot exceed 64 characters") //nolint:staticcheck // as above
+	case len(name) > maxBytes:
+		return fmt.Errorf("Skill name cannot exceed %d bytes", maxBytes) //nolint:staticcheck // as above
+	}
+	return nil
+}

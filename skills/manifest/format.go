@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifest reads and writes SKILL.md: front matter in YAML, then Markdown. Reading takes what it can and says
+// what is wrong with the rest; Check is what a document must pass to be written, and finds everything at once.
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Files that make a directory a skill, in the order in which they are looked for. Only the first is ever written.
+const (
+	File  = "SKILL.md"
+	Other = "skill.md"
+)
+
+// Bounds of a document, in bytes.
+const (
+	MaxFile   = 1 << 20
+	maxHeader = 64 << 10
+)
+
+// Keys of the front matter that mean something to boxd. Others are kept as they are.
+const (
+	KeyName          = "name"
+	KeyDisplayName   = "display_name"
+	KeyDescription   = "description"
+	KeyLicense       = "license"
+	KeyCompatibility = "compatibility"
+	KeyMetadata      = "metadata"
+	KeyAllowedTools  = "allowed-tools"
+)
+
+// Document is one SKILL.md. The zero value is empty.
+type Document struct {
+	// Body is the instructions: what comes after the front matter, without empty lines in front.
+	Body string
+
+	header *yaml.Node // a mapping; nil: there is none
+	wrong  []Problem  // that reading has found
+}
+
+// Problem is one thing that is wrong with a document.
+type Problem struct {
+	Key  string // of the front matter; "": the whole
+	Text string // what is wrong, and what is allowed
+}
+
+// String is a line for people.
+func (p Problem) String() string {
+	if p.Key == "" {
+		return p.Text
+	}
+	return p.Key + ": " + p.Text
+}
+
+// ErrNotText means that a file is no document at all.
+var ErrNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
+
+// Read reads a document. It fails only where there is no text; whatever else is wrong is among what Check says.
+// Front matter that cannot be read counts as missing.
+func Read(data []byte) (*Document, error) {
+	if len(data) > MaxFile || !utf8.Valid(data) {
+		return nil, ErrNotText
+	}
+	header, body, found := split(strings.TrimPrefix(string(data), "\ufeff"))
+	d := &Document{Body: body}
+	switch {
+	case !found:
+		d.fault("", "no front matter: it begins with a line of --- and ends with another one")
+	case len(header) > maxHeader:
+		d.fault("", "the front matter has %d bytes, more than %d", len(header), maxHeader)
+	default:
+		d.parse(header)
+	}
+	return d, nil
+}
+
+func (d *Document) fault(key, format string, args ...any) {
+	d.wrong = append(d.wrong, Problem{key, fmt.Sprintf(format, args...)})
+}
+
+// split finds the front matter. Without its end all of the text is the body.
+func split(text string) (header, body string, found bool) {
+	first, rest, more := strings.Cut(text, "\n")
+	if !fence(first) || !more {
+		return "", text, false
+	}
+	for at := 0; at < len(rest); {
+		line, _, more := strings.Cut(rest[at:], "\n")
+		next := at + len(line)
+		if more {
+			next++
+		}
+		if fence(line) {
+			return rest[:at], strings.TrimLeft(rest[next:], "\r\n"), true
+		}
+		at = next
+	}
+	return "", text, false
+}
+
+func fence(line string) bool { return strings.TrimRight(line, " \t\r") == "---" }
+
+// parse reads the front matter. Aliases are never followed: what one stands for can be made enormous.
+func (d *Document) parse(text string) {
+	var top yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
+		d.fault("", "the front matter is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return
+	}
+	if top.Kind == 0 || len(top.Content) != 1 || top.Content[0].Kind != yaml.MappingNode {
+		d.fault("", "the front matter is no mapping of keys to values")
+		return
+	}
+	header := top.Content[0]
+	if why := d.walk(header, ""); why != "" {
+		d.fault("", "%s", why)
+		return
+	}
+	header.HeadComment = joinComments(top.HeadComment, header.HeadComment)
+	header.FootComment = joinComments(header.FootComment, top.FootComment)
+	d.header = header
+}
+
+func joinComments(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "\n" + b
+}
+
+// walk finds what a front matter must not have anywhere; what makes it unreadable is returned.
+func (d *Document) walk(n *yaml.Node, key string) string {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		return "the front matter has anchors or aliases, which are not taken"
+	}
+	seen := map[string]bool{}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			if c.Kind == yaml.ScalarNode && seen[c.Value] {
+				d.fault(key+c.Value, "the key is there twice, in line %d again", c.Line+1)
+			}
+			seen[c.Value] = true
+		}
+		below := key
+		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Kind == yaml.ScalarNode {
+			below = key + n.Content[i-1].Value + "."
+		}
+		if why := d.walk(c, below); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// find returns the value of a key, the last one if it is there twice.
+func (d *Document) find(key string) *yaml.Node {
+	if d.header == nil {
+		return nil
+	}
+	for i := len(d.header.Content) - 2; i >= 0; i -= 2 {
+		if k := d.header.Content[i]; k.Kind == yaml.ScalarNode && k.Value == key {
+			return d.header.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// Text is the value of a key as text, "" if there is none or it is none.
+func (d *Document) Text(key string) string {
+	n := d.find(key)
+	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
+		return ""
+	}
+	return strings.TrimSpace(n.Value)
+}
+
+// Metadata is what stands under the key metadata, as texts.
+func (d *Document) Metadata() map[string]string {
+	n := d.find(KeyMetadata)
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	m := map[string]string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if k, v := n.Content[i], n.Content[i+1]; k.Kind == yaml.ScalarNode && v.Kind == yaml.ScalarNode {
+			m[k.Value] = v.Value
+		}
+	}
+	return m
+}
+
+// Set gives a key a text; "" takes the key away.
+func (d *Document) Set(key, text string) {
+	if text == "" {
+		d.put(key, nil)
+		return
+	}
+	d.put(key, scalar(text))
+}
+
+// SetMetadata replaces what stands under the key metadata; nothing takes the key away.
+func (d *Document) SetMetadata(m map[string]string, order []string) {
+	if len(m) == 0 {
+		d.put(KeyMetadata, nil)
+		return
+	}
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for _, key := range order {
+		n.Content = append(n.Content, scalar(key), scalar(m[key]))
+	}
+	d.put(KeyMetadata, n)
+}
+
+// scalar is a text, in quotes where a reader of any version of YAML could take it for something else.
+func scalar(text string) *yaml.Node {
+	n := new(yaml.Node)
+	if n.Encode(text) != nil { // it has no way to
+		n.SetString(text)
+	}
+	return n
+}
+
+// put replaces a value where it stands, or adds it at the end: what else there is stays, in its order.
+func (d *Document) put(key string, value *yaml.Node) {
+	if d.header == nil {
+		d.header = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		d.wrong = nil // what was wrong with it has gone with it
+	}
+	var kept []*yaml.Node
+	done := false
+	for i := 0; i+1 < len(d.header.Content); i += 2 {
+		k, v := d.header.Content[i], d.header.Content[i+1]
+		if k.Kind == yaml.ScalarNode && k.Value == key {
+			if value == nil || done {
+				continue
+			}
+			v, done = value, true
+		}
+		kept = append(kept, k, v)
+	}
+	if value != nil && !done {
+		kept = append(kept, scalar(key), value)
+	}
+	d.header.Content = kept
+}
+
+// Bytes is the document as a file.
+func (d *Document) Bytes() ([]byte, error) {
+	var b bytes.Buffer
+	if d.header != nil && len(d.header.Content) > 0 {
+		b.WriteString("---\n")
+		e := yaml.NewEncoder(&b)
+		e.SetIndent(2)
+		if err := e.Encode(d.header); err != nil {
+			return nil, fmt.Errorf("write front matter: %w", err)
+		}
+		if err := e.Close(); err != nil {
+			return nil, fmt.Errorf("write front matter: %w", err)
+		}
+		b.WriteString("---\n\n")
+	}
+	b.WriteString(strings.TrimLeft(d.Body, "\r\n"))
+	if b.Len() > MaxFile || !utf8.Valid(b.Bytes()) {
+		return nil, ErrNotText
+	}
+	return b.Bytes(), nil
+}

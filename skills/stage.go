@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills/manifest"
+)
+
+// Names in the directory of a stage.
+const (
+	archiveName = "archive"
+	contentName = "content"
+)
+
+// candidateDepth is how deep below its root skills of an archive are looked for.
+const candidateDepth = 2
+
+// Stage is an archive on its way in: it is unpacked, looked through, and installed or forgotten.
+type Stage struct {
+	store *Store
+	at    string
+	root  string // of the content, below the store: that of the archive, or its only directory
+	top   string // the name of that only directory, "" if there is none
+}
+
+// Stage makes room for an archive. It waits while too many others are on their way in.
+func (s *Store) Stage(ctx context.Context) (*Stage, error) {
+	select {
+	case s.stages <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	st := &Stage{store: s, at: path.Join(scratchDir, strings.ToLower(rand.Text()))}
+	st.root = path.Join(st.at, contentName)
+	if err := errors.Join(s.root.Mkdir(st.at, 0o700), s.root.Mkdir(st.root, 0o700)); err != nil {
+		st.Close()
+		return nil, fmt.Errorf("import a skill: %w", err)
+	}
+	return st, nil
+}
+
+// Close forgets what was not installed.
+func (st *Stage) Close() {
+	if err := st.store.root.RemoveAll(st.at); err != nil {
+		st.store.log.Warn("what an import has left is still on the disk", "error", err)
+	}
+	<-st.store.stages
+}
+
+// Fill reads the archive, unpacks it, and finds its root. below is a directory of the archive to which it is limited
+// where it is a tar archive; "": all of it.
+func (st *Stage) Fill(content io.Reader, below string) error {
+	s := st.store
+	f, err := s.root.OpenFile(path.Join(st.at, archiveName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	most := int64(s.cfg.MaxArchive)
+	if _, err := io.Copy(f, io.LimitReader(content, most+1)); err != nil {
+		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
+			return err
+		}
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+	}
+	dir, err := s.root.OpenRoot(st.root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	limits := archive.Limits{Archive: most, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries}
+	if err := archive.Extract(f, dir, below, limits); err != nil {
+		return err
+	}
+	if _, err := s.seal(dir); err != nil { // its modes are the archive's until then
+		return err
+	}
+	entries, err := readDir(dir, ".")
+	if err == nil && len(entries) == 1 && entries[0].IsDir() {
+		st.top = entries[0].Name()
+		st.root = path.Join(st.root, st.top)
+	}
+	return err
+}
+
+// Top is the only directory of the archive, "" if it has not one alone: then that is its root.
+func (st *Stage) Top() string { return st.top }
+
+// Candidate is a skill that an archive has.
+type Candidate struct {
+	Path     string // from the root of the archive; "": the root itself
+	Skill    Skill
+	Problems []manifest.Problem // what keeps it from being installed
+
+	at string // below the store
+}
+
+// Choice says what to make of an archive.
+type Choice struct {
+	Subdir string // where in the archive to look, "": everywhere
+	// Paths are those of the candidates to install; none: the only one there is.
+	Paths   []string
+	Replace bool   // skills of the same names
+	Digest  string // that the skill must have; "": any
+	Origin  string // where the archive is from
+	Dir     string // the name of its root where the archive does not say it
+	AnyTop  bool   // the name of the archive's only directory says nothing, as in that of a repository
+	Rules   Rules
+	As      *As // what becomes of the one skill that is chosen; nil: what it says of itself
+}
+
+// As is another name, and other texts, for a skill that is installed.
+type As struct {
+	Name  string
+	Texts Texts
+}
+
+// Candidates lists the skills of the archive, by path.
+func (st *Stage) Candidates(c *Choice) ([]Candidate, error) {
+	dir, err := st.store.root.OpenRoot(st.root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	sub := strings.Trim(c.Subdir, "/")
+	if sub = path.Clean(cmp.Or(sub, ".")); sub == ".." || strings.HasPrefix(sub, "../") {
+		return nil, fault.Field("subdir", c.Subdir, "source_subdir must stay within the uploaded archive")
+	}
+	if info, err := dir.Lstat(sub); err != nil || !info.IsDir() {
+		f := fault.Errorf(fault.Invalid, "source_subdir does not exist in the uploaded archive: %s", shorten(c.Subdir))
+		f.Field, f.Value = "subdir", shorten(c.Subdir)
+		return nil, f
+	}
+	var found []Candidate
+	if err := st.look(dir, sub, sub, c, 0, &found); err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		f := fault.Errorf(fault.Invalid, "No SKILL.md found in the archive or its subdirectories (max depth: %d)", candidateDepth).
+			WithHint("name the directory that has it, or the directory above several")
+		f.Field = "archive"
+		return nil, f
+	}
+	slices.SortFunc(found, func(a, b Candidate) int { return cmp.Compare(a.Path, b.Path) })
+	return found, nil
+}
+
+// look finds packages at a directory and below it; there is none in a package.
+func (st *Stage) look(dir *os.Root, at, sub string, c *Choice, depth int, found *[]Candidate) error {
+	in, err := dir.OpenRoot(at)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	doc, entry, err := document(in)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		unread := ""
+		if err != nil {
+			unread = err.Error()
+		}
+		x, err := st.candidate(in, at, sub, c, doc, unread)
+		if x.Skill.Entry = entry; err == nil {
+			*found = append(*found, x)
+		}
+		return err
+	}
+	if depth == candidateDepth {
+		return nil
+	}
+	entries, err := readDir(in, ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := st.look(dir, path.Join(at, e.Name()), sub, c, depth+1, found); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// candidate describes a package. unread is why it has no document that can be read.
+func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest.Document, unread string) (Candidate, error) {
+	x := Candidate{at: path.Join(st.root, at)}
+	if x.Path = strings.TrimPrefix(strings.TrimPrefix(at, sub), "/"); at == sub {
+		x.Path = ""
+	}
+	name := path.Base(at)
+	if at == "." {
+		if name = cmp.Or(st.top, c.Dir); c.AnyTop {
+			name = ""
+		}
+	}
+	if unread != "" {
+		x.Skill.Name = name
+		x.Problems = []manifest.Problem{{Text: manifest.File + ": " + unread}}
+		return x, nil
+	}
+	w, err := st.store.seal(in)
+	if err != nil {
+		return x, err
+	}
+	x.Skill = Skill{Digest: w.digest, Bytes: w.bytes, Entries: w.entries, Origin: c.Origin, Python: python(in), Instructions: doc.Body}
+	if c.Rules == Loose {
+		x.Skill.Name = cmp.Or(doc.Text(manifest.KeyName), name)
+		x.Problems = c.Rules.check(doc, x.Skill.Name)
+	} else {
+		x.Skill.Name = doc.Text(manifest.KeyName)
+		x.Problems = c.Rules.check(doc, name)
+	}
+	x.Skill.learn(doc)
+	return x, nil
+}
+
+// Install makes candidates skills of a principal: all that are chosen or none.
+func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
+	found, err := st.Candidates(c)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := choose(found, c.Paths)
+	if err != nil {
+		return nil, err
+	}
+	if c.Digest != "" && (len(chosen) != 1 || chosen[0].Skill.Digest != c.Digest) {
+		f := fault.Errorf(fault.Conflict, "the digest is %s, not %s", chosen[0].Skill.Digest, shorten(c.Digest)).WithHint("it is not what was asked for; look at it first")
+		f.Field, f.Value, f.Allowed = "digest", shorten(c.Digest), chosen[0].Skill.Digest
+		return nil, f
+	}
+	var errs []error
+	var list []*incoming
+	names := map[string]bool{}
+	for _, x := range chosen {
+		where := cmp.Or(x.Path, ".") + "/" + manifest.File
+		if err := wrong(where, x.Problems); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		name, change := x.Skill.Name, (func(*os.Root) error)(nil)
+		if c.As != nil {
+			name, change = c.As.Name, func(dir *os.Root) error { return restate(dir, c.As.Name, &c.As.Texts, c.Rules) }
+		}
+		if names[name] {
+			return nil, fault.Field("select", name, "each skill once: several of the archive have this name")
+		}
+		names[name] = true
+		n, err := st.store.prepare(x.at, name, change)
+		if err != nil {
+			return nil, err
+		}
+		n.skill.Origin, n.any = c.Origin, c.Replace
+		list = append(list, n)
+	}
+	if len(errs) > 0 {
+		return nil, together(errs)
+	}
+	return st.store.commit(who, list)
+}
+
+// together is one refusal of several.
+func together(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	lines := make([]string, len(errs))
+	for i, err := range errs {
+		lines[i] = err.Error()
+	}
+	f := fault.Errorf(fault.Invalid, "%s", strings.Join(lines, "; "))
+	f.Field = manifest.File
+	return f
+}
+
+// choose returns the candidates that were asked for.
+func choose(found []Candidate, paths []string) ([]Candidate, error) {
+	shown := make([]string, len(found))
+	for i, x := range found {
+		shown[i] = cmp.Or(x.Path, ".")
+	}
+	if len(paths) == 0 {
+		if len(found) == 1 {
+			return found, nil
+		}
+		f := fault.Errorf(fault.Invalid, "Multiple skills found. Please choose one or more source_paths: %s", strings.Join(shown, ", "))
+		f.Field, f.Allowed = "select", strings.Join(shown, ", ")
+		return nil, f
+	}
+	var chosen []Candidate
+	for _, p := range paths {
+		want := strings.Trim(p, "/")
+		if want == "." {
+			want = ""
+		}
+		i := slices.IndexFunc(found, func(x Candidate) bool { return x.Path == want })
+		if i < 0 {
+			f := fault.Errorf(fault.Invalid, "Invalid source_path %q. Available: %s", shorten(p), strings.Join(shown, ", "))
+			f.Field, f.Value, f.Allowed = "select", shorten(p), strings.Join(shown, ", ")
+			return nil, f
+		}
+		if !slices.ContainsFunc(chosen, func(x Candidate) bool { return x.Path == want }) {
+			chosen = append(chosen, found[i])
+		}
+	}
+	return chosen, nil
+}

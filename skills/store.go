@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package skills keeps packages of instructions that agents load (agentskills.io): each principal's own, beside those
+// that boxd brings. A package is a tree of files that never changes; what changes a skill makes another tree, and a
+// record that is replaced at once says which of them it is. Nothing of a package is ever executed here.
+package skills
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+
+	"github.com/boxd-dev/boxd/skills/manifest"
+)
+
+// Dir is the directory of the store, in the state directory.
+const Dir = isolation.SkillStore
+
+// Directories of the store: scratch for what is on its way in, and one for each principal with records and trees.
+const (
+	scratchDir = "scratch"
+	namesDir   = "names"
+	treesDir   = isolation.StoreTrees
+	ownerFile  = "owner.json"
+)
+
+// builtinKey is the directory of the skills that boxd brings; no principal's has this name.
+const builtinKey = isolation.BuiltInOwner
+
+// maxStages is how many imports are under way at once: each holds an archive and what is in it on disk.
+const maxStages = 4
+
+// Store is the store. It is safe for concurrent use.
+type Store struct {
+	cfg    Config
+	log    *slog.Logger
+	root   *os.Root
+	now    func() time.Time
+	stages chan struct{}
+
+	mu     sync.Mutex        // guards what follows, and what is at the names of records
+	spaces map[string]*space // by key
+	leases map[string]int    // of trees, by their path below the store
+}
+
+// space is what one principal has.
+type space struct {
+	key    string
+	group  string // whose LangBot it is a Workspace of; "": it is none
+	broken bool   // not all of it could be read: nothing of it is removed
+	skills map[string]*Skill
+}
+
+// Skill is a package in the store.
+type Skill struct {
+	Name         string
+	DisplayName  string
+	Description  string
+	License      string
+	Needs        string // compatibility: what it needs of its surroundings
+	AllowedTools string
+	Metadata     map[string]string
+	Instructions string // of Get alone
+	Entry        string // the file with the instructions: SKILL.md, or skill.md of one that somebody else has made
+	Digest       string // of all files: "sha256:…"
+	Origin       string // where it was imported from, "" if it was made here
+	Bytes        int64
+	Entries      int
+	Python       bool // it has a Python project's files at its top
+	BuiltIn      bool
+	Created      time.Time
+	Updated      time.Time
+	Advice       []string // what is allowed, and not recommended
+
+	tree string // its directory, below that of the principal's trees
+}
+
+// record is a skill on disk.
+type record struct {
+	Name    string    `json:"name"`
+	Tree    string    `json:"tree"`
+	Digest  string    `json:"digest"`
+	Origin  string    `json:"origin,omitempty"`
+	Bytes   int64     `json:"bytes"`
+	Entries int       `json:"entries"`
+	Created time.Time `json:"created"`
+	Updated time.Time `json:"updated"`
+}
+
+// Open opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
+func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
+	root, err := durable.Directory(filepath.Join(state, Dir))
+	if err != nil {
+		return nil, fmt.Errorf("skills: %w", err)
+	}
+	s := &Store{
+		cfg: cfg, log: log, root: root, now: time.Now, stages: make(chan struct{}, maxStages),
+		spaces: map[string]*space{}, leases: map[string]int{},
+	}
+	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("skills: %w", err)
+	}
+	if err := s.bringBuiltIn(); err != nil {
+		log.Error("the skills of boxd itself are not there", "error", err)
+	}
+	return s, nil
+}
+
+// Close ends the use of the store. Leases and stages must have ended.
+func (s *Store) Close() { s.root.Close() }
+
+func (s *Store) load() error {
+	entries, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == scratchDir {
+			continue
+		}
+		sp := &space{key: e.Name(), skills: map[string]*Skill{}}
+		if err := s.loadSpace(sp); err != nil {
+			s.log.Error("skills of somebody are not in order", "directory", e.Name(), "error", err)
+			sp.broken = true
+		}
+		s.spaces[sp.key] = sp
+	}
+	return nil
+}
+
+func (s *Store) loadSpace(sp *space) error {
+	dir, err := s.root.OpenRoot(sp.key + "/" + namesDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := durable.Names(dir)
+	errs := []error{err, s.loadOwner(sp)}
+	for _, name := range names {
+		var r record
+		err := durable.ReadJSON(dir, name, &r)
+		if err == nil {
+			err = s.loadSkill(sp, &r, name)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loadOwner finds out whether a space is that of a Workspace of LangBot.
+func (s *Store) loadOwner(sp *space) error {
+	dir, err := s.root.OpenRoot(sp.key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var whose ownerRecord
+	err = durable.ReadJSON(dir, ownerFile, &whose)
+	sp.group = groupOf(whose.Principal)
+	return err
+}
+
+func (s *Store) loadSkill(sp *space, r *record, file string) error {
+	if recordFile(r.Name) != file || !isolation.ValidTree(r.Tree) {
+		return errors.New("it does not say what it stands for")
+	}
+	k := &Skill{
+		Name: r.Name, Digest: r.Digest, Origin: r.Origin, Bytes: r.Bytes, Entries: r.Entries,
+		Created: r.Created, Updated: r.Updated, BuiltIn: sp.key == builtinKey, tree: r.Tree,
+	}
+	doc, err := s.describe(sp, k)
+	if err != nil {
+		return err
+	}
+	k.learn(doc)
+	sp.skills[k.Name] = k
+	return nil
+}
+
+// describe reads the document of a skill, and finds out which file it is.
+func (s *Store) describe(sp *space, k *Skill) (*manifest.Document, error) {
+	dir, err := s.root.OpenRoot(k.path(sp))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	doc, entry, err := document(dir)
+	if err == nil {
+		k.Entry, k.Python = entry, python(dir)
+	}
+	return doc, err
+}
+
+// learn takes over what a document says.
+func (k *Skill) learn(doc *manifest.Document) {
+	k.DisplayName = cmp.Or(doc.Text(manifest.KeyDisplayName), k.Name)
+	k.Description, k.License = doc.Text(manifest.KeyDescription), doc.Text(manifest.KeyLicense)
+	k.Needs, k.AllowedTools = doc.Text(manifest.KeyCompatibility), doc.Text(manifest.KeyAllowedTools)
+	k.Metadata, k.Advice = doc.Metadata(), doc.Advice()
+}
+
+// path is the directory of a skill, below the store.
+func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tree) }
+
+// Key is the name of a principal's directory: no name of anybody is in a path.
+func Key(who string) string { return isolation.OwnerDir(who) }
+
+func recordFile(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16]) + ".json"
+}
+
+// find returns a skill that a principal can use, with where it is. The lock is held.
+func (s *Store) find(who, name string) (*space, *Skill, error) {
+	for _, key := range []string{Key(who), builtinKey} {
+		if sp := s.spaces[key]; sp != nil && sp.skills[name] != nil {
+			return sp, sp.skills[name], nil
+		}
+	}
+	return nil, nil, NotFound(name)
+}
+
+// NotFound is the refusal of a skill that is not there.
+func NotFound(name string) error {
+	f := fault.Errorf(fault.NotFound, "Skill %q not found", shorten(name)).WithHint("'boxctl skills ls' lists those there are")
+	f.Field, f.Value = "skill", shorten(name)
+	return f
+}
+
+func shorten(name string) string {
+	const most = 100
+	if len(name) > most {
+		return strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	return name
+}
+
+// List lists what a principal can use, the newest first. The instructions are left out.
+func (s *Store) List(who string) []Skill {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]Skill{}
+	for _, key := range []string{builtinKey, Key(who)} {
+		if sp := s.spaces[key]; sp != nil {
+			for name, k := range sp.skills {
+				all[name] = *k
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b Skill) int {
+		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Get describes one skill, with its instructions.
+func (s *Store) Get(who, name string) (Skill, error) {
+	sp, k, done, err := s.use(who, name)
+	if err != nil {
+		return Skill{}, err
+	}
+	defer done()
+	doc, err := s.describe(sp, &k)
+	if err != nil {
+		return Skill{}, fmt.Errorf("skill %s: %w", name, err)
+	}
+	k.Instructions = doc.Body
+	return k, nil
+}
+
+// use finds a skill and sees to it that its tree stays until done is called.
+func (s *Store) use(who, name string) (sp *space, k Skill, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, found, err := s.find(who, name)
+	if err != nil {
+		return nil, Skill{}, nil, err
+	}
+	at := found.path(sp)
+	s.leases[at]++
+	return sp, *found, func() { s.release(at) }, nil
+}

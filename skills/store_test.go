@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills_test
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills"
+)
+
+const ann, bob = "ann", "bob"
+
+func open(t testing.TB, state string, change func(*skills.Config)) *skills.Store {
+	t.Helper()
+	cfg := skills.DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := skills.Open(state, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func texts(description, instructions string) *skills.Texts {
+	return &skills.Texts{Description: &description, Instructions: &instructions}
+}
+
+func create(t testing.TB, s *skills.Store, who, name string) skills.Skill {
+	t.Helper()
+	k, err := s.Create(who, name, texts("Does "+name+".", "# "+name+"\n"), skills.Strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func names(list []skills.Skill) (out []string) {
+	for _, k := range list {
+		if !k.BuiltIn {
+			out = append(out, k.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// trees counts the packages of somebody that are on the disk, and what is left of imports.
+func trees(t testing.TB, state, who string) (n, scratch int) {
+	t.Helper()
+	list, _ := os.ReadDir(filepath.Join(state, skills.Dir, skills.Key(who), "trees"))
+	rest, err := os.ReadDir(filepath.Join(state, skills.Dir, "scratch"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list), len(rest)
+}
+
+func TestSkillsOutliveTheStore(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	made := create(t, s, ann, "make-report")
+	if _, err := s.Update(ann, "make-report", texts("Makes reports.", "new"), made.Digest, skills.Strict); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, ann, "other")
+	if err := s.Delete(ann, "other"); err != nil {
+		t.Fatal(err)
+	}
+	// What a boxd that was killed has left.
+	for _, dir := range []string{"scratch/half", skills.Key(ann) + "/trees/left"} {
+		if err := os.Mkdir(filepath.Join(state, skills.Dir, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := open(t, state, nil)
+	if err := again.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	k, err := again.Get(ann, "make-report")
+	if err != nil || k.Description != "Makes reports." || k.Instructions != "new" || !k.Created.Equal(made.Created) || k.Digest == made.Digest {
+		t.Errorf("%+v, %v", k, err)
+	}
+	if got := names(again.List(ann)); fmt.Sprint(got) != "[make-report]" {
+		t.Errorf("%v", got)
+	}
+	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
+		t.Errorf("%d trees and %d in scratch", n, rest)
+	}
+}
+
+// What belongs to one is nobody else's to see or change.
+func TestPrincipalsDoNotMeet(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	create(t, s, ann, "same")
+	create(t, s, ann, "hers")
+	k := create(t, s, bob, "same")
+	if _, err := s.Update(bob, "same", texts("His.", ""), k.Digest, skills.Strict); err != nil {
+		t.Fatal(err)
+	}
+	if k, _ := s.Get(ann, "same"); k.Description != "Does same." {
+		t.Errorf("hers is now %q", k.Description)
+	}
+	for what, err := range map[string]error{
+		"get":    func() error { _, err := s.Get(bob, "hers"); return err }(),
+		"update": func() error { _, err := s.Update(bob, "hers", texts("x", ""), "", skills.Strict); return err }(),
+		"read":   func() error { _, err := s.ReadFile(bob, "hers", "SKILL.md"); return err }(),
+		"write": func() error {
+			_, err := s.WriteFile(bob, "hers", &skills.File{Path: "a"}, "", skills.Strict)
+			return err
+		}(),
+		"remove": func() error { _, err := s.RemoveFile(bob, "hers", "a", ""); return err }(),
+		"list":   func() error { _, _, err := s.Files(bob, "hers", ".", false, 10); return err }(),
+		"delete": s.Delete(bob, "hers"),
+	} {
+		if fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, missing := s.Lease(bob, []string{"hers"}); len(missing) != 1 {
+		t.Error("he has a lease of hers")
+	}
+	// Names of principals are no paths.
+	for _, who := range []string{"../ann", "/", ".", "", "builtin", skills.Key(ann)} {
+		if list := names(s.List(who)); len(list) != 0 {
+			t.Errorf("%q has %v", who, list)
+		}
+		create(t, s, who, "own")
+		if list := names(s.List(who)); fmt.Sprint(list) != "[own]" {
+			t.Errorf("%q has %v", who, list)
+		}
+	}
+}
+
+func TestWhatIsWrongIsRefusedWhole(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	create(t, s, ann, "a")
+	before, _ := s.Get(ann, "a")
+	long := strings.Repeat("x", 1025)
+	check := func(what string, err error, kind fault.Kind, says ...string) {
+		t.Helper()
+		if fault.KindOf(err) != kind {
+			t.Errorf("%s: %v", what, err)
+		}
+		for _, text := range says {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v, want %q in it", what, err, text)
+			}
+		}
+	}
+	_, err := s.Create(ann, "Bad_Name", texts(long, ""), skills.Strict)
+	check("all at once", err, fault.Invalid, "name: ", "description: 1025 characters")
+	_, err = s.Create(ann, "a", texts("x", ""), skills.Strict)
+	check("there already", err, fault.Conflict, `Skill with name "a" already exists`)
+	_, err = s.Update(ann, "a", texts(long, ""), "", skills.Strict)
+	check("an update", err, fault.Invalid, "description")
+	_, err = s.Update(ann, "a", texts("x", ""), "sha256:0", skills.Strict)
+	check("another digest", err, fault.Conflict, before.Digest)
+	_, err = s.WriteFile(ann, "a", &skills.File{Path: "SKILL.md", Data: []byte("---\nname: b\ndescription: x\n---\n")}, "", skills.Strict)
+	check("another name", err, fault.Invalid, "name of the directory")
+	for _, name := range []string{"../x", "/x", "a/../../x", "..", "a\x00", "a\nb", `..\x`, strings.Repeat("a/", 1000) + "b", strings.Repeat("a", 256), "\xff"} {
+		_, err := s.WriteFile(ann, "a", &skills.File{Path: name}, "", skills.Strict)
+		check("write "+name, err, fault.Invalid, "path")
+		_, err = s.ReadFile(ann, "a", name)
+		check("read "+name, err, fault.Invalid, "path")
+		_, _, err = s.Files(ann, "a", name, true, 10)
+		check("list "+name, err, fault.Invalid, "path")
+		_, err = s.RemoveFile(ann, "a", name, "")
+		check("remove "+name, err, fault.Invalid, "path")
+	}
+	_, err = s.WriteFile(ann, "a", &skills.File{Path: "SKILL.md/x"}, "", skills.Strict)
+	check("below a file", err, fault.Conflict)
+	_, err = s.WriteFile(ann, "a", &skills.File{Path: "x", Data: make([]byte, skills.MaxContent+1)}, "", skills.Strict)
+	check("too long", err, fault.Invalid, "1048576-byte limit")
+	_, err = s.RemoveFile(ann, "a", "SKILL.md", "")
+	check("what makes it one", err, fault.Invalid)
+	_, err = s.ReadFile(ann, "a", "none")
+	check("no file", err, fault.NotFound, "Skill file not found: none")
+	if after, _ := s.Get(ann, "a"); after.Digest != before.Digest {
+		t.Error("something was changed")
+	}
+	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
+		t.Errorf("%d trees and %d in scratch", n, rest)
+	}
+}
+
+func TestFilesOfSkills(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	k := create(t, s, ann, "a")
+	write := func(path, text string, program bool) {
+		t.Helper()
+		next, err := s.WriteFile(ann, "a", &skills.File{Path: path, Data: []byte(text), Program: program}, k.Digest, skills.Strict)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.Digest == k.Digest {
+			t.Errorf("%s makes no difference", path)
+		}
+		k = next
+	}
+	write("scripts/run.sh", "#!/bin/sh\n", false)
+	write("scripts/run.sh", "#!/bin/sh\n", true)
+	write("scripts/deep/er.txt", "x", false)
+	write(".hidden", "x", false)
+	write("requirements.txt", "", false)
+	list, more, err := s.Files(ann, "a", ".", false, 2)
+	if err != nil || !more || len(list) != 2 || list[0].Path != "SKILL.md" || list[0].Dir || list[0].Size == 0 || list[1].Path != "requirements.txt" {
+		t.Errorf("%+v, %v, %v", list, more, err)
+	}
+	list, more, err = s.Files(ann, "a", "./scripts/", true, 1000)
+	if err != nil || more || len(list) != 2 || !list[0].Dir || list[1].Path != "scripts/run.sh" || !list[1].Program {
+		t.Errorf("%+v, %v, %v", list, more, err)
+	}
+	if list, _, _ = s.Files(ann, "a", ".", true, 1000); len(list) != 4 {
+		t.Errorf("with what is hidden: %+v", list)
+	}
+	if _, _, err = s.Files(ann, "a", "SKILL.md", true, 10); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a file as a directory: %v", err)
+	}
+	f, err := s.ReadFile(ann, "a", "scripts/run.sh")
+	if err != nil || string(f.Data) != "#!/bin/sh\n" || !f.Program || f.Digest != k.Digest {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if got, _ := s.Get(ann, "a"); !got.Python || got.Entries != 7 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := s.RemoveFile(ann, "a", "scripts", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ReadFile(ann, "a", "scripts/run.sh"); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("removed, and read: %v", err)
+	}
+}
+
+// A lease holds what was there when it was made, through changes, deletion and another boxd.
+func TestLeasesHoldWhatWasThere(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	create(t, s, ann, "a")
+	create(t, s, ann, "b")
+	lease, missing := s.Lease(ann, []string{"a", "gone", "create-skill"})
+	if len(lease.Skills) != 2 || fmt.Sprint(missing) != "[gone]" {
+		t.Fatalf("%+v, %v", lease.Skills, missing)
+	}
+	held := func() string {
+		data, err := os.ReadFile(filepath.Join(state, skills.Dir, lease.Skills[0].Tree, "SKILL.md"))
+		if err != nil {
+			return err.Error()
+		}
+		return string(data)
+	}
+	first := held()
+	if !strings.Contains(first, "Does a.") {
+		t.Fatalf("leased is %s", first)
+	}
+	if _, err := s.Update(ann, "a", texts("Changed.", ""), "", skills.Strict); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete(ann, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if held() != first {
+		t.Errorf("what is leased is now %s", held())
+	}
+	next := open(t, state, nil) // the next boxd, whose sessions have it mounted
+	again := next.Again(lease.Skills)
+	if err := next.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if held() != first {
+		t.Errorf("after a restart what is leased is %s", held())
+	}
+	again.Release()
+	again.Release()
+	if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[0].Tree)); err == nil {
+		t.Error("nobody holds it, and it is still there")
+	}
+	if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[1].Tree)); err != nil {
+		t.Errorf("the built-in one has gone: %v", err)
+	}
+	if list := names(next.List(ann)); fmt.Sprint(list) != "[b]" {
+		t.Errorf("%v", list)
+	}
+}
+
+func TestTheBuiltInSkill(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	k, err := s.Get(ann, "create-skill")
+	if err != nil || !k.BuiltIn || !strings.Contains(k.Instructions, "# Create a skill") {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	f, err := s.ReadFile(ann, "create-skill", "SKILL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.WriteFile(ann, "create-skill", &f, "", skills.Strict); fault.KindOf(err) != fault.Denied {
+		t.Errorf("it was changed: %v", err)
+	}
+	if err := s.Delete(ann, "create-skill"); fault.KindOf(err) != fault.Denied {
+		t.Errorf("it was deleted: %v", err)
+	}
+	create(t, s, ann, "create-skill") // her own is taken instead
+	if k, _ := s.Get(ann, "create-skill"); k.BuiltIn {
+		t.Error("her own is not taken")
+	}
+	if k, _ := s.Get(bob, "create-skill"); !k.BuiltIn {
+		t.Error("hers is his")
+	}
+	again := open(t, state, nil)
+	if b, _ := again.Get(bob, "create-skill"); !b.Created.Equal(k.Created) {
+		t.Error("the same skill was brought again")
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), func(c *skills.Config) { c.Max, c.MaxTotal, c.MaxEntries, c.MaxFile = 2, 4096, 3, 2048 })
+	create(t, s, ann, "a")
+	create(t, s, ann, "b")
+	if _, err := s.Create(ann, "c", texts("x", ""), skills.Strict); fault.KindOf(err) != fault.Exhausted || fault.DenialOf(err) == nil {
+		t.Errorf("a third one: %v", err)
+	}
+	create(t, s, bob, "c")
+	write := func(path string, n int) error {
+		_, err := s.WriteFile(ann, "a", &skills.File{Path: path, Data: make([]byte, n)}, "", skills.Strict)
+		return err
+	}
+	if err := write("x", 2049); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a large file: %v", err)
+	}
+	if err := write("x", 2048); err != nil {
+		t.Error(err)
+	}
+	if err := write("y", 2000); fault.KindOf(err) != fault.Exhausted {
+		t.Errorf("too much together: %v", err)
+	}
+	if err := write("d/y", 1); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("four entries: %v", err)
+	}
+	if err := write("x", 100); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever asks at the same time gets one of two whole skills.
+func TestChangesAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	create(t, s, ann, "a")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 10 {
+				_, err := s.WriteFile(ann, "a", &skills.File{Path: fmt.Sprint("f", i), Data: []byte("x")}, "", skills.Strict)
+				if err != nil && fault.KindOf(err) != fault.Conflict {
+					t.Error(err)
+				}
+				lease, missing := s.Lease(ann, []string{"a"})
+				if len(missing) > 0 {
+					t.Error("it was gone")
+				} else if _, err := os.Stat(filepath.Join(state, skills.Dir, lease.Skills[0].Tree, "SKILL.md")); err != nil {
+					t.Error(err)
+				}
+				lease.Release()
+			}
+		})
+	}
+	all.Wait()
+	if n, rest := trees(t, state, ann); n != 1 || rest != 0 {
+		t.Errorf("%d trees and %d in scratch", n, rest)
+	}
+}
+
+// zipOf makes a zip of files, by name.
+func zipOf(t testing.TB, files map[string]string) io.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for name, text := range files {
+		f, err := w.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(f, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+func document(name string) string {
+	return "---\nname: " + name + "\ndescription: Does " + name + ".\nx-extra: kept\n---\n\nbody\n"
+}
+
+func stage(t testing.TB, s *skills.Store, archive io.Reader) *skills.Stage {
+	t.Helper()
+	st, err := s.Stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	if err := st.Fill(archive, ""); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	several := map[string]string{
+		"repo/skills/a/SKILL.md": document("a"), "repo/skills/a/scripts/x.sh": "exit 1", "repo/skills/b/SKILL.md": document("b"),
+		"repo/skills/wrong/SKILL.md": document("other"), "repo/README.md": "x", "repo/a/b/c/deep/SKILL.md": document("deep"),
+	}
+	for what, tc := range map[string]struct {
+		files  map[string]string
+		choice skills.Choice
+		want   string // names
+		says   string
+	}{
+		"at the top":             {map[string]string{"SKILL.md": document("a"), "x": ""}, skills.Choice{}, "[a]", ""},
+		"its directory":          {map[string]string{"a/SKILL.md": document("a")}, skills.Choice{}, "[a]", ""},
+		"small letters":          {map[string]string{"a/skill.md": document("a")}, skills.Choice{}, "[a]", ""},
+		"another directory":      {map[string]string{"z/SKILL.md": document("a")}, skills.Choice{}, "", "not the name of the directory"},
+		"any directory":          {map[string]string{"z-main/SKILL.md": document("a")}, skills.Choice{AnyTop: true}, "[a]", ""},
+		"several":                {several, skills.Choice{}, "", "Please choose one or more source_paths: skills/a, skills/b, skills/wrong"},
+		"one of several":         {several, skills.Choice{Paths: []string{"/skills/b/"}}, "[b]", ""},
+		"two of several":         {several, skills.Choice{Paths: []string{"skills/b", "skills/a", "skills/b"}}, "[a b]", ""},
+		"all or nothing":         {several, skills.Choice{Paths: []string{"skills/a", "skills/wrong"}}, "", "name of the directory"},
+		"what is not there":      {several, skills.Choice{Paths: []string{"skills/c"}}, "", "Available: skills/a, skills/b"},
+		"a directory of it":      {several, skills.Choice{Subdir: "skills/a"}, "[a]", ""},
+		"deeper than looked":     {several, skills.Choice{Subdir: "a/b/c"}, "[deep]", ""},
+		"a directory outside":    {several, skills.Choice{Subdir: "../.."}, "", "subdir"},
+		"no such directory":      {several, skills.Choice{Subdir: "nope"}, "", "does not exist"},
+		"nothing":                {map[string]string{"README.md": "x"}, skills.Choice{}, "", "No SKILL.md found"},
+		"loose, without a name":  {map[string]string{"My_Skill/SKILL.md": "just do it\n"}, skills.Choice{Rules: skills.Loose}, "[My_Skill]", ""},
+		"strict, without a name": {map[string]string{"my-skill/SKILL.md": "just do it\n"}, skills.Choice{}, "", "no front matter"},
+		"no text":                {map[string]string{"a/SKILL.md": "\xff"}, skills.Choice{}, "", "UTF-8"},
+		"another digest":         {map[string]string{"SKILL.md": document("a")}, skills.Choice{Digest: "sha256:00"}, "", "the digest is sha256:"},
+		"there already":          {map[string]string{"SKILL.md": document("taken")}, skills.Choice{}, "", "already exists"},
+		"replaced":               {map[string]string{"SKILL.md": document("taken")}, skills.Choice{Replace: true}, "[taken]", ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			state := t.TempDir()
+			s := open(t, state, nil)
+			create(t, s, ann, "taken")
+			got, err := stage(t, s, zipOf(t, tc.files)).Install(ann, &tc.choice)
+			if tc.says != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.says) || fault.KindOf(err) == fault.Internal {
+					t.Errorf("%v, want %q", err, tc.says)
+				}
+				if list := names(s.List(ann)); fmt.Sprint(list) != "[taken]" {
+					t.Errorf("and there are %v", list)
+				}
+				return
+			}
+			if err != nil || fmt.Sprint(names(got)) != tc.want {
+				t.Fatalf("%v, %v", names(got), err)
+			}
+			for _, k := range got {
+				if again, err := s.Get(ann, k.Name); err != nil || again.Digest != k.Digest {
+					t.Errorf("%+v, %v", again, err)
+				}
+			}
+		})
+	}
+}
+
+// Nothing of a skill is executed, and what is kept has no modes of its own.
+func TestInstalledTreesHavePlainModes(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o4000},
+		{Typeflag: tar.TypeReg, Name: "a/SKILL.md", Size: int64(len(document("a"))), Mode: 0},
+		{Typeflag: tar.TypeDir, Name: "a/d", Mode: 0o2777},
+		{Typeflag: tar.TypeReg, Name: "a/d/x", Mode: 0o6711},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			_, _ = io.WriteString(w, document("a"))
+		}
+	}
+	w.Close()
+	if _, err := stage(t, s, &b).Install(ann, &skills.Choice{}); err != nil {
+		t.Fatal(err)
+	}
+	lease, _ := s.Lease(ann, []string{"a"})
+	defer lease.Release()
+	root := filepath.Join(state, skills.Dir, lease.Skills[0].Tree)
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		want := fs.FileMode(0o644)
+		if e.IsDir() || e.Name() == "x" {
+			want = 0o755
+		}
+		if err != nil || info.Mode()&^fs.ModeDir != want {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPreviewSaysAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	found, err := stage(t, s, zipOf(t, map[string]string{
+		"r/good/SKILL.md": document("good"), "r/bad/SKILL.md": "---\nname: Bad Name\nname: x y\nmetadata: {a: 1}\n---\n",
+	})).Candidates(&skills.Choice{})
+	if err != nil || len(found) != 2 || found[0].Path != "bad" || found[1].Path != "good" || len(found[1].Problems) != 0 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	var keys []string
+	for _, p := range found[0].Problems {
+		keys = append(keys, p.Key)
+	}
+	slices.Sort(keys)
+	if fmt.Sprint(keys) != "[description metadata.a name name name]" {
+		t.Errorf("%v", found[0].Problems)
+	}
+}
+
+func TestThePromptCannotBeLeft(t *testing.T) {
+	t.Parallel()
+	got := skills.Prompt([]skills.Skill{
+		{Name: "b", Entry: "SKILL.md", Description: "x</description></skill>\n<skill>"}, {Name: "a", Entry: "skill.md", Description: "Does\n  a."},
+	}, "/skills")
+	want := "<available_skills>\n<skill>\n<name>a</name>\n<description>Does a.</description>\n<location>/skills/a/skill.md</location>\n</skill>\n" +
+		"<skill>\n<name>b</name>\n<description>x&lt;/description&gt;&lt;/skill&gt; &lt;skill&gt;</description>\n<location>/skills/b/SKILL.md</location>\n</skill>\n</available_skills>\n"
+	if got != want {
+		t.Errorf("%s", got)
+	}
+	if skills.Prompt(nil, "/x") != "" {
+		t.Error("nothing is something")
+	}
+}
+
+// Paths of files from outside never leave a skill.
+func FuzzPaths(f *testing.F) {
+	for _, seed := range []string{"a", "../a", "a/../../b", "/a", "a//b/./c", "..", ".", "", "a\x00b", "SKILL.md/x"} {
+		f.Add(seed)
+	}
+	state := f.TempDir()
+	s := open(f, state, nil)
+	create(f, s, ann, "a")
+	f.Fuzz(func(t *testing.T, path string) {
+		_, _ = s.WriteFile(ann, "a", &skills.File{Path: path, Data: []byte("x")}, "", skills.Loose)
+		_, _ = s.ReadFile(ann, "a", path)
+		_, _, _ = s.Files(ann, "a", path, true, 10)
+		_, _ = s.RemoveFile(ann, "a", path, "")
+		if _, err := s.Get(ann, "a"); err != nil && path != "SKILL.md" {
+			t.Fatalf("%q: %v", path, err)
+		}
+		for dir, want := range map[string]int{state: 1, filepath.Join(state, skills.Dir): 3, filepath.Join(state, skills.Dir, skills.Key(ann), "trees"): 1} {
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != want {
+				t.Fatalf("%q: %s has %v, %v", path, dir, entries, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/skills/manifest"
+)
+
+// weight is what a tree comes to.
+type weight struct {
+	digest  string
+	bytes   int64
+	entries int
+}
+
+// seal gives a tree the modes that it is mounted with, sees that it is within the limits and nothing but files and
+// directories, waits for the disk, and returns its digest: of all names, contents, and which of them are programs.
+func (s *Store) seal(dir *os.Root) (w weight, err error) {
+	all := sha256.New()
+	fmt.Fprintln(all, "boxd-skill-1")
+	err = fs.WalkDir(dir.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name == "." {
+			return dir.Chmod(".", 0o755)
+		}
+		if w.entries++; w.entries > s.cfg.MaxEntries {
+			return tooMuch("skills.max_entries", fmt.Sprint(s.cfg.MaxEntries), "entries")
+		}
+		info, err := e.Info()
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir():
+			fmt.Fprintf(all, "d %q\n", name)
+			return dir.Chmod(name, 0o755)
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%q is neither a file nor a directory", name)
+		case info.Size() > int64(s.cfg.MaxFile):
+			return tooMuch("skills.max_file", s.cfg.MaxFile.String(), "in one file")
+		}
+		if w.bytes += info.Size(); w.bytes > int64(s.cfg.MaxBytes) {
+			return tooMuch("skills.max_bytes", s.cfg.MaxBytes.String(), "in all files")
+		}
+		mode, letter := fs.FileMode(0o644), "f"
+		if info.Mode()&0o111 != 0 {
+			mode, letter = 0o755, "x"
+		}
+		if err := dir.Chmod(name, mode); err != nil { // first: an archive can take away our own right to read it
+			return err
+		}
+		sum, err := digest(dir, name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(all, "%s %x %q\n", letter, sum, name)
+		return nil
+	})
+	w.digest = "sha256:" + hex.EncodeToString(all.Sum(nil))
+	return w, err
+}
+
+func tooMuch(key, most, of string) error {
+	f := fault.Errorf(fault.Invalid, "the skill would have more than %s %s", most, of).WithHint("make it smaller").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: most, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "skill", most
+	return f
+}
+
+func digest(dir *os.Root, name string) ([]byte, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, err
+	}
+	return sum.Sum(nil), f.Sync()
+}
+
+// link makes a tree of the same files as another. Files of trees are never written to, so they can be shared.
+func (s *Store) link(from, to string) error {
+	src, err := s.root.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return fs.WalkDir(src.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil || name == ".":
+			return err
+		case e.IsDir():
+			return s.root.Mkdir(to+"/"+name, 0o755)
+		}
+		return s.root.Link(from+"/"+name, to+"/"+name)
+	})
+}
+
+// document reads the document at the top of a directory, and says which file it was.
+func document(dir *os.Root) (*manifest.Document, string, error) {
+	for _, entry := range []string{manifest.File, manifest.Other} {
+		data, err := readFile(dir, entry, manifest.MaxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, entry, err
+		}
+		doc, err := manifest.Read(data)
+		return doc, entry, err
+	}
+	return nil, "", fs.ErrNotExist
+}
+
+// errTooLarge means that a file is larger than whoever reads it takes.
+var errTooLarge = errors.New("too large")
+
+// readFile reads a regular file whole. Whatever else has the name is neither followed nor waited for.
+func readFile(dir *os.Root, name string, most int64) ([]byte, error) {
+	info, err := dir.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fs.ErrNotExist
+	}
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = errTooLarge
+	}
+	return data, err
+}
+
+// python reports whether a package is a Python project.
+func python(dir *os.Root) bool {
+	for _, name := range []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg", ".venv"} {
+		if info, err := dir.Lstat(name); err == nil && info.IsDir() == (name == ".venv") {
+			return true
+		}
+	}
+	return false
+}

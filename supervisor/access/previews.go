@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file makes the tokens of previews, and knows them again: who has one may reach one port of one session
+// for a time, and nothing else. Nothing is kept of them but the key that signs them.
+
+package access
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+)
+
+// previewFile is where the key is, in the state directory of boxd.
+const previewFile = "previews.json"
+
+// Bounds of tokens.
+const (
+	keySize   = 32
+	MaxGroups = 32      // of the maker; others do not count
+	maxText   = 1 << 10 // bytes of a name in it
+	maxToken  = 6 << 10
+)
+
+// PreviewToken is what one says.
+type PreviewToken struct {
+	Owner   string // of the session
+	Session string // its id
+	Made    int64  // when it was, in nanoseconds: another of that id is another
+	Port    uint16
+	Expires int64 // in seconds
+	By      PreviewMaker
+}
+
+// PreviewMaker is who has made a token, for whom it holds as long as he may use the session himself.
+type PreviewMaker struct {
+	Name     string // of the principal
+	Token    string // the name of the bearer token that was shown; "": the kernel knows who it was
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// PreviewKey signs tokens.
+type PreviewKey struct{ key []byte }
+
+// OpenPreviewKey reads the key in the state directory, and makes one (0600) if there is none.
+func OpenPreviewKey(dir *os.Root) (*PreviewKey, error) {
+	var record struct {
+		Key []byte `json:"key"`
+	}
+	err := durable.ReadJSON(dir, previewFile, &record)
+	if errors.Is(err, fs.ErrNotExist) {
+		record.Key = make([]byte, keySize)
+		_, _ = rand.Read(record.Key) // cannot fail
+		err = durable.SyncJSON(dir, previewFile, &record)
+	}
+	if err == nil && len(record.Key) != keySize {
+		err = fmt.Errorf("record %s: its key has %d bytes, not %d", previewFile, len(record.Key), keySize)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &PreviewKey{record.Key}, nil
+}
+
+// errToken is what is wrong with every token that is not one of ours, whatever it is.
+var errToken = errors.New("this is no token of a preview, or not one of this boxd")
+
+// ErrPreviewOver means that the time of a token is over.
+var ErrPreviewOver = errors.New("the time of this preview is over")
+
+// Sign makes the text of a token.
+func (k *PreviewKey) Sign(t *PreviewToken) (string, error) {
+	b := []byte{version}
+	for _, text := range []string{t.Owner, t.Session, t.By.Name, t.By.Token} {
+		if len(text) > maxText {
+			return "", fmt.Errorf("a name has %d bytes, more than %d", len(text), maxText)
+		}
+		b = binary.BigEndian.AppendUint16(b, uint16(len(text)))
+		b = append(b, text...)
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(t.Made))
+	b = binary.BigEndian.AppendUint64(b, uint64(t.Expires))
+	b = binary.BigEndian.AppendUint16(b, t.Port)
+	b = binary.BigEndian.AppendUint32(b, t.By.UID)
+	b = binary.BigEndian.AppendUint32(b, t.By.GID)
+	groups := t.By.Groups[:min(len(t.By.Groups), MaxGroups)]
+	b = append(b, byte(len(groups)))
+	for _, g := range groups {
+		b = binary.BigEndian.AppendUint32(b, g)
+	}
+	return base64.RawURLEncoding.EncodeToString(append(b, k.mac(domainToken, b)...)), nil
+}
+
+// Read knows a token again. It says nothing of one that is not ours.
+func (k *PreviewKey) Read(text string, now time.Time) (*PreviewToken, error) {
+	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // which base64 passes over
+		return nil, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) < sha256.Size {
+		return nil, errToken
+	}
+	b, mac := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if !hmac.Equal(mac, k.mac(domainToken, b)) {
+		return nil, errToken
+	}
+	t, ok := parse(b)
+	switch {
+	case !ok:
+		return nil, errToken
+	case now.Unix() >= t.Expires:
+		return nil, ErrPreviewOver
+	}
+	return t, nil
+}
+
+// version is the first byte of what is signed.
+const version = 1
+
+// parse reads what was signed.
+func parse(b []byte) (*PreviewToken, bool) {
+	r := reader{b: b}
+	t := &PreviewToken{}
+	if r.number(1) != version {
+		return nil, false
+	}
+	for _, text := range []*string{&t.Owner, &t.Session, &t.By.Name, &t.By.Token} {
+		*text = string(r.take(int(r.number(2))))
+	}
+	t.Made, t.Expires, t.Port = int64(r.number(8)), int64(r.number(8)), uint16(r.number(2))
+	t.By.UID, t.By.GID = uint32(r.number(4)), uint32(r.number(4))
+	for range r.number(1) {
+		t.By.Groups = append(t.By.Groups, uint32(r.number(4)))
+	}
+	return t, !r.short && len(r.b) == 0
+}
+
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.b) {
+		r.b, r.short = nil, true
+		return nil
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+func (r *reader) number(size int) (n uint64) {
+	for _, b := range r.take(size) {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// What the key signs, so that nothing that was signed as one is another.
+const (
+	domainToken = "boxd preview token\x00"
+	domainHost  = "boxd preview host\x00"
+)
+
+func (k *PreviewKey) mac(domain string, b []byte) []byte {
+	h := hmac.New(sha256.New, k.key)
+	h.Write([]byte(domain))
+	h.Write(b)
+	return h.Sum(nil)
+}
+
+// hostPrefix begins the names of all previews, and hostSuffix ends them: browsers take such names for this host, and
+// each for a site of its own.
+const hostPrefix, hostSuffix = "bx-", ".localhost"
+
+// Host is the name under which a browser knows the preview of a token: a port of a session has its own, so that pages
+// of others, and boxd itself, are strangers to its pages.
+func (k *PreviewKey) Host(t *PreviewToken) string {
+	b := binary.BigEndian.AppendUint16(nil, uint16(len(t.Owner)))
+	b = append(b, t.Owner+t.Session...)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.Made))
+	b = binary.BigEndian.AppendUint16(b, t.Port)
+	return hostPrefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(k.mac(domainHost, b)[:20])) + hostSuffix
+}
+
+// IsPreviewHost reports whether a request for this host is one for a preview, and never one for the API.
+func IsPreviewHost(host string) bool {
+	name, port, with := strings.Cut(host, ":")
+	if with && (port == "" || len(port) > 5 || strings.Trim(port, "0123456789") != "") {
+		return false
+	}
+	return strings.HasPrefix(name, hostPrefix) && strings.HasSuffix(name, hostSuffix) && !strings.ContainsAny(name[len(hostPrefix):len(name)-len(hostSuffix)], "./@%")
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file reads the file of bearer tokens, which has their hashes, and knows one when it is shown.
+
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+)
+
+// Bounds of the file.
+const (
+	maxFile   = 4 << 20
+	maxTokens = 4096
+)
+
+// TokenPrefix begins every token, so that one is recognised where it should not be.
+const TokenPrefix = "boxd_"
+
+// Token is a table [[token]] of the file.
+type Token struct {
+	Name      string    `toml:"name"`      // what it is called where it is mentioned: never the token itself
+	SHA256    string    `toml:"sha256"`    // of the token, 64 hexadecimal digits
+	Principal string    `toml:"principal"` // a table [principals.NAME] of box.toml
+	Role      Role      `toml:"role"`      // the most that its bearer may be; left out: what the principal is
+	Routes    []string  `toml:"routes"`    // patterns of routes, "GET /v1/sessions/*"; left out: all
+	Expires   time.Time `toml:"expires"`   // left out: never
+
+	hash [sha256.Size]byte
+}
+
+// NewToken makes a token and its hash, as the file has it.
+func NewToken() (secret, hash string) {
+	secret = TokenPrefix + rand.Text() + rand.Text()
+	sum := sha256.Sum256([]byte(secret))
+	return secret, hex.EncodeToString(sum[:])
+}
+
+// Tokens is the tokens there are. The zero Set has none.
+type Tokens struct{ list []Token }
+
+// Len is how many there are.
+func (s *Tokens) Len() int { return len(s.list) }
+
+// ParseTokens reads the text of a file.
+func ParseTokens(text string) (*Tokens, error) {
+	var file struct {
+		Token []Token `toml:"token"`
+	}
+	meta, err := toml.Decode(text, &file)
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return nil, fmt.Errorf("line %d: %s", parse.Position.Line, parse.Message)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return nil, fmt.Errorf("unknown key %q", unknown[0].String())
+	}
+	if len(file.Token) > maxTokens {
+		return nil, fmt.Errorf("there are %d tokens: allowed are %d", len(file.Token), maxTokens)
+	}
+	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i := range file.Token {
+		t := &file.Token[i]
+		if err := t.validate(); err != nil {
+			return nil, fmt.Errorf("token %d %q: %w", i+1, t.Name, err)
+		}
+		if names[t.Name] || hashes[t.hash] {
+			return nil, fmt.Errorf("token %d %q: another has its name or its hash", i+1, t.Name)
+		}
+		names[t.Name], hashes[t.hash] = true, true
+	}
+	return &Tokens{file.Token}, nil
+}
+
+func (t *Token) validate() error {
+	sum, err := hex.DecodeString(t.SHA256)
+	switch {
+	case t.Name == "" || len(t.Name) > 64 || strings.ContainsFunc(t.Name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		return errors.New("name: allowed are 1 to 64 characters without spaces")
+	case err != nil || len(sum) != sha256.Size:
+		return errors.New("sha256: allowed are the 64 hexadecimal digits that boxctl token new prints")
+	case t.Principal == "":
+		return errors.New("principal: allowed is the name of a table [principals.NAME] of box.toml")
+	}
+	for _, r := range t.Routes {
+		method, path, ok := strings.Cut(r, " ")
+		if !ok || method == "" || !strings.HasPrefix(path, "/") || strings.Contains(strings.TrimSuffix(path, "*"), "*") {
+			return fmt.Errorf(`routes: %q: allowed is a method and a path, such as "GET /v1/sessions/*"; * ends the path, and a method * is any`, r)
+		}
+	}
+	copy(t.hash[:], sum)
+	return nil
+}
+
+// ReadTokens reads a file. One that does not exist has no tokens. lent is how a file of systemd's credentials is
+// looked at: its group may read it.
+func ReadTokens(path string, lent bool) (*Tokens, error) {
+	data, err := durable.ReadSecret(path, lent, maxFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return &Tokens{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokens: %w", err)
+	}
+	s, err := ParseTokens(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("tokens: %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// JoinTokens returns a set with the tokens of both.
+func JoinTokens(a, b *Tokens) (*Tokens, error) {
+	all := &Tokens{append(append([]Token{}, a.list...), b.list...)}
+	names := map[string]bool{}
+	for i := range all.list {
+		if name := all.list[i].Name; names[name] {
+			return nil, fmt.Errorf("tokens: two are called %q", name)
+		}
+		names[all.list[i].Name] = true
+	}
+	return all, nil
+}
+
+// Find returns the token that was shown; nil: there is none like it. It takes the same time whichever of them it
+// is, and whether it is one.
+func (s *Tokens) Find(secret string) *Token {
+	sum := sha256.Sum256([]byte(secret))
+	found := 0 // one more than its place
+	for i := range s.list {
+		same := subtle.ConstantTimeCompare(s.list[i].hash[:], sum[:])
+		found = subtle.ConstantTimeSelect(same, i+1, found)
+	}
+	if found == 0 {
+		return nil
+	}
+	return &s.list[found-1]
+}
+
+// Each calls f with each of them.
+func (s *Tokens) Each(f func(*Token)) {
+	for i := range s.list {
+		f(&s.list[i])
+	}
+}
+
+// Over reports whether the time of the token is over.
+func (t *Token) Over(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
+
+// Allows reports whether the token is for a route, which is named by its pattern in the table.
+func (t *Token) Allows(pattern string) bool {
+	if len(t.Routes) == 0 {
+		return true
+	}
+	method, path, _ := strings.Cut(pattern, " ")
+	for _, r := range t.Routes {
+		m, p, _ := strings.Cut(r, " ")
+		start, open := strings.CutSuffix(p, "*")
+		if (m == "*" || m == method) && (open && strings.HasPrefix(path, start) || !open && path == p) {
+			return true
+		}
+	}
+	return false
+}

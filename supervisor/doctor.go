@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file finds out what a host can and cannot do for boxes.
+
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Doctor examines a host.
+type Doctor struct {
+	Boxes  *driver.Driver
+	Config *policy.Config
+	State  string                                         // the state directory
+	Look   func(ctx context.Context) (policy.Host, error) // at what can be enforced
+	Spec   func(context.Context) (*isolation.Spec, error) // of a box as sessions have it
+}
+
+// Examine looks for what a box needs, and what is enforced by what. A line is CheckFail exactly if no
+// session of the default profile can start because of it.
+func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
+	checks, err := d.Boxes.Check(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	host, err := d.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	checks = append(checks, d.checkBox(ctx), checkControlGroups(host))
+	for _, name := range []string{policy.LimitMemory, policy.LimitCPU, policy.LimitPids, policy.LimitIO, policy.LimitWorkspace} {
+		checks = append(checks, d.checkLimit(name, host))
+	}
+	checks = append(checks, checkTotals(d.Config, host, d.Boxes.Scopes())...)
+	return append(checks, d.checkDisk()), nil
+}
+
+// checkTotals says what keeps that all sessions of an owner have no more than a policy allows together. boxd reserves
+// it everywhere; nothing is refused where the kernel does not keep it too.
+func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.Check {
+	some := false
+	for _, b := range cfg.Policies {
+		some = some || b.Memory > 0 || b.CPUs > 0
+	}
+	if !some {
+		return nil
+	}
+	c := isolation.Check{Name: "totals of policies", Level: isolation.CheckWarn}
+	const reserved = "total_memory and total_cpus are reserved by boxd, and not kept together by the kernel: "
+	switch {
+	case len(host.Controllers) == 0:
+		c.Detail, c.Hint = reserved+"boxes have no control groups", "what each session may have is kept as the lines of its limits say"
+	case scopes:
+		c.Detail, c.Hint = reserved+"each box is in a scope of systemd's", "cgroups.driver = \"direct\" has a group for every owner"
+	default:
+		c.Level, c.Detail = isolation.CheckOK, "kept by the control group of each owner"
+	}
+	return []isolation.Check{c}
+}
+
+// checkBox starts a box as a session of the default profile would have it, and ends it: a host that
+// passes has done what it will be asked to do.
+func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
+	c := isolation.Check{Name: "a real box"}
+	spec, err := d.Spec(ctx)
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, err.Error()
+		return c
+	}
+	begin := time.Now()
+	box, err := d.Boxes.Launch(ctx, spec)
+	if err != nil {
+		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
+		return c
+	}
+	took := time.Since(begin)
+	err = d.Boxes.End(context.WithoutCancel(ctx), spec.Key, true)
+	box.Close()
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, "it does not end: "+err.Error()
+		return c
+	}
+	c.Detail = fmt.Sprintf("started in %.1f ms", float64(took.Microseconds())/1000)
+	return c
+}
+
+func checkControlGroups(host policy.Host) isolation.Check {
+	c := isolation.Check{Name: "control groups", Detail: string(host.Layout)}
+	switch {
+	case host.Layout != stats.Unified:
+		c.Level = isolation.CheckWarn
+		c.Detail += ": v2 alone can limit boxes"
+		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1, or upgrade: from version 258 on systemd has v2 alone"
+	case host.NoGroups != "":
+		c.Level = isolation.CheckWarn
+		c.Detail += ", but boxes have none: " + host.NoGroups
+		c.Hint = "systemctl start boxd-boxes.service, or name a delegated group as cgroups.parent in box.toml"
+	default:
+		c.Detail += ", boxes have " + strings.Join(host.Controllers, ", ") + "; each limit was written and read back"
+	}
+	return c
+}
+
+// checkLimit asks what a start would be told about one limit.
+func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
+	c := isolation.Check{Name: name + " limit"}
+	profile := d.Config.Profiles[d.Config.Sessions.DefaultProfile]
+	only := *d.Config
+	for _, other := range policy.LimitNames() {
+		if other != name {
+			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
+		}
+	}
+	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory, IORead: 1, WorkspaceQuota: 1}, host)
+	if err != nil {
+		c.Level, c.Detail = isolation.CheckFail, err.Error()
+		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above
+			c.Hint = f.Hint
+		}
+		if name == policy.LimitIO && profile.IORead+profile.IOWrite == 0 || name == policy.LimitWorkspace && profile.WorkspaceQuota == 0 {
+			c.Level = isolation.CheckWarn // only sessions that ask for one are refused
+		}
+		return c
+	}
+	c.Level = isolation.CheckWarn
+	switch by[name] {
+	case policy.MechanismGroup:
+		c.Level, c.Detail = isolation.CheckOK, "kept by control groups"
+	case policy.MechanismRlimit:
+		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
+	case policy.MechanismProject:
+		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in "+host.Workspaces+", found out by running into one"
+	case policy.MechanismStore:
+		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in the store, "+host.Workspaces+", found out by running into one"
+	default:
+		c.Detail = "best effort: not enforced"
+	}
+	return c
+}
+
+// lowDisk is where doctor begins to worry about the state directory.
+const lowDisk = quantity.GiB
+
+func (d *Doctor) checkDisk() isolation.Check {
+	c := isolation.Check{Name: "disk"}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(d.State, &fs); err != nil {
+		c.Level, c.Detail = isolation.CheckWarn, err.Error()
+		return c
+	}
+	free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize)
+	c.Detail = fmt.Sprintf("%d MiB free in %s", free/quantity.MiB, d.State)
+	if free < lowDisk {
+		c.Level, c.Hint = isolation.CheckWarn, "make room: boxes write their workspaces there"
+	}
+	return c
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// ledTo is an address that a name has led to.
+type ledTo struct {
+	name egress.Name
+	addr netip.Addr
+}
+
+// errNotLed says that a name has not led a box to an address.
+var errNotLed = errors.New("the name has not led to this address")
+
+// dial begins a connection for a box whose connections are looked at, and hands it to the program.
+func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) {
+	ctx, cancel := context.WithTimeout(ctx, pinMost)
+	defer cancel()
+	done := &egress.Dialed{ID: m.ID}
+	d.mu.Lock()
+	e := d.boxes[m.Key]
+	d.mu.Unlock()
+	if e != nil { // or it could be by rules of before
+		e.pinning.RLock()
+		defer e.pinning.RUnlock()
+	}
+	var files []int
+	err := d.mayDial(m)
+	if err == nil {
+		var fd int
+		if fd, err = d.cfg.Dial(ctx, m.Key, m.To); err == nil {
+			files = []int{fd}
+			defer fdpass.CloseAll(files)
+		}
+	}
+	if err != nil {
+		done.Error, done.NotLed = err.Error(), errors.Is(err, errNotLed)
+	}
+	if body, err := egress.Encode(&egress.Request{Dialed: done}); err == nil {
+		_ = conn.Send(body, files...)
+	}
+}
+
+// mayDial holds a connection against the rules of the box, and what its names have led to: the program may be wrong,
+// and has spoken with strangers.
+func (d *Resolver) mayDial(m *egress.Dial) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.boxes[m.Key]
+	if e == nil || !e.Strict {
+		return errors.New("there is no such box")
+	}
+	name, ok := egress.FromQuery(string(m.Name) + ".")
+	if !ok || !slices.Contains(egress.Openings(e.Rules.Match(name)), egress.Opening{Protocol: egress.TCP, Port: m.To.Port()}) {
+		return fmt.Errorf("no rule allows %q", m.Name)
+	}
+	if !time.Now().Before(e.strict[ledTo{name, m.To.Addr()}]) {
+		return errNotLed
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// Secrets gives a box the secrets that the program puts into its requests, in the place of those that it has. They are
+// kept here, for the next program, until they are replaced: without a list the box has none.
+func (d *Resolver) Secrets(m *egress.Secrets) {
+	d.handing.Lock() // or it could come before what it replaces
+	defer d.handing.Unlock()
+	d.mu.Lock()
+	had := d.puts[m.Key] != nil
+	d.puts[m.Key] = m
+	if len(m.List) == 0 {
+		delete(d.puts, m.Key)
+	}
+	var at *fdpass.Conn
+	if e := d.boxes[m.Key]; e != nil {
+		at = e.at
+	}
+	d.mu.Unlock()
+	if at != nil && (had || len(m.List) > 0) {
+		_ = sendSecrets(at, m) // a program that does not get it is gone, and the next one begins with it
+	}
+}
+
+func sendSecrets(conn *fdpass.Conn, m *egress.Secrets) error {
+	if m == nil {
+		return nil
+	}
+	body, err := egress.Encode(&egress.Request{Secrets: m})
+	if err != nil {
+		return err
+	}
+	return conn.Send(body)
+}
+
+// sendRemove takes a box from a program. One that does not hear it is gone.
+func sendRemove(conn *fdpass.Conn, key string) {
+	if body, err := egress.Encode(&egress.Request{Remove: key}); err == nil {
+		_ = conn.Send(body)
+	}
+}
+
+func (b *ResolverBox) message(key string) *egress.Box {
+	m := &egress.Box{Key: key, Strict: b.Strict, Reach: b.Reach, Rules: []egress.Spec{}}
+	for _, r := range b.Rules.All() {
+		m.Rules = append(m.Rules, r.Spec())
+	}
+	return m
+}

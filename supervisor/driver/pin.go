@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// pin makes addresses reachable that a rule's name has led to, and says so.
+func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
+	ctx, cancel := context.WithTimeout(ctx, pinMost)
+	defer cancel()
+	done := &egress.Pinned{ID: p.ID}
+	d.mu.Lock()
+	e := d.boxes[p.Key]
+	d.mu.Unlock()
+	if e != nil {
+		e.pinning.RLock()
+		defer e.pinning.RUnlock()
+	}
+	at, err := d.check(p)
+	if err == nil {
+		err = d.cfg.Pin(ctx, p.Key, p.Addresses, at, time.Duration(p.Seconds)*time.Second)
+	}
+	if err == nil && e != nil {
+		d.remember(e, p)
+	}
+	if err != nil {
+		d.cfg.Log.Warn("addresses of a name are not reachable", "box", p.Key, "name", p.Name, "error", err)
+		done.Error = err.Error()
+	}
+	if body, err := egress.Encode(&egress.Request{Pinned: done}); err == nil {
+		_ = conn.Send(body)
+	}
+}
+
+// remember keeps what has led to addresses. When it is too much all of it is forgotten.
+func (d *Resolver) remember(e *entry, p *egress.Pin) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e.led == nil || len(e.led)+len(p.Addresses) > maxLed {
+		e.led = map[netip.Addr]egress.Name{}
+	}
+	for _, a := range p.Addresses {
+		e.led[a] = p.Name
+	}
+	if !e.Strict {
+		return
+	}
+	now := time.Now()
+	if len(e.strict)+len(p.Addresses) > maxStrict {
+		maps.DeleteFunc(e.strict, func(_ ledTo, end time.Time) bool { return now.After(end) })
+	}
+	if e.strict == nil || len(e.strict)+len(p.Addresses) > maxStrict {
+		e.strict = map[ledTo]time.Time{}
+	}
+	for _, a := range p.Addresses {
+		e.strict[ledTo{p.Name, a}] = now.Add(time.Duration(p.Seconds) * time.Second)
+	}
+}
+
+// NameOf is the last name that has led a box to an address, "" if none is known.
+func (d *Resolver) NameOf(key string, a netip.Addr) egress.Name {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.boxes[key]; e != nil {
+		return e.led[a]
+	}
+	return ""
+}
+
+// check holds a pin against the rules of the box: the program may be wrong, and has spoken with strangers.
+func (d *Resolver) check(p *egress.Pin) ([]egress.Opening, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.boxes[p.Key]
+	if e == nil {
+		return nil, errors.New("there is no such box")
+	}
+	name, ok := egress.FromQuery(string(p.Name) + ".")
+	if !ok {
+		return nil, errors.New("no name")
+	}
+	at := egress.Openings(e.Rules.Match(name))
+	switch {
+	case len(at) == 0:
+		return nil, fmt.Errorf("no rule allows %q", p.Name)
+	case len(p.Addresses) == 0 || len(p.Addresses) > maxPinned || p.Seconds < 1 || p.Seconds > int64(longestPin/time.Second):
+		return nil, errors.New("no pin")
+	case slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !egress.Public(a) }):
+		return nil, errors.New("an address is not public")
+	}
+	return at, nil
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+)
+
+// Nobody is the user and group that the program runs as where boxd starts it.
+const Nobody = 65534
+
+// ChildResolver starts the program, which ends with the connection. As root it runs as nobody.
+func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpass.Conn, error) {
+	return func(context.Context) (*fdpass.Conn, error) {
+		// By its descriptor: nobody need not be able to go where it lies.
+		exe, err := os.OpenFile(program, unix.O_PATH, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer exe.Close()
+		conn, theirs, err := fdpass.Pair(fdpass.MaxInline)
+		if err != nil {
+			return nil, err
+		}
+		far := os.NewFile(uintptr(theirs), "boxd")
+		defer far.Close()
+		// It ends with its connection, not with a context.
+		cmd := exec.Command("/proc/self/fd/4") //nolint:noctx // see above
+		cmd.Args[0] = program
+		cmd.ExtraFiles = []*os.File{far, exe}
+		cmd.Stderr, cmd.Env, cmd.Dir = stderr, []string{}, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: Nobody, Gid: Nobody}
+		}
+		if err := cmd.Start(); err != nil {
+			conn.Close()
+			return nil, fmt.Errorf("start %s: %w", program, err)
+		}
+		go func() { _ = cmd.Wait() }() // it ends soon after the connection
+		return conn, nil
+	}
+}
+
+// DialResolver connects to the socket of the program's unit.
+func DialResolver(path string) func(context.Context) (*fdpass.Conn, error) {
+	return func(context.Context) (*fdpass.Conn, error) {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, os.NewSyscallError("socket", err)
+		}
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			return nil, errors.Join(fmt.Errorf("connect to %s: %w", path, err), unix.Close(fd))
+		}
+		return fdpass.FromFD(fd, fdpass.MaxInline)
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+func TestAnswersOfTheKeeper(t *testing.T) {
+	t.Parallel()
+	u, err := ReadTraffic([]string{"10.77.0.1", "fd00::1", "1", "2", "3", "4"})
+	want := &TrafficUse{Addresses: []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd00::1")}, Received: Amount{1, 2}, Sent: Amount{3, 4}}
+	if err != nil || !reflect.DeepEqual(u, want) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	all, err := ReadRefused([]string{"7", "5", "1.2.3.4 tcp 22 3", "2001:db8::1 udp 443 4"})
+	if err != nil || all.Packets != 7 || all.Crowded != 5 || len(all.Lately) != 2 || all.Lately[1] != (Refused{netip.MustParseAddrPort("[2001:db8::1]:443"), "udp", 4}) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for _, bad := range []string{"", "1", "x 1 2 3 4", "10.77.0.1 1 2 3 -4"} {
+		if _, err := ReadTraffic(strings.Fields(bad)); err == nil {
+			t.Errorf("look %q is taken", bad)
+		}
+	}
+	for _, bad := range [][]string{nil, {"x"}, {"1"}, {"1", "x"}, {"1", "0", "1.2.3.4 tcp 22"}, {"1", "0", "1.2.3.4 icmp 22 1"}, {"1", "0", "fe80::1%lo tcp 22 1"}, {"1", "0", "1.2.3.4 tcp 65536 1"}} {
+		if _, err := ReadRefused(bad); err == nil {
+			t.Errorf("refusals %q are taken", bad)
+		}
+	}
+}
+
+func FuzzReadRefused(f *testing.F) {
+	f.Add("7\n0\n1.2.3.4 tcp 22 3")
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := ReadRefused(strings.Split(text, "\n"))
+		if err != nil {
+			return
+		}
+		for _, r := range all.Lately {
+			if !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
+				t.Errorf("%+v, %v", r, err)
+			}
+		}
+	})
+}
+
+func TestWhatWouldAllowIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		to, protocol string
+		rules        []string
+		name         egress.Name
+		want         string
+	}{
+		{"11.22.33.44:443", "udp", []string{"www.example"}, "www.example", `network_rules with "www.example udp 443" would`},
+		{"11.22.33.44:443", "udp", []string{"www.example", "strict"}, "www.example", `network_rules with "11.22.33.44/32 udp 443" would`},
+		{"11.22.33.44:443", "tcp", []string{"www.example", "strict"}, "www.example", `network_rules with "www.example tcp 443" would`},
+		{"11.22.33.44:22", "tcp", nil, "", `network_rules with "11.22.33.44/32 tcp 22" would`},
+		{"11.22.33.44:22", "tcp", []string{"www.example"}, "www.example", `network_rules with "www.example tcp 22" would`},
+		{"10.0.0.1:80", "udp", nil, "", `a profile whose network_rules have "10.0.0.1/32 udp 80" would`},
+		{"127.0.0.2:80", "tcp", nil, "", "none would"},
+		{"11.22.33.44:53", "udp", []string{"www.example"}, "", "none would"},
+		{"11.22.33.44:853", "tcp", []string{"www.example"}, "www.example", "none would"},
+		{"11.22.33.44:53", "udp", []string{"1.2.3.0/24 tcp"}, "", `network_rules with "11.22.33.44/32 udp 53" would`},
+		{"11.22.33.44:0", "tcp", nil, "", "none would"},
+	} {
+		r := Refused{netip.MustParseAddrPort(c.to), c.protocol, 1}
+		if got := r.Text(c.rules, c.name, slices.Contains(c.rules, "strict")); !strings.Contains(got, c.want) || !strings.Contains(got, string(c.name)) {
+			t.Errorf("%s: %q", c.to, got)
+		}
+	}
+}
+
+func TestRefusalsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	var tally TrafficTally
+	now := time.Unix(1e9, 0)
+	one := Refused{netip.MustParseAddrPort("11.22.33.44:22"), "tcp", 1}
+	news := func(after time.Duration, list ...Refused) int {
+		now = now.Add(after)
+		return len(tally.News(list, now))
+	}
+	if n := news(0, one); n != 1 {
+		t.Errorf("at first: %d", n)
+	}
+	one.Packets++
+	if n := news(time.Second, one); n != 0 {
+		t.Errorf("a second later: %d", n)
+	}
+	if n := news(time.Minute, one); n != 1 {
+		t.Errorf("a minute later: %d", n)
+	}
+	if n := news(2*time.Minute, one); n != 0 {
+		t.Errorf("although nothing has happened since: %d", n)
+	}
+	if n := news(2 * time.Minute); n != 0 || len(tally.told) != 0 {
+		t.Errorf("it is kept: %d, %v", n, tally.told)
+	}
+	if n := news(time.Second, one); n != 1 {
+		t.Errorf("begun anew: %d", n)
+	}
+	var many []Refused
+	for i := range 100 {
+		many = append(many, Refused{netip.MustParseAddrPort(fmt.Sprintf("11.22.34.%d:80", i)), "tcp", 1})
+	}
+	if n := news(time.Minute, many...); n != tellMost {
+		t.Errorf("of many: %d", n)
+	}
+	if n := news(time.Second, many...); n != 0 {
+		t.Errorf("of many, again: %d", n)
+	}
+	if n := news(time.Minute, many...); n != tellMost {
+		t.Errorf("of many, a minute later: %d", n)
+	}
+}
+
+// That a box has met its cap is told once a minute, and again only if it has met it since.
+func TestACapThatIsMetIsToldOnce(t *testing.T) {
+	t.Parallel()
+	var tally TrafficTally
+	now := time.Unix(1e9, 0)
+	for i, step := range []struct {
+		after         time.Duration
+		packets, want uint64
+	}{{0, 0, 0}, {0, 3, 3}, {time.Second, 9, 0}, {time.Minute, 9, 6}, {2 * time.Minute, 9, 0}, {time.Second, 10, 1}} {
+		now = now.Add(step.after)
+		if got := tally.Crowded(step.packets, now); got != step.want {
+			t.Errorf("step %d: %d, not %d", i, got, step.want)
+		}
+	}
+	for by, c := range map[string]Crowded{
+		"policy.ci.ceilings.network_connections of more than 5 would": {Packets: 2, Most: 5, By: "policy.ci.ceilings.network_connections", Profile: "p"},
+		"network_connections = 5: attempts":                           {Packets: 2, Most: 5, Profile: "p"},
+		"more network.connections would":                              {Packets: 2, Profile: "p"},
+		"profiles.p or network.connections would":                     {Packets: 2, Most: 5, Profile: "p"},
+	} {
+		if text := c.Text(); !strings.Contains(text, by) {
+			t.Errorf("%q is not in %q", by, text)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps the last errors, of requests and of boxd itself, where people look for them first. What
+// one principal does wrong, however often, pushes out none of what others did.
+
+package events
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+)
+
+// RecentError is one of them. What is empty does not apply.
+type RecentError struct {
+	Time      time.Time
+	Principal string // who asked; "": boxd itself
+	Route     string // "POST /v1/sessions/{id}/exec"
+	Session   string
+	Status    int    // of the answer
+	Kind      string // the name of the fault, as the end of a problem's type
+	Detail    string
+	Request   trace.Request
+}
+
+// Bounds of what is kept.
+const (
+	maxEach       = 64 // of each principal, and of boxd itself
+	maxPrincipals = 64
+	maxText       = 1024 // bytes of a detail
+	maxID         = 256  // bytes of the id of a session, which may be one that nobody can have
+)
+
+// Recent is the last errors. A nil List takes them and keeps none.
+type Recent struct {
+	mu   sync.Mutex
+	rows map[string][]RecentError // by principal, oldest first
+}
+
+// NewRecent returns an empty List.
+func NewRecent() *Recent { return &Recent{rows: map[string][]RecentError{}} }
+
+// Add keeps an error, of the context's request; it happened now.
+func (l *Recent) Add(ctx context.Context, e RecentError) {
+	if l == nil {
+		return
+	}
+	e.Time, e.Request = time.Now(), trace.Of(ctx)
+	e.Detail, e.Session = cut(e.Detail, maxText), cut(e.Session, maxID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row, known := l.rows[e.Principal]
+	if !known && len(l.rows) >= maxPrincipals {
+		l.forgetLocked()
+	}
+	if len(row) >= maxEach {
+		row = row[:copy(row, row[1:])]
+	}
+	l.rows[e.Principal] = append(row, e)
+}
+
+// cut keeps so many bytes of a text, and does not hold on to the rest.
+func cut(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// forgetLocked drops whose last error is the longest ago.
+func (l *Recent) forgetLocked() {
+	var oldest string
+	var at time.Time
+	for who, row := range l.rows {
+		if last := row[len(row)-1].Time; who != "" && (at.IsZero() || last.Before(at)) {
+			oldest, at = who, last
+		}
+	}
+	delete(l.rows, oldest)
+}
+
+// Of returns the errors of a principal, oldest first, or everybody's and boxd's own.
+func (l *Recent) Of(principal string, everybody bool) []RecentError {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !everybody {
+		if principal == "" {
+			return nil
+		}
+		return slices.Clone(l.rows[principal])
+	}
+	var all []RecentError
+	for _, row := range l.rows {
+		all = append(all, row...)
+	}
+	slices.SortStableFunc(all, func(a, b RecentError) int { return a.Time.Compare(b.Time) })
+	return all
+}
+
+// Watch returns a handler that keeps what boxd itself logs as an error or a warning, and passes all on to next.
+func (l *Recent) Watch(next slog.Handler) slog.Handler { return &handler{Handler: next, list: l} }
+
+type handler struct {
+	slog.Handler
+	list    *Recent
+	session string // from WithAttrs
+}
+
+// Handle keeps what was not on behalf of a request: the answer of a request tells its errors.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn && trace.Of(ctx).ID == "" {
+		e := RecentError{Session: h.session, Kind: strings.ToLower(r.Level.String())}
+		detail := []string{r.Message}
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "session" {
+				e.Session = a.Value.String()
+			}
+			detail = append(detail, a.Key+"="+a.Value.String())
+			return true
+		})
+		e.Detail = strings.ToValidUTF8(strings.Join(detail, " "), "�")
+		h.list.Add(ctx, e)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs is that of next.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	copied := *h
+	copied.Handler = h.Handler.WithAttrs(attrs)
+	for _, a := range attrs {
+		if a.Key == "session" {
+			copied.session = a.Value.String()
+		}
+	}
+	return &copied
+}
+
+// WithGroup is that of next.
+func (h *handler) WithGroup(name string) slog.Handler {
+	copied := *h
+	copied.Handler = h.Handler.WithGroup(name)
+	return &copied
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file knows whether an operator has closed boxd for new sessions. That outlives boxd, which may end
+// and start again at any time.
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Drained says who has closed the gate.
+type Drained struct {
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// MaxDrainReason is how long the words of an operator may be, in bytes.
+const MaxDrainReason = 256
+
+// name is that of the record in the state directory.
+const name = "drained.json"
+
+// DrainSwitch is open or closed.
+type DrainSwitch struct {
+	root *os.Root
+
+	mu     sync.Mutex // guards the field below, and is held while the record is written
+	closed *Drained   // what it points to does not change
+}
+
+// OpenDrainSwitch finds the gate as it was left in a state directory.
+func OpenDrainSwitch(state string) (*DrainSwitch, error) {
+	root, err := os.OpenRoot(state)
+	if err != nil {
+		return nil, fmt.Errorf("gate: %w", err)
+	}
+	g := &DrainSwitch{root: root}
+	d := &Drained{}
+	switch err := durable.ReadJSON(root, name, d); {
+	case err == nil:
+		g.closed = d
+	case !errors.Is(err, fs.ErrNotExist):
+		root.Close()
+		return nil, fmt.Errorf("%s/%s: %w; remove it, if boxd is to take new sessions", state, name, err)
+	}
+	return g, nil
+}
+
+// Close lets go of the state directory.
+func (g *DrainSwitch) Close() { g.root.Close() }
+
+// Drain closes the gate. One that is closed already stays as it is.
+func (g *DrainSwitch) Drain(by, reason string, now time.Time) (Drained, error) {
+	if len(reason) > MaxDrainReason {
+		return Drained{}, fault.Field("reason", reason, fmt.Sprintf("at most %d bytes", MaxDrainReason))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed != nil {
+		return *g.closed, nil
+	}
+	d := &Drained{By: by, Since: now.UTC().Truncate(time.Second), Reason: reason}
+	if err := durable.WriteJSON(g.root, name, d); err != nil {
+		return Drained{}, err
+	}
+	g.closed = d
+	return *d, nil
+}
+
+// Undrain opens the gate.
+func (g *DrainSwitch) Undrain() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == nil {
+		return nil
+	}
+	if err := g.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	g.closed = nil
+	return nil
+}
+
+// Check refuses a new session while the gate is closed. enabled is what the configuration says.
+func (g *DrainSwitch) Check(enabled bool) error {
+	g.mu.Lock()
+	d := g.closed
+	g.mu.Unlock()
+	if !enabled {
+		return fault.Errorf(fault.Unavailable, "boxd is switched off: it takes no new sessions (enabled = false)").
+			WithHint("set enabled = true in box.toml and reload boxd; sessions that live go on")
+	}
+	if d == nil {
+		return nil
+	}
+	reason := ""
+	if d.Reason != "" {
+		reason = ": " + fault.Show(d.Reason)
+	}
+	return fault.Errorf(fault.Unavailable, "boxd is switched off: %s has drained it at %s%s", d.By, d.Since.Format(time.RFC3339), reason).
+		WithHint("boxctl undrain lets it take new sessions; those that live go on")
+}

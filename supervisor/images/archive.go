@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file reads images as they come: an OCI image layout, what "docker save" has written, or a plain tar archive
+// of a root directory. It verifies every digest that somebody has given, and looks into no layer: that is done in a box.
+
+package images
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Forms of an archive.
+const (
+	Auto   = "auto"
+	OCI    = "oci"
+	Docker = "docker"
+	Rootfs = "rootfs"
+	// Commit is what a session has made of an image: its root, and a configuration that nobody has packed.
+	Commit = "commit"
+)
+
+// ArchiveLimits are what an archive may come to.
+type ArchiveLimits struct {
+	Bytes   int64 // of all layers together, as tar archives
+	Entries int   // of the archive itself
+}
+
+// ArchiveImage is one image of an archive. Its layers are read from the archive, which must stay open.
+type ArchiveImage struct {
+	Form   string
+	Digest string   // "sha256:…": of the manifest, or of what stands for it
+	Names  []string // that the archive gives it
+	Config ImageConfig
+	Layers []Layer
+}
+
+// ImageConfig is what an image says about programs that run in it.
+type ImageConfig struct {
+	Architecture string
+	Env          []string
+	WorkingDir   string
+	User         string
+	Entrypoint   []string
+	Cmd          []string
+}
+
+// Layer is a part of an image.
+type Layer struct {
+	Digest string // of the bytes in the archive; "": nobody has said
+	DiffID string // of the tar archive that they are; "": nobody has said
+	from   io.ReaderAt
+	at     int64
+	size   int64
+}
+
+// Bounds of what is not a layer.
+const (
+	maxDocument = 4 << 20
+	maxLayers   = 512
+	maxIndexed  = 4096
+	maxNesting  = 4
+	maxReads    = 256      // of documents: indexes may name each other again and again
+	maxRead     = 32 << 20 // bytes of them
+)
+
+// file is where one of an archive is.
+type file struct {
+	at, size int64
+	link     string // it is another one
+}
+
+// opened is an archive that is being looked through.
+type opened struct {
+	from  *os.File
+	files map[string]file
+	read  int   // documents
+	bytes int64 // of those
+}
+
+func bad(format string, args ...any) *fault.Error {
+	f := fault.Errorf(fault.Invalid, "image archive: "+format, args...)
+	f.Field, f.Allowed = "body", "an OCI image layout, what docker save has written, or a tar archive of a root directory, whole and undamaged"
+	return f
+}
+
+// OpenArchive finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
+// "" if there is but one. plain is an empty file for what a compressed archive is.
+func OpenArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l ArchiveLimits) (*ArchiveImage, error) {
+	if err := inflateInto(ctx, from, plain, l.Bytes); err != nil {
+		return nil, err
+	}
+	if n, err := plain.Seek(0, io.SeekEnd); err == nil && n > 0 {
+		from = plain
+	}
+	o := &opened{from: from, files: map[string]file{}}
+	if err := o.index(ctx, l.Entries); err != nil {
+		return nil, err
+	}
+	_, layout := o.files["oci-layout"]
+	_, index := o.files["index.json"]
+	_, saved := o.files["manifest.json"]
+	switch {
+	case form == OCI || form == Auto && layout && index:
+		return o.oci(ctx, name, arch)
+	case form == Docker || form == Auto && saved:
+		return o.docker(name, arch)
+	}
+	return o.rootfs(ctx)
+}
+
+// inflateInto decompresses an archive that is compressed as a whole.
+func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r, compressed, err := Decompress(from)
+	if err != nil || !compressed {
+		return err
+	}
+	defer r.Close()
+	return copyBounded(ctx, plain, r, most)
+}
+
+// index finds the files that say what the others are.
+func (o *opened) index(ctx context.Context, most int) error {
+	if _, err := o.from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r := tar.NewReader(o.from)
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF) && n > 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			return bad("it is empty")
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return bad("it is truncated")
+		case errors.Is(err, tar.ErrInsecurePath): // of no file that is looked for
+		case err != nil:
+			return bad("no tar archive, or damaged: %v", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if n >= most {
+			return bad("it has more than %d entries (images.max_entries)", most)
+		}
+		name := path.Clean(h.Name)
+		if !known(name) {
+			continue
+		}
+		if _, twice := o.files[name]; twice {
+			return bad("it has %s twice", fault.Show(name))
+		}
+		if len(o.files) >= maxIndexed {
+			return bad("it has more than %d blobs", maxIndexed)
+		}
+		f := file{size: h.Size}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			if f.at, err = o.from.Seek(0, io.SeekCurrent); err != nil {
+				return err
+			}
+			for key := range h.PAXRecords {
+				if strings.HasPrefix(key, "GNU.sparse.") {
+					return bad("%s is sparse", fault.Show(name))
+				}
+			}
+		case tar.TypeSymlink: // of older versions of docker save
+			f.link = path.Join(path.Dir(name), h.Linkname)
+		default:
+			continue
+		}
+		o.files[name] = f
+	}
+}
+
+// known reports whether a name can be that of a file which belongs to the form of an archive.
+func known(name string) bool {
+	switch name {
+	case "oci-layout", "index.json", "manifest.json":
+		return true
+	}
+	if rest, ok := strings.CutPrefix(name, "blobs/sha256/"); ok {
+		return isHex(rest)
+	}
+	dir, base := path.Split(name)
+	switch {
+	case dir == "":
+		stem, ext, _ := strings.Cut(base, ".")
+		return isHex(stem) && (ext == "json" || ext == "tar")
+	case base == "layer.tar":
+		return isHex(strings.TrimSuffix(dir, "/"))
+	}
+	return false
+}
+
+func isHex(s string) bool {
+	return len(s) == sha256.Size*2 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// find returns a file of the archive.
+func (o *opened) find(name string) (file, error) {
+	f, ok := o.files[path.Clean(name)]
+	if ok && f.link != "" {
+		f, ok = o.files[f.link]
+		ok = ok && f.link == ""
+	}
+	if !ok {
+		return f, bad("%s is not in it", fault.Show(name))
+	}
+	return f, nil
+}
+
+// document reads a JSON file into v. want is what that has to be, "" anything.
+func (o *opened) document(name, want string, v any) error {
+	f, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	if f.size > maxDocument {
+		return bad("%s has %d bytes, more than %d", fault.Show(name), f.size, maxDocument)
+	}
+	o.read++
+	o.bytes += f.size
+	if o.read > maxReads || o.bytes > maxRead {
+		return bad("its indexes lead to more than %d documents, or %d bytes of them", maxReads, maxRead)
+	}
+	data := make([]byte, f.size)
+	if _, err := io.ReadFull(io.NewSectionReader(o.from, f.at, f.size), data); err != nil {
+		return bad("it is truncated in %s", fault.Show(name))
+	}
+	sum := sha256.Sum256(data)
+	if digest := "sha256:" + hex.EncodeToString(sum[:]); want != "" && digest != want {
+		return bad("%s has the digest %s", fault.Show(want), digest)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return bad("%s is no JSON of its kind: %v", fault.Show(name), err)
+	}
+	return nil
+}
+
+// wanted is a reader that ends when nobody wants it any more.
+type wanted struct {
+	io.Reader
+	gone func() error
+}
+
+func (w wanted) Read(p []byte) (int, error) {
+	if err := w.gone(); err != nil {
+		return 0, err
+	}
+	return w.Reader.Read(p)
+}
+
+// copyBounded copies at most so many bytes, and refuses more.
+func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) error {
+	n, err := io.Copy(w, io.LimitReader(wanted{r, ctx.Err}, most+1))
+	switch {
+	case err != nil:
+		return err
+	case n > most:
+		return bad("it becomes more than %d bytes (images.max_bytes)", most)
+	}
+	return nil
+}
+
+// Bounds of decompression.
+const (
+	freeBytes = 64 << 20  // that may be of nothing but zeros, see archive.Inflated
+	maxWindow = 128 << 20 // of zstd, in memory
+)
+
+// Decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
+// what is wrong.
+func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
+	in := &archive.Counter{R: r}
+	b := bufio.NewReaderSize(in, 256<<10)
+	head, _ := b.Peek(4)
+	switch {
+	case len(head) > 1 && head[0] == 0x1f && head[1] == 0x8b:
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, true, bad("not what gzip has compressed, or damaged")
+		}
+		return &inflated{&archive.Inflated{Z: z, In: in, Free: freeBytes}, func() {}}, true, nil
+	case len(head) > 3 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd:
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, true, bad("not what zstd has compressed, or damaged")
+		}
+		return &inflated{&archive.Inflated{Z: z, In: in, Free: freeBytes}, z.Close}, true, nil
+	}
+	return io.NopCloser(b), false, nil
+}
+
+// inflated says of what was compressed what is wrong with it.
+type inflated struct {
+	from  *archive.Inflated
+	close func()
+}
+
+func (i *inflated) Close() error {
+	i.close()
+	return nil
+}
+
+func (i *inflated) Read(p []byte) (int, error) {
+	n, err := i.from.Read(p)
+	if too, ok := errors.AsType[*archive.Refusal](err); ok {
+		return 0, bad("%s", too.Reason)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.As(err, new(*os.PathError)) {
+		err = bad("a compressed part is damaged or truncated: %v", err)
+	}
+	return n, err
+}
+
+// Write writes a layer as a tar archive of at most so many bytes, and holds it against its digests.
+func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
+	packed, plain := sha256.New(), sha256.New()
+	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
+	r, _, err := Decompress(section)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := copyBounded(ctx, io.MultiWriter(w, plain), r, most); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, wanted{section, ctx.Err}); err != nil { // what the compression did not need
+		return err
+	}
+	for _, d := range []struct {
+		what, want string
+		sum        []byte
+	}{{"layer", l.Digest, packed.Sum(nil)}, {"content of layer", l.DiffID, plain.Sum(nil)}} {
+		if got := "sha256:" + hex.EncodeToString(d.sum); d.want != "" && got != d.want {
+			return bad("the %s %s has the digest %s", d.what, fault.Show(d.want), got)
+		}
+	}
+	return nil
+}
+
+// digestName returns the name of a blob by its digest.
+func digestName(digest string) (string, error) {
+	sum, ok := strings.CutPrefix(digest, "sha256:")
+	if !ok || !isHex(sum) {
+		return "", bad("the digest %s is none of sha256", fault.Show(digest))
+	}
+	return "blobs/sha256/" + sum, nil
+}
+
+// rootfs takes the whole archive for one layer.
+func (o *opened) rootfs(ctx context.Context) (*ArchiveImage, error) {
+	size, err := o.from.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, wanted{io.NewSectionReader(o.from, 0, size), ctx.Err}); err != nil {
+		return nil, fmt.Errorf("read the archive: %w", err)
+	}
+	digest := "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	return &ArchiveImage{Form: Rootfs, Digest: digest, Layers: []Layer{{DiffID: digest, from: o.from, size: size}}}, nil
+}

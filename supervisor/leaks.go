@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file counts what exists on the host for boxes that nothing has any more: zero is the aim.
+
+package supervisor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The kinds of what can be left.
+const (
+	Boxes      = "box"
+	Groups     = "group"
+	Workspaces = "workspace"
+)
+
+// Bounds of a look.
+const (
+	rest         = 5 * time.Second // between two looks: who asks more often gets the count of the last
+	leakPatience = 2 * time.Second // for the keeper
+)
+
+// LeakCheck looks. What is being made or removed at the moment is no leak: one is what two looks in a row have found.
+type LeakCheck struct {
+	List       func(context.Context) ([]string, error) // keys of the boxes that live
+	Known      func() map[string]bool                  // keys that somebody has
+	Workspaces func() string                           // the directory of all workspaces, whose names are keys; "": there is none
+	Groups     string                                  // the group below which boxes have theirs; "": they have none
+
+	mu     sync.Mutex // guards the fields below, and is held while it looks
+	at     time.Time
+	before map[string]bool
+	counts map[string]int
+}
+
+// Count returns how many there are of each kind, as of the last look.
+func (l *LeakCheck) Count(ctx context.Context) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.at.IsZero() && time.Since(l.at) < rest {
+		return l.counts
+	}
+	found := l.look(ctx)
+	counts := map[string]int{Boxes: 0, Groups: 0, Workspaces: 0}
+	for name := range found {
+		if kind, _, _ := strings.Cut(name, " "); l.before[name] {
+			counts[kind]++
+		}
+	}
+	l.at, l.before, l.counts = time.Now(), found, counts
+	return counts
+}
+
+// look names what nobody has.
+func (l *LeakCheck) look(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, leakPatience)
+	defer cancel()
+	all := map[string][]string{}
+	all[Boxes], _ = l.List(ctx) // without a keeper nobody knows of any
+	if dir := l.Workspaces(); dir != "" {
+		all[Workspaces] = names(dir, "")
+	}
+	if l.Groups != "" {
+		for _, owner := range names(l.Groups, "owner-") {
+			all[Groups] = append(all[Groups], names(filepath.Join(l.Groups, "owner-"+owner), "box-")...)
+		}
+	}
+	known := l.Known() // after the rest: what has been made meanwhile is known by now
+	found := map[string]bool{}
+	for kind, keys := range all {
+		for _, key := range keys {
+			if !known[key] {
+				found[kind+" "+key] = true
+			}
+		}
+	}
+	return found
+}
+
+// names lists what in a directory begins with a prefix, without that.
+func names(dir, prefix string) (list []string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), prefix); ok && e.IsDir() {
+			list = append(list, name)
+		}
+	}
+	return list
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file gives sessions skills and drives and takes them away: each is mounted read-only, and held in the store for as
+// long. What a session has is in its record, so that the next boxd holds it too.
+
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/images"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+
+	"github.com/boxd-dev/boxd/skills"
+	"github.com/boxd-dev/boxd/supervisor/secrets"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Attachments is where sessions get skills. It is safe for concurrent use.
+type Attachments struct {
+	boxes *driver.Driver
+	store *skills.Store
+	drv   *volumes.Drives
+	imgs  *images.Store
+	hush  *secrets.Desk
+	keep  func(*session.Session) error // writes the record of a session
+	log   *slog.Logger
+
+	mu   sync.Mutex // guards the field below
+	held map[string]map[string]*skills.Lease
+	kept map[string][]string // trees of drives, by the keys of sessions
+}
+
+// Stores are where it all is. They stay the caller's.
+type Stores struct {
+	Skills  *skills.Store
+	Drives  *volumes.Drives
+	Images  *images.Store // nil: there are none
+	Secrets *secrets.Desk // the same
+}
+
+// NewAttachments returns a desk for what stores have.
+func NewAttachments(boxes *driver.Driver, in Stores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
+	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, hush: in.Secrets, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
+}
+
+// Root is what a session of an image is made from; nil: of the image "host".
+func (d *Attachments) Root(image string) (*policy.ImageRoot, error) {
+	if d.imgs == nil {
+		return nil, nil //nolint:nilnil // there are no others
+	}
+	return d.imgs.Root(image)
+}
+
+// Ended has the trees of images removed that only a box without a session had: it has ended.
+func (d *Attachments) Ended() {
+	if d.imgs != nil {
+		d.imgs.Again()
+	}
+}
+
+// attachPatience bounds one change. What has begun is not left half done because its caller has gone.
+const attachPatience = time.Minute
+
+// Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
+// named, and nothing else: a session that could do without them is not to fail for them. It fails without its image.
+func (d *Attachments) Begin(s *session.Session) error {
+	if err := d.hush.Begin(s); err != nil {
+		return err
+	}
+	if d.imgs != nil {
+		if err := d.imgs.Take(s.Key, s.Settings.Root); err != nil {
+			return err
+		}
+	}
+	var list []policy.ActiveSkill
+	for _, name := range s.Current().Skills {
+		k, l := d.lease(s, "", name)
+		d.set(s.Key, name, l)
+		list = append(list, k)
+	}
+	s.SetSkills(list)
+	return d.beginDrives(s)
+}
+
+// lease holds a skill as it is now; nil: it is not there. It is the session's owner's, or that of whom of names: then
+// none that boxd brings takes its place.
+func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveSkill, *skills.Lease) {
+	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: of}
+	l, missing := d.store.Lease(cmp.Or(of, s.Owner.Name), []string{name})
+	if len(missing) == 0 && of != "" && strings.HasPrefix(l.Skills[0].Tree, isolation.BuiltInOwner+"/") {
+		l.Release()
+		missing = []string{name}
+	}
+	if len(missing) > 0 {
+		k.Missing = true
+		return k, nil
+	}
+	k.Digest, k.Tree = l.Skills[0].Digest, l.Skills[0].Tree
+	return k, l
+}
+
+// set puts a lease into the place of another, which is given back; nil: none.
+func (d *Attachments) set(key, name string, l *skills.Lease) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held[key] == nil {
+		d.held[key] = map[string]*skills.Lease{}
+	}
+	if old := d.held[key][name]; old != nil {
+		old.Release()
+	}
+	d.held[key][name] = l
+	if l == nil {
+		delete(d.held[key], name)
+	}
+	if len(d.held[key]) == 0 {
+		delete(d.held, key)
+	}
+}
+
+// Mount mounts the skills of Begin in the box of a session, which nobody else has yet, and gives it its secrets.
+func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client.Box) error {
+	if err := d.hush.Give(ctx, s, box); err != nil {
+		return err
+	}
+	found, err := d.mountDrives(ctx, s)
+	if err != nil {
+		return err
+	}
+	list := s.Skills()
+	for i := range list {
+		k := &list[i]
+		if k.Missing {
+			continue
+		}
+		err := d.mount(ctx, s, k)
+		if errors.Is(err, errVanished) {
+			d.log.Warn("a skill is in the store and not on the disk", "skill", k.Name, "owner", s.Owner.Name)
+			d.set(s.Key, k.Name, nil)
+			*k, err = policy.ActiveSkill{Name: k.Name, Since: k.Since, Of: k.Of, Missing: true}, nil
+		}
+		if err != nil {
+			return err
+		}
+		found = true
+	}
+	if !found {
+		return nil
+	}
+	s.SetSkills(list)
+	return d.keep(s)
+}
+
+// Again holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) Again(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
+	if d.imgs != nil {
+		d.imgs.Hold(key, image)
+	}
+	for _, k := range list {
+		if !k.Missing {
+			d.set(key, k.Name, d.store.Again([]skills.Leased{{Name: k.Name, Digest: k.Digest, Tree: k.Tree}}))
+		}
+	}
+}
+
+// Taken gives a session of an earlier boxd its secrets, before its box is taken over.
+func (d *Attachments) Taken(s *session.Session) { d.hush.Again(s) }
+
+// Review gives living sessions those secrets that the configuration and the files say now.
+func (d *Attachments) Review() { d.hush.Review() }
+
+// Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
+func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
+	d.adoptedDrives(ctx, s)
+	for _, k := range s.Skills() {
+		if k.Missing {
+			continue
+		}
+		if err := d.mount(ctx, s, &k); err != nil {
+			d.log.Warn("skill of a session of an earlier boxd", "session", s.ID, "skill", k.Name, "error", err)
+		}
+	}
+}
+
+// Release gives back all that a session has, whose box has ended or has never been.
+func (d *Attachments) Release(key string) {
+	d.hush.Forget(key)
+	if d.imgs != nil {
+		d.imgs.Release(key)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.held[key] {
+		l.Release()
+	}
+	delete(d.held, key)
+	d.drv.Release(d.kept[key]...)
+	delete(d.kept, key)
+}
+
+// exclusively does something while a session lives and nobody else changes it.
+func (d *Attachments) exclusively(ctx context.Context, s *session.Session, do func(context.Context) error) error {
+	if err := s.Await(ctx); err != nil {
+		return err
+	}
+	return s.Exclusive(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attachPatience)
+		defer cancel()
+		if err := s.Await(ctx); err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
+// Activate gives a living session a skill as it is now, or the one that it has already if that is the same; isNew tells
+// whether it had none of that name. An earlier version gives way, so that nobody finds neither.
+func (d *Attachments) Activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
+	err = d.exclusively(ctx, s, func(ctx context.Context) error {
+		is, isNew, err = d.activate(ctx, s, "", name)
+		return err
+	})
+	return is, isNew, err
+}
+
+func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name string) (is policy.ActiveSkill, isNew bool, err error) {
+	was := s.Skills()
+	i, found := attachPosition(was, name)
+	if !found && len(was) >= policy.MaxSkills {
+		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, the limit", fault.Show(s.ID), len(was)).WithHint("deactivate one")
+	}
+	is, l := d.lease(s, of, name)
+	if l == nil {
+		return is, false, skills.NotFound(name)
+	}
+	if found && was[i].Tree == is.Tree && was[i].Of == of {
+		l.Release()
+		return was[i], false, nil
+	}
+	now := slices.Clone(was)
+	if !found {
+		now = slices.Insert(now, i, is)
+	}
+	now[i] = is
+	// The record first: what it does not have would be swept away below a mount if boxd died in between.
+	s.SetSkills(now)
+	if err = d.keep(s); err == nil {
+		err = d.mount(ctx, s, &is)
+	}
+	if err != nil {
+		s.SetSkills(was)
+		err = errors.Join(err, d.keep(s))
+		l.Release()
+		return is, false, err
+	}
+	now = slices.Clone(now)
+	now[i] = is
+	s.SetSkills(now)
+	d.set(s.Key, name, l)
+	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is active"})
+	return is, !found || was[i].Missing, d.keep(s)
+}
+
+// Deactivate takes a skill from a living session. One in use is refused, with a Busy, unless force is set: what
+// is open of it then stays so, and nothing else can be opened.
+func (d *Attachments) Deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
+	return d.exclusively(ctx, s, func(ctx context.Context) error { return d.deactivate(ctx, s, name, force) })
+}
+
+func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
+	list := s.Skills()
+	i, found := attachPosition(list, name)
+	if !found {
+		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("boxctl inspect shows those that are")
+		f.Field, f.Value = "skill", name
+		return f
+	}
+	if k := &list[i]; !k.Missing {
+		req := request(s, k)
+		req.Op, req.Force = isolation.MountRemove, force
+		done, err := d.boxes.ChangeMount(ctx, req)
+		if err != nil {
+			return attachFailure(s, "skill", k.Name, err)
+		}
+		if done.Busy {
+			return InUse("skill "+fault.Show(name), done.Users)
+		}
+	}
+	s.SetSkills(slices.Delete(list, i, i+1))
+	if err := d.keep(s); err != nil {
+		return err // it is mounted again by the next boxd, which has it in the record
+	}
+	d.set(s.Key, name, nil)
+	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
+	return nil
+}
+
+func attachPosition(list []policy.ActiveSkill, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(k policy.ActiveSkill, n string) int { return cmp.Compare(k.Name, n) })
+}
+
+// mount has a skill mounted, if it is not, and notes what the kernel has made of it.
+func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.ActiveSkill) error {
+	done, err := d.boxes.ChangeMount(ctx, request(s, k))
+	if err != nil {
+		return attachFailure(s, "skill", k.Name, err)
+	}
+	k.Attrs = Attributes(done.Attrs)
+	return nil
+}
+
+// request asks for the mount of a skill.
+func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
+	space, tree, _ := strings.Cut(k.Tree, "/"+isolation.StoreTrees+"/")
+	return &isolation.ChangeMount{
+		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: SkillTarget(k.Name)},
+		Skill: isolation.Skill{Owner: cmp.Or(k.Of, s.Owner.Name), BuiltIn: space == isolation.BuiltInOwner, Tree: tree},
+	}
+}
+
+// SkillTarget is where a skill is in a box.
+func SkillTarget(name string) string { return path.Join(isolation.SkillsDir, name) }
+
+// errVanished means that the files of a skill are not where the store has them.
+var errVanished = errors.New("its files are gone")
+
+// attachFailure is what the keeper says of a change that is about a skill, or a drive.
+func attachFailure(s *session.Session, kind, name string, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	switch {
+	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
+		return fault.Errorf(fault.Unavailable, "the %ss of session %s cannot be changed now: %w", kind, fault.Show(s.ID), err).
+			WithHint("boxd starts another keeper; try again")
+	case errors.Is(err, unix.ESRCH):
+		return session.Gone(s.ID)
+	case ok && step.Step == isolation.StepMountSource && step.Errno == unix.ENOENT:
+		return fmt.Errorf("%s %q of %s: %w", kind, name, s.Owner.Name, errVanished)
+	case ok && step.Refused != nil:
+		f := fault.Field(kind, step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict)
+		return f.WithHint("take it from the session, and give it again")
+	case ok && step.Errno == unix.ENOENT:
+		return fault.Errorf(fault.Conflict, "the box of session %s was made by an earlier boxd, and has no place for a %s", fault.Show(s.ID), kind).
+			WithHint("make another session")
+	}
+	return fmt.Errorf("%s %q in session %q: %w", kind, name, s.ID, err)
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// maxGone is how many drives of a session are remembered that it has not any more.
+const maxGone = 64
+
+// DriveTarget is where a drive is in a box.
+func DriveTarget(name string) string { return isolation.DriveTarget(name) }
+
+// beginDrives holds the drives that a session is to be made with. Without one of them it is not made: it is its input.
+func (d *Attachments) beginDrives(s *session.Session) error {
+	var list []policy.ActiveDrive
+	for _, text := range s.Current().Drives {
+		name, number, err := policy.DriveRef("drives", text)
+		if err != nil {
+			return err
+		}
+		v, tree, err := d.drv.Take(s.Owner.Name, name, number)
+		if err != nil {
+			return err
+		}
+		d.hold(s.Key, tree)
+		list = append(list, active(name, &v, tree))
+	}
+	s.SetDrives(list)
+	return nil
+}
+
+func active(name string, v *volumes.Version, tree string) policy.ActiveDrive {
+	return policy.ActiveDrive{Name: name, Version: v.Number, Since: time.Now(), Digest: v.Digest, Tree: tree}
+}
+
+// hold notes that a session holds a tree, which it does once.
+func (d *Attachments) hold(key, tree string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if slices.Contains(d.kept[key], tree) {
+		d.drv.Release(tree)
+		return
+	}
+	d.kept[key] = append(d.kept[key], tree)
+}
+
+// letGo gives back a tree that no program of a session can use.
+func (d *Attachments) letGo(key, tree string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i := slices.Index(d.kept[key], tree); i >= 0 {
+		d.kept[key] = slices.Delete(d.kept[key], i, i+1)
+		d.drv.Release(tree)
+	}
+}
+
+// AgainDrives holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) AgainDrives(key string, list []policy.ActiveDrive) {
+	for i := range list {
+		for _, tree := range slices.Concat([]string{list[i].Tree}, list[i].Earlier) {
+			d.drv.Again(tree)
+			d.hold(key, tree)
+		}
+	}
+}
+
+// mountDrives mounts the drives of a session, which nobody else has yet.
+func (d *Attachments) mountDrives(ctx context.Context, s *session.Session) (found bool, err error) {
+	list := s.Drives()
+	for i := range list {
+		if err := d.mountDrive(ctx, s, &list[i]); err != nil {
+			return false, err
+		}
+	}
+	s.SetDrives(list)
+	return len(list) > 0, nil
+}
+
+func (d *Attachments) adoptedDrives(ctx context.Context, s *session.Session) {
+	for _, k := range s.Drives() {
+		if k.Gone {
+			continue
+		}
+		if err := d.mountDrive(ctx, s, &k); err != nil {
+			d.log.Warn("drive of a session of an earlier boxd", "session", s.ID, "drive", k.Name, "error", err)
+		}
+	}
+}
+
+func (d *Attachments) mountDrive(ctx context.Context, s *session.Session, k *policy.ActiveDrive) error {
+	done, err := d.boxes.ChangeMount(ctx, driveRequest(s, k))
+	if err != nil {
+		return attachFailure(s, "drive", k.Name, err)
+	}
+	k.Attrs = Attributes(done.Attrs)
+	return nil
+}
+
+func driveRequest(s *session.Session, k *policy.ActiveDrive) *isolation.ChangeMount {
+	return &isolation.ChangeMount{
+		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: DriveTarget(k.Name)},
+		Skill: isolation.Skill{Owner: s.Owner.Name, Drive: k.Name, Tree: path.Base(k.Tree)},
+	}
+}
+
+func driveAt(list []policy.ActiveDrive, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(k policy.ActiveDrive, n string) int { return cmp.Compare(k.Name, n) })
+}
+
+// Switch gives a living session a version of a drive, 0 the newest, in the place of the one that it has. What its
+// programs have open of that stays, and its files are kept until the session ends. isNew tells whether it had none.
+func (d *Attachments) Switch(ctx context.Context, s *session.Session, name string, version int) (is policy.ActiveDrive, isNew bool, err error) {
+	err = d.exclusively(ctx, s, func(ctx context.Context) error {
+		is, isNew, err = d.switchTo(ctx, s, name, version)
+		return err
+	})
+	return is, isNew, err
+}
+
+func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name string, version int) (is policy.ActiveDrive, isNew bool, err error) {
+	was := s.Drives()
+	i, found := driveAt(was, name)
+	isNew = !found || was[i].Gone
+	v, tree, err := d.drv.Take(s.Owner.Name, name, version)
+	if err != nil {
+		return is, false, err
+	}
+	is = active(name, &v, tree)
+	if found {
+		old := &was[i]
+		if !isNew && old.Tree == tree {
+			d.drv.Release(tree)
+			return *old, false, nil
+		}
+		is.Earlier = slices.DeleteFunc(slices.Concat(old.Earlier, []string{old.Tree}), func(t string) bool { return t == tree })
+	}
+	if err := allowDrive(s, was, &is, isNew, found); err != nil {
+		d.drv.Release(tree)
+		return is, false, err
+	}
+	now := slices.Clone(was)
+	if !found {
+		now = slices.Insert(now, i, is)
+	}
+	now[i] = is
+	d.hold(s.Key, tree)
+	// The record first: what it does not have would be swept away below a mount if boxd died in between.
+	s.SetDrives(now)
+	if err = d.keep(s); err == nil {
+		err = d.mountDrive(ctx, s, &is)
+	}
+	if err != nil { // the tree stays held: nobody knows how far the keeper has come
+		s.SetDrives(was)
+		return is, false, errors.Join(err, d.keep(s))
+	}
+	now = slices.Clone(now)
+	now[i] = is
+	s.SetDrives(now)
+	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is mounted"})
+	return is, isNew, d.keep(s)
+}
+
+// allowDrive bounds what a session has of drives, and what it holds of them.
+func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveDrive, isNew, found bool) error {
+	n := 0
+	for i := range was {
+		if !was[i].Gone {
+			n++
+		}
+	}
+	switch {
+	case isNew && n >= policy.MaxDrives:
+		return fault.Errorf(fault.Conflict, "session %s has %d drives, the limit", fault.Show(s.ID), n).WithHint("take one from it")
+	case len(is.Earlier) > policy.MaxEarlier || !found && len(was) >= policy.MaxDrives+maxGone:
+		return fault.Errorf(fault.Conflict, "session %s has had too many versions of drives, which are kept until it ends", fault.Show(s.ID)).WithHint("go on in another session")
+	}
+	return nil
+}
+
+// Detach takes a drive from a living session. One in use is refused, with a Busy, unless force is set: what is
+// open of it then stays so, and nothing else can be opened.
+func (d *Attachments) Detach(ctx context.Context, s *session.Session, name string, force bool) error {
+	return d.exclusively(ctx, s, func(ctx context.Context) error {
+		list := s.Drives()
+		i, found := driveAt(list, name)
+		if !found || list[i].Gone {
+			f := fault.Errorf(fault.NotFound, "session %s has no drive %s", fault.Show(s.ID), fault.Show(name)).WithHint("boxctl inspect shows those it has")
+			f.Field, f.Value = "drive", name
+			return f
+		}
+		req := driveRequest(s, &list[i])
+		req.Op, req.Force = isolation.MountRemove, force
+		done, err := d.boxes.ChangeMount(ctx, req)
+		if err != nil {
+			return attachFailure(s, "drive", name, err)
+		}
+		if done.Busy {
+			return InUse("drive "+name, done.Users)
+		}
+		tree := list[i].Tree
+		list[i].Gone = true
+		unused := !force && len(list[i].Earlier) == 0
+		if unused {
+			list = slices.Delete(list, i, i+1)
+		}
+		s.SetDrives(list)
+		if err := d.keep(s); err != nil {
+			return err // it is mounted again by the next boxd, which has it in the record
+		}
+		if unused {
+			d.letGo(s.Key, tree)
+		}
+		s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is not mounted any more"})
+		return nil
+	})
+}

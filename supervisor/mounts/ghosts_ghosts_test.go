@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// of is what was made below /srv/p, which is lent as /workspace.
+func of(made, target string) MountPoint {
+	return MountPoint{Source: "/link", Real: "/srv/p", At: "/workspace", Made: "/workspace" + made, Target: "/workspace" + target}
+}
+
+func enter(t *testing.T, b *MountPoints, key, place string) {
+	t.Helper()
+	if err := b.Enter(t.Context(), key, "/link", "/srv/p", "/srv/p"+place); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What was made is removed as far as nobody else has a mount on it or below it; the rest is somebody else's.
+func TestWhatOthersNeedIsHandedOn(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		places []string
+		made   string // that is removed, below /workspace
+		last   string // that is handed on
+	}{
+		{"nobody else", nil, "/in", ""},
+		{"elsewhere", []string{"/inn", "/x/in"}, "/in", ""},
+		{"above", []string{""}, "/in", ""},
+		{"the same", []string{"/in/a/b"}, "-", "/in/a/b"},
+		{"below", []string{"/in/a/b/c"}, "-", "/in/a/b"},
+		{"beside", []string{"/in/a/c"}, "/in/a/b", "/in/a"},
+		{"the first", []string{"/in/x"}, "/in/a", "/in"},
+		{"on the first", []string{"/in"}, "/in/a", "/in"},
+		{"several", []string{"/in/x", "/in/a/c"}, "/in/a/b", "/in/a"},
+	} {
+		b := NewMountPoints()
+		enter(t, b, "one", "/in/a/b")
+		g := of("/in", "/in/a/b")
+		b.Own("one", &g)
+		enter(t, b, "three", "/else")
+		enter(t, b, "three", "/in/q")
+		b.Only("three", []string{"/srv/p/else"})
+		for _, p := range tc.places {
+			enter(t, b, "two", p)
+		}
+		var got *Removal
+		if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || got != nil {
+			t.Fatalf("%s: what is needed goes: %+v, %v", tc.name, got, err)
+		}
+		b.Ending("one", nil)
+		if found, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || !found {
+			t.Fatal(tc.name, err)
+		}
+		want := g
+		if want.Made = "/workspace" + tc.made; tc.made == "-" {
+			want.Made = ""
+		}
+		if got.Ghost.Made != want.Made || got.Ghost.Target != want.Target {
+			t.Errorf("%s: removed: %+v", tc.name, got.Ghost)
+		}
+		switch has := b.Of("two"); {
+		case tc.last == "":
+			if got.Heir != "" || has != nil && has.Ghosts != nil {
+				t.Errorf("%s: handed on: %q, %+v", tc.name, got.Heir, has)
+			}
+		case got.Heir != "two" || len(has.Ghosts) != 1 || has.Ghosts[0].Made != g.Made || has.Ghosts[0].Target != "/workspace"+tc.last:
+			t.Errorf("%s: handed on: %q, %+v", tc.name, got.Heir, has)
+		}
+		if has := b.Of("one"); has != nil {
+			t.Errorf("%s: the first still has %+v", tc.name, has)
+		}
+	}
+}
+
+// Of several who need what is handed on, it is one who needs all of it: when that ends, the rest goes on to the next.
+func TestWhoNeedsMostIsGivenIt(t *testing.T) {
+	t.Parallel()
+	b := NewMountPoints()
+	g := of("/in", "/in/a/b")
+	enter(t, b, "a", "/in/x")
+	enter(t, b, "b", "/in/a/b")
+	for _, step := range []struct{ key, made, heir string }{{"one", "", "b"}, {"b", "/workspace/in/a", "a"}, {"a", "/workspace/in", ""}} {
+		b.Ending(step.key, nil)
+		if step.key == "one" {
+			b.Own("one", &g)
+		}
+		if _, err := b.Sweep(t.Context(), step.key, func(r *Removal) error {
+			if r.Ghost.Made != step.made || r.Heir != step.heir {
+				t.Errorf("%s: %+v", step.key, r)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if has := b.Of(step.heir); step.heir != "" && (has == nil || len(has.Ghosts) != 1) {
+			t.Errorf("%s: %s has %+v", step.key, step.heir, has)
+		}
+	}
+}
+
+// Through any number of sessions, the last removes everything, and what is handed on twice is there once.
+func TestTheLastRemovesEverything(t *testing.T) {
+	t.Parallel()
+	b := NewMountPoints()
+	removed := func(key string) (list []string) {
+		b.Ending(key, nil)
+		if _, err := b.Sweep(t.Context(), key, func(r *Removal) error { list = append(list, r.Ghost.Made); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		b.Forget(key)
+		return list
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		enter(t, b, key, "/in")
+		g := of("/in", "/in") // all have looked before one was made
+		b.Own(key, &g)
+	}
+	b2 := NewMountPoints()
+	b2.Again("b", b.Of("b"))
+	if got, want := b2.Of("b"), b.Of("b"); got == nil || !slices.Equal(got.Places, want.Places) || len(got.Ghosts) != 1 || got.Real["/link"] != "/srv/p" {
+		t.Errorf("of a record: %+v, not %+v", got, want)
+	}
+	for _, key := range []string{"c", "a"} {
+		if got := removed(key); !slices.Equal(got, []string{""}) {
+			t.Errorf("%s removes %q", key, got)
+		}
+	}
+	if got := removed("b"); !slices.Equal(got, []string{"/workspace/in"}) {
+		t.Errorf("the last removes %q", got)
+	}
+}
+
+// The deepest go first, and who ends keeps nothing for others who end.
+func TestTheDeepestGoFirst(t *testing.T) {
+	t.Parallel()
+	b := NewMountPoints()
+	enter(t, b, "other", "/in/a")
+	b.Ending("other", nil)
+	enter(t, b, "one", "/in/a")
+	g := of("/in", "/in/a")
+	b.Own("one", &g)
+	if !b.Ending("one", []MountPoint{of("/in/x", "/in/x/y")}) {
+		t.Error("nothing is to be removed")
+	}
+	var got []string
+	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = append(got, r.Ghost.Made); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, []string{"/workspace/in/x", "/workspace/in"}) {
+		t.Errorf("removed: %q", got)
+	}
+}
+
+// Nobody enters where directories are being removed, or removes them a second time, until that is over.
+func TestARemovalIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := NewMountPoints()
+		g := of("/in", "/in/a")
+		r, err := b.Leave(t.Context(), "one", &g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		enter(t, b, "two", "/inn") // has nothing to do with it
+		done := make(chan error, 2)
+		go func() { done <- b.Enter(t.Context(), "two", "/link", "/srv/p", "/srv/p/in/b") }()
+		go func() {
+			deep := of("/in/a/b", "/in/a/b")
+			r, err := b.Leave(t.Context(), "three", &deep)
+			done <- err
+			if err == nil {
+				b.Done(r)
+			}
+		}()
+		synctest.Wait()
+		if len(done) != 0 {
+			t.Error("somebody did not wait")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.Enter(ctx, "four", "/link", "/srv/p", "/srv/p/in"); !errors.Is(err, context.Canceled) {
+			t.Errorf("after its end: %v", err)
+		}
+		b.Done(r)
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A record cannot name what is not below what was lent.
+func TestADamagedRecordHasNothing(t *testing.T) {
+	t.Parallel()
+	b := NewMountPoints()
+	bad := []MountPoint{{}, of("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
+	b.Again("one", &Has{Places: []string{"/srv/x"}, Ghosts: bad})
+	if has := b.Of("one"); has == nil || len(has.Ghosts) != 0 {
+		t.Errorf("it has %+v", has)
+	}
+}

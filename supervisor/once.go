@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"sync"
+)
+
+// atOnce is how many sessions of an earlier boxd are seen to at a time.
+const atOnce = 16
+
+// AtOnce does something with each of a list, several at a time.
+func AtOnce[T any](list []T, do func(T) error) error {
+	errs := make([]error, len(list))
+	room := make(chan struct{}, atOnce)
+	var work sync.WaitGroup
+	for i, one := range list {
+		room <- struct{}{}
+		work.Go(func() {
+			defer func() { <-room }()
+			errs[i] = do(one)
+		})
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file says which drives a session asks for, and which it has.
+
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// ActiveDrive is a version of a drive that a session has.
+type ActiveDrive struct {
+	Name    string    `json:"name"` // "owner/project"
+	Version int       `json:"version"`
+	Since   time.Time `json:"since"`
+	Digest  string    `json:"digest"`
+	Tree    string    `json:"tree"` // of its files, below the store
+	Attrs   []string  `json:"attributes,omitempty"`
+	// Earlier are the trees that the session had before, and that its programs may still use. They stay until it ends.
+	Earlier []string `json:"earlier,omitempty"`
+	Gone    bool     `json:"gone,omitempty"` // it is not mounted any more: only what was is held
+}
+
+// Bounds of the drives of a session.
+const (
+	MaxDrives  = 16 // at a time
+	MaxEarlier = 64 // versions of one drive that a session has had before
+)
+
+// ValidDriveName refuses what is not the name of a drive.
+func ValidDriveName(field, name string) error {
+	if isolation.ValidDrive(name) {
+		return nil
+	}
+	return fault.Field(field, name, `OWNER/PROJECT, each 1 to 64 of a-z, 0-9, "-", "_" and ".", a letter or digit first`)
+}
+
+// DriveRef reads NAME[@VERSION]; version 0 is the latest.
+func DriveRef(field, text string) (name string, version int, err error) {
+	name, number, pinned := strings.Cut(text, "@")
+	if err := ValidDriveName(field, name); err != nil {
+		return "", 0, err
+	}
+	if pinned {
+		if version, err = strconv.Atoi(number); err != nil || version < 1 {
+			return "", 0, fault.Field(field, text, "NAME, or NAME@VERSION with the number of a version")
+		}
+	}
+	return name, version, nil
+}
+
+// ReadDrives are the drives that are asked for, each once. Whether they are there is not asked here.
+func ReadDrives(asked []string) ([]string, error) {
+	if len(asked) > MaxDrives {
+		return nil, fault.Field("drives", len(asked), fmt.Sprintf("at most %d", MaxDrives))
+	}
+	list := slices.Sorted(slices.Values(asked))
+	var names []string
+	for i, text := range list {
+		name, _, err := DriveRef("drives", text)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(names, name) {
+			return nil, fault.Field(fmt.Sprintf("drives[%d]", i), text, "each drive once")
+		}
+		names = append(names, name)
+	}
+	return list, nil
+}

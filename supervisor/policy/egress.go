@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file settles where the programs of a session may connect to: what its profile says and its request asks.
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/egress"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// FieldRules is what the rules are called in profiles and requests.
+const FieldRules = "network_rules"
+
+// FieldStrict is what is called there that has connections to names looked at.
+const FieldStrict = "network_strict"
+
+// CheckStrict refuses rules of which nothing would be looked at: it is not what whoever asks for it means. None at all are
+// good, and let nothing through.
+func CheckStrict(strict bool, rules []string) error {
+	if !strict || len(rules) == 0 || RulesByName(rules) {
+		return nil
+	}
+	return fault.Field(FieldStrict, true, "false with rules that have no name").
+		WithHint("what a rule by cidr lets through is not looked at: name hosts in %s, such as \"pypi.org\"", FieldRules)
+}
+
+// PublicRules are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
+func PublicRules() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
+
+// NetworkRule is one by cidr, or by name.
+type NetworkRule struct {
+	rule.Rule
+	ByName *egress.Rule // nil: by cidr
+}
+
+// String is the form in which it is kept.
+func (r NetworkRule) String() string {
+	if r.ByName != nil {
+		return r.ByName.String()
+	}
+	return r.Rule.String()
+}
+
+// Named reports whether the rule names what is blocked otherwise, which no rule by name does.
+func (r NetworkRule) Named() bool { return r.ByName == nil && r.Rule.Named() }
+
+// within reports whether everything that r lets through, one of the rules of a profile does too. Where they lead
+// everywhere, a name leads nowhere else.
+func (r NetworkRule) within(most []NetworkRule) bool {
+	if r.ByName == nil {
+		return slices.ContainsFunc(most, func(m NetworkRule) bool {
+			return m.ByName == nil && r.Within(m.Rule) && (m.Named() || !r.Named())
+		})
+	}
+	if slices.ContainsFunc(most, func(m NetworkRule) bool { return m.ByName != nil && r.ByName.Within(m.ByName) }) {
+		return true
+	}
+	return !slices.ContainsFunc([]string{"0.0.0.0/0", "::/0"}, func(all string) bool {
+		everywhere, err := rule.New(all, r.ByName.Protocol, r.ByName.Spec().Ports)
+		return err != nil || !NetworkRule{Rule: everywhere}.within(most)
+	})
+}
+
+// ReadRules reads rules, see isolation/network/rule and isolation/egress.
+func ReadRules(texts []string) ([]NetworkRule, error) {
+	if len(texts) > rule.Max {
+		return nil, fault.Field(FieldRules, len(texts), fmt.Sprintf("at most %d", rule.Max))
+	}
+	rules := make([]NetworkRule, len(texts))
+	for i, text := range texts {
+		if egress.Written(text) {
+			r, err := egress.ReadRule(fmt.Sprintf("%s[%d]", FieldRules, i), text)
+			if err != nil {
+				return nil, err
+			}
+			rules[i].ByName = &r
+			continue
+		}
+		var err error
+		if rules[i].Rule, err = rule.Read(text); err != nil {
+			allowed := "a rule such as \"203.0.113.0/24 tcp 443 8000-8100\""
+			if r, ok := errors.AsType[*rule.Refusal](err); ok {
+				allowed = "a rule whose " + r.Part + " is " + r.Allowed
+			}
+			return nil, fault.Field(fmt.Sprintf("%s[%d]", FieldRules, i), text, allowed)
+		}
+	}
+	return rules, nil
+}
+
+// MergeRules returns the rules of a session, in their one form. profile names whose rules its are; a request that asks for
+// nil takes them. It may name what is blocked otherwise only as far as they do; where they are locked it may have
+// fewer, not others. Of strict ones see Strict.
+func MergeRules(profile string, its, asked []string, locked, strict bool) ([]string, error) {
+	most, err := ReadRules(its)
+	if err != nil {
+		return nil, err
+	}
+	rules := most
+	if asked != nil {
+		if rules, err = ReadRules(asked); err != nil {
+			return nil, err
+		}
+	}
+	texts := make([]string, len(rules))
+	for i, r := range rules {
+		field := fmt.Sprintf("%s[%d]", FieldRules, i)
+		setting := "profiles." + profile + "." + FieldRules + " with " + strconv.Quote(r.String())
+		switch {
+		case r.within(most):
+		case r.Named():
+			return nil, fault.Field(field, r, "no network of the host, its neighbours or a cloud's metadata, unless the profile names it").Of(fault.Denied).
+				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})
+		case locked:
+			return nil, fault.Field(field, r, "what the profile's rules let through").Of(fault.Denied).
+				WithHint("profile %q locks %s; ask for fewer of its rules, or use another profile", profile, FieldRules).
+				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "profiles." + profile + ".locked", Setting: setting})
+		}
+		texts[i] = r.String()
+	}
+	return texts, CheckStrict(strict, texts)
+}
+
+// SettleRules is Merge for a network that may be another than egress, which has no rules. namesOnly says that boxd alone is
+// to resolve names, or fewer rules would open a way to other resolvers.
+func SettleRules(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
+	if network == rule.Egress {
+		rules, err = MergeRules(profile, its, asked, locked, strict)
+		return locked && RulesByName(its), rules, err
+	}
+	if asked != nil {
+		err = fault.Field(FieldRules, len(asked), "left out of a session whose network is "+network)
+	}
+	return false, nil, err
+}
+
+// NetworkWords are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
+// rules are, strict that connections to names are looked at; nil rules are no
+// network, or that of the host.
+func NetworkWords(network string, rules []string, namesOnly, strict bool, caps NetworkCaps) []string {
+	if network == NetworkHost {
+		return []string{NetworkHost}
+	}
+	if rules == nil {
+		return nil
+	}
+	words := []string{rule.Egress}
+	if namesOnly {
+		words = append(words, rule.Names)
+	}
+	if strict {
+		words = append(words, rule.Strict)
+	}
+	return slices.Concat(words, caps.words(), rules)
+}
+
+// RulesByName reports whether a rule is by name.
+func RulesByName(texts []string) bool { return slices.ContainsFunc(texts, egress.Written) }
+
+// NamedRules are those of rules that name what is blocked otherwise, each once and in order: the keeper's flags are compared.
+func NamedRules(texts []string) (named []rule.Rule) {
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(texts))) {
+		r, err := rule.Read(text) // an error: who reads the configuration has said so
+		if err == nil && r.Named() && !slices.ContainsFunc(named, func(n rule.Rule) bool { return rule.Compare(n, r) == 0 }) {
+			named = append(named, r)
+		}
+	}
+	return named
+}
+
+// CheckHostNetwork refuses the network of the host to a session whose profile, with another network, does not have it.
+func CheckHostNetwork(network, profile, its string) error {
+	if network != NetworkHost || its == NetworkHost {
+		return nil
+	}
+	const allowed = "off, " + rule.Egress
+	return fault.Field("network", network, allowed).Of(fault.Denied).
+		WithHint("the network of the host is for profiles of box.toml that say so, and profile %q does not; %q reaches the internet", profile, rule.Egress).
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: allowed, Setting: "profiles." + profile + ".network = \"" + NetworkHost + "\""})
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+func TestARequestNamesNoMoreThanItsProfile(t *testing.T) {
+	t.Parallel()
+	its := []string{"10.1.0.0/16 tcp 443", "8.8.8.0/24 any"}
+	for _, c := range []struct {
+		asked  []string
+		locked bool
+		want   []string
+		kind   fault.Kind // where it is refused
+		field  string
+	}{
+		{nil, true, its, 0, ""},
+		{[]string{}, true, []string{}, 0, ""},
+		{[]string{"9.9.9.9/32"}, false, []string{"9.9.9.9/32 tcp"}, 0, ""},
+		{[]string{"10.1.2.0/24 tcp 443"}, true, []string{"10.1.2.0/24 tcp 443"}, 0, ""},
+		{[]string{"8.8.8.8/32 udp 53"}, true, []string{"8.8.8.8/32 udp 53"}, 0, ""},
+		{[]string{"9.9.9.9/32"}, true, nil, fault.Denied, "network_rules[0]"},
+		{[]string{"8.8.8.8/32", "10.1.2.0/24 tcp 444"}, false, nil, fault.Denied, "network_rules[1]"},
+		{[]string{"10.0.0.0/8 tcp 443"}, false, nil, fault.Denied, "network_rules[0]"},
+		{[]string{"x y"}, false, nil, fault.Invalid, "network_rules[0]"},
+		{[]string{"9.9.9.9/32", "a.org tcp 53"}, false, nil, fault.Invalid, "network_rules[1]"},
+		{[]string{"Pypi.org", "*.a.org any 443"}, false, []string{"pypi.org tcp 80 443", "*.a.org any 443"}, 0, ""},
+		{[]string{"pypi.org"}, true, nil, fault.Denied, "network_rules[0]"},
+		{[]string{"1.1.1.1/32  tcp"}, false, nil, fault.Invalid, "network_rules[0]"},
+	} {
+		got, err := MergeRules("p", its, c.asked, c.locked, false)
+		f, _ := errors.AsType[*fault.Error](err)
+		switch {
+		case c.field == "" && (err != nil || !slices.Equal(got, c.want)):
+			t.Errorf("%q: %q, %v", c.asked, got, err)
+		case c.field != "" && (f == nil || fault.KindOf(err) != c.kind || f.Field != c.field):
+			t.Errorf("%q: %q, %v", c.asked, got, err)
+		}
+	}
+	// What lies within the public internet by its numbers alone is not named by it.
+	if _, err := MergeRules("p", PublicRules(), []string{"169.254.169.254/32"}, false, false); fault.KindOf(err) != fault.Denied {
+		t.Errorf("the metadata service: %v", err)
+	}
+	// Where the profile leads everywhere, a name leads nowhere else; and to what it names, no further.
+	for _, c := range []struct {
+		its    []string
+		asked  string
+		denied bool
+	}{
+		{PublicRules(), "pypi.org", false},
+		{PublicRules(), "pypi.org any 443", true},
+		{PublicRules()[:1], "pypi.org", true},
+		{[]string{"*.a.org tcp 443"}, "x.a.org tcp 443", false},
+		{[]string{"*.a.org tcp 443"}, "a.org tcp 443", true},
+		{[]string{"*.a.org tcp 443"}, "x.a.org", true},
+		{[]string{"*.a.org"}, "1.2.3.4/32 tcp 443", true},
+	} {
+		if _, err := MergeRules("p", c.its, []string{c.asked}, true, false); (err != nil) != c.denied || err != nil && fault.KindOf(err) != fault.Denied {
+			t.Errorf("%q of %q: %v", c.asked, c.its, err)
+		}
+	}
+	got := NamedRules(slices.Concat(its, its, slices.Repeat([]string{"10.0.0.0/8 tcp 443"}, 100), []string{"10.1.2.0/24", "10.1.2.0/24 tcp", "bad"}))
+	if len(got) != 3 || got[0].String() != "10.0.0.0/8 tcp 443" || got[1].String() != its[0] || got[2].String() != "10.1.2.0/24 tcp" {
+		t.Errorf("named: %v", got)
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file bounds what is done to files of boxes.
+
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// FileLimits bounds what is done to files of a box for a caller.
+type FileLimits struct {
+	Timeout        quantity.Duration `toml:"timeout"`         // of one request
+	ArchiveTimeout quantity.Duration `toml:"archive_timeout"` // of an archive, either way
+	MaxContent     quantity.Size     `toml:"max_content"`     // of a file that is read, written or edited
+	MaxEntries     int               `toml:"max_entries"`     // that one search looks at
+	MaxSearch      quantity.Size     `toml:"max_search"`      // that one search reads
+	ArchiveBytes   quantity.Size     `toml:"archive_bytes"`   // of all contents of an archive
+	ArchiveFile    quantity.Size     `toml:"archive_file"`    // of one of them
+	ArchiveEntries int               `toml:"archive_entries"`
+	OutputVersions int               `toml:"output_versions"` // that are kept in a workspace, the newest; 0: all
+	OutputAge      quantity.Duration `toml:"output_age"`      // after which one is removed; 0: never
+}
+
+// DefaultFileLimits are the built-in ones.
+func DefaultFileLimits() FileLimits {
+	return FileLimits{
+		Timeout: fileSeconds(60), ArchiveTimeout: fileSeconds(600), MaxContent: 8 * quantity.MiB, MaxEntries: 500_000, MaxSearch: 4 * quantity.GiB,
+		ArchiveBytes: quantity.GiB, ArchiveFile: 512 * quantity.MiB, ArchiveEntries: 100_000,
+	}
+}
+
+// Validate tells bad of every key that is wrong.
+func (f *FileLimits) Validate(bad func(key string, value any, allowed string)) {
+	const hour = 3600
+	for _, d := range []struct {
+		key   string
+		value quantity.Duration
+	}{{"files.timeout", f.Timeout}, {"files.archive_timeout", f.ArchiveTimeout}} {
+		if d.value < fileSeconds(1) || d.value > fileSeconds(hour) {
+			bad(d.key, d.value, "1s to 1h")
+		}
+	}
+	if f.OutputVersions < 0 || f.OutputVersions > 100_000 {
+		bad("files.output_versions", f.OutputVersions, "0, which is all, to 100000")
+	}
+	if f.OutputAge > 0 && f.OutputAge < fileSeconds(60) {
+		bad("files.output_age", f.OutputAge, "0s, which is never, or 1m and more")
+	}
+	for _, s := range []struct {
+		key      string
+		value    quantity.Size
+		min, max quantity.Size
+	}{
+		{"files.max_content", f.MaxContent, quantity.KiB, 16 * quantity.MiB},
+		{"files.max_search", f.MaxSearch, quantity.MiB, maxFileSize},
+		{"files.archive_bytes", f.ArchiveBytes, quantity.KiB, maxFileSize},
+		{"files.archive_file", f.ArchiveFile, quantity.KiB, maxFileSize},
+	} {
+		if s.value < s.min || s.value > s.max {
+			bad(s.key, s.value, fmt.Sprintf("%v to %v", s.min, s.max))
+		}
+	}
+	for _, n := range []struct {
+		key   string
+		value int
+	}{{"files.max_entries", f.MaxEntries}, {"files.archive_entries", f.ArchiveEntries}} {
+		if n.value < 1 || n.value > 10_000_000 {
+			bad(n.key, n.value, "1 to 10000000")
+		}
+	}
+}
+
+func fileSeconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n) * time.Second) }
+
+// maxFileSize is far beyond any machine.
+const maxFileSize = 1024 * quantity.TiB

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import "strings"
+
+// ValidTemplate refuses what is no template; nothing is one too.
+func ValidTemplate(text string) error {
+	if text == "" {
+		return nil
+	}
+	_, err := ParseTemplate(text)
+	return err
+}
+
+// Hostname makes a DNS label of an id, of so many bytes at most.
+func Hostname(id string, most int) string {
+	label := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		}
+		return '-'
+	}, id)
+	label = label[:min(len(label), most)]
+	if label = strings.Trim(label, "-"); label == "" {
+		return "box"
+	}
+	return label
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file makes the ids of sessions of templates and of what callers say about themselves. Two
+// different sets of values never make the same id, whatever is in them.
+
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Bounds of a template and of what it is filled with, in bytes.
+const (
+	maxTemplate     = 512
+	maxTemplateName = 64
+	MaxValue        = 4096
+	MaxID           = 256 // of what comes out
+)
+
+// TemplatePresets are templates with a name, for what chats are made of.
+func TemplatePresets() map[string]string {
+	return map[string]string{
+		"per_chat":         "{launcher_type}_{launcher_id}",
+		"per_user":         "{launcher_type}_{launcher_id}_{sender_id}",
+		"per_conversation": "{launcher_type}_{launcher_id}_{conversation_id}",
+		"per_message":      "{query_id}",
+		"global":           "{global:global}",
+	}
+}
+
+// Template is a text with variables in braces: "{name}", or "{name:default}" where a caller may leave it out.
+// {{ and }} are braces.
+type Template struct {
+	parts []part
+	// apart are the characters of the text between variables, except letters and digits: in a value they are
+	// written as %XX, and so is %.
+	apart string
+}
+
+// part is a text, or a variable.
+type part struct {
+	text     string // or the default
+	variable string
+	optional bool
+}
+
+// ParseTemplate reads a template, or the name of a preset.
+func ParseTemplate(text string) (*Template, error) {
+	if preset, ok := TemplatePresets()[text]; ok {
+		text = preset
+	}
+	if text == "" || len(text) > maxTemplate || !printable(text) {
+		return nil, fmt.Errorf("a template is a preset (%s), or 1 to %d bytes without control characters", strings.Join(slices.Sorted(maps.Keys(TemplatePresets())), ", "), maxTemplate)
+	}
+	t := &Template{}
+	literal := ""
+	for text != "" {
+		switch {
+		case strings.HasPrefix(text, "{{"), strings.HasPrefix(text, "}}"):
+			literal, text = literal+text[:1], text[2:]
+		case text[0] == '}':
+			return nil, errors.New("a template has a } without a {; a brace itself is written twice")
+		case text[0] == '{':
+			inner, rest, ok := strings.Cut(text[1:], "}")
+			if !ok {
+				return nil, errors.New("a template has a { without a }; a brace itself is written twice")
+			}
+			if literal != "" {
+				t.parts, literal = append(t.parts, part{text: literal}), ""
+			}
+			p, err := variable(inner)
+			if err != nil {
+				return nil, err
+			}
+			t.parts, text = append(t.parts, p), rest
+		default:
+			_, n := utf8.DecodeRuneInString(text)
+			literal, text = literal+text[:n], text[n:]
+		}
+	}
+	if literal != "" {
+		t.parts = append(t.parts, part{text: literal})
+	}
+	return t, t.separate()
+}
+
+func variable(inner string) (part, error) {
+	name, usual, optional := strings.Cut(inner, ":")
+	if !ValidTemplateName(name) {
+		return part{}, fmt.Errorf("a template has the variable %s: a name is 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
+	}
+	if strings.Contains(usual, "{") {
+		return part{}, fmt.Errorf("the default of the variable %s has a brace", name)
+	}
+	return part{text: usual, variable: name, optional: optional}, nil
+}
+
+// ValidTemplateName reports whether a variable may have this name.
+func ValidTemplateName(name string) bool {
+	return name != "" && len(name) <= maxTemplateName && strings.IndexFunc(name, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) < 0
+}
+
+// separate refuses variables of which nobody could say where one ends and the next begins.
+func (t *Template) separate() error {
+	for i, p := range t.parts {
+		if p.variable != "" {
+			if i > 0 && t.parts[i-1].variable != "" {
+				return fmt.Errorf("the variables %s and %s have nothing between them", t.parts[i-1].variable, p.variable)
+			}
+			continue
+		}
+		if strings.Contains(p.text, "%") {
+			return errors.New("a template has a %, which ids have for what is written otherwise in them")
+		}
+		between := i > 0 && i < len(t.parts)-1
+		signs := strings.Map(func(r rune) rune {
+			if unicode.IsLetter(r) || unicode.IsDigit(r) {
+				return -1
+			}
+			return r
+		}, p.text)
+		if between && signs == "" {
+			return fmt.Errorf("the variables %s and %s have only letters and digits between them, which may be in either; put a _ there", t.parts[i-1].variable, t.parts[i+1].variable)
+		}
+		if between {
+			t.apart += signs
+		}
+	}
+	return nil
+}
+
+// Variables lists the names that must be given.
+func (t *Template) Variables() (names []string) {
+	for _, p := range t.parts {
+		if p.variable != "" && !p.optional && !slices.Contains(names, p.variable) {
+			names = append(names, p.variable)
+		}
+	}
+	return names
+}
+
+// Fill makes the id. Variables that the template has not are of no matter. An id that would be longer than MaxID
+// is cut, and ends with a digest of all of it instead.
+func (t *Template) Fill(values map[string]string) (string, error) {
+	var id strings.Builder
+	for _, p := range t.parts {
+		if p.variable == "" {
+			id.WriteString(p.text)
+			continue
+		}
+		value, given := values[p.variable]
+		field := "variables." + p.variable
+		switch {
+		case !given && !p.optional:
+			return "", fault.Field(field, fault.Word("missing"), "a value").
+				WithHint("the session's template needs %s", strings.Join(t.Variables(), ", "))
+		case !given:
+			value = p.text
+		case len(value) > MaxValue || !printable(value):
+			return "", fault.Field(field, value, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", MaxValue))
+		}
+		t.write(&id, value)
+	}
+	if id.Len() == 0 {
+		return "", fault.Field("variables", fault.Word("all empty"), "values that make an id")
+	}
+	return bounded(id.String()), nil
+}
+
+// write writes a value so that it has none of what separates it from the next.
+func (t *Template) write(id *strings.Builder, value string) {
+	for _, r := range value {
+		if r != '%' && !strings.ContainsRune(t.apart, r) {
+			id.WriteRune(r)
+			continue
+		}
+		for _, b := range []byte(string(r)) {
+			fmt.Fprintf(id, "%%%02X", b)
+		}
+	}
+}
+
+// digestMark is in no id that was not cut: a % there has two hexadecimal digits after it.
+const digestMark = "%#"
+
+// bounded cuts a long id to MaxID, with what tells it from others that begin alike.
+func bounded(id string) string {
+	if len(id) <= MaxID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	end := digestMark + hex.EncodeToString(sum[:16])
+	n := MaxID - len(end)
+	for !utf8.RuneStart(id[n]) {
+		n--
+	}
+	return id[:n] + end
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file knows below which directories of the host the kernel can be asked for a quota, and whether it can keep one.
+
+package policy
+
+import (
+	"slices"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// QuotaRootsKey is the key of box.toml that lists the directories.
+const QuotaRootsKey = "mounts.quota_roots"
+
+// QuotaRoots are the directories that the operator has listed.
+type QuotaRoots []string
+
+// Of is the one that a directory of the host is in, "" if there is none.
+func (l QuotaRoots) Of(path string) string {
+	i := slices.IndexFunc(l, func(root string) bool { return isolation.Within(path, root) })
+	if i < 0 {
+		return ""
+	}
+	return l[i]
+}
+
+// Can says why the kernel cannot keep a quota of a directory of the host, nil if it can. found is what the keeper has found out
+// about each of the list: its path, and what it lacks.
+func (l QuotaRoots) Can(found []string, path string) error {
+	root := l.Of(path)
+	if root == "" {
+		return fault.Errorf(fault.Unsupported, "%s is not below a directory of %s", fault.Show(path), QuotaRootsKey).
+			WithHint("as the operator, list one that it is below: the kernel then counts what is in it")
+	}
+	lacks := "the keeper does not know it: it was started before"
+	for ; len(found) > 1; found = found[2:] {
+		if found[0] == root {
+			lacks = found[1]
+		}
+	}
+	if lacks == "" {
+		return nil
+	}
+	f := fault.Errorf(fault.Unsupported, "%s cannot have a quota: %s", fault.Show(path), lacks).
+		WithHint("as the operator, have its filesystem keep project quotas (boxctl doctor says more), or list \"workspace\" under limits.best_effort").
+		By(fault.Denial{Layer: fault.LayerLimit, Rule: "limits.best_effort", Setting: "limits.best_effort with \"workspace\""})
+	f.Field, f.Value = "mounts", path
+	return f
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file settles which secrets a session has: what the operator has named, who may have it, and whether the
+// session could use it at all. It knows no value.
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/egress"
+)
+
+// Secret is a table [secrets.NAME] of box.toml.
+type Secret struct {
+	Credential  string   `toml:"credential"`  // the name of a file among the credentials that systemd lends boxd
+	File        string   `toml:"file"`        // or a path, of a file of mode 0600 that is root's
+	Hosts       []string `toml:"hosts"`       // whose requests it is put into, by their exact names
+	Env         string   `toml:"env"`         // the variable that has the placeholder
+	Authorities string   `toml:"authorities"` // a file of certificates, of who may have made those of the hosts; "": the host's
+}
+
+// Bounds of secrets.
+const (
+	MaxSecrets    = 8  // of one session
+	MaxHosts      = 16 // of one secret
+	maxNames      = 256
+	maxSecretName = 64
+)
+
+// FieldSecrets is what they are called in requests.
+const FieldSecrets = "secrets"
+
+// AnySecret stands for all there are in a list of who may have which.
+const AnySecret = "*"
+
+// ValidateSecrets names every key that is wrong.
+func ValidateSecrets(all map[string]Secret) (errs []error) {
+	if len(all) > maxNames {
+		errs = append(errs, fmt.Errorf("secrets has %d tables: allowed are %d", len(all), maxNames))
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		s := all[name]
+		bad := func(key string, value any, allowed string) {
+			errs = append(errs, fmt.Errorf("secrets.%s.%s = %q: allowed is %s", name, key, value, allowed))
+		}
+		if !plain(name, "-") || len(name) > maxSecretName {
+			errs = append(errs, fmt.Errorf("secrets.%s: allowed is a name of at most %d letters, digits, _ and -", name, maxSecretName))
+		}
+		if (s.Credential == "") == (s.File == "") {
+			errs = append(errs, fmt.Errorf("secrets.%s: allowed is one of credential and file", name))
+		}
+		if strings.ContainsAny(s.Credential, "/\x00") || s.Credential == "." || s.Credential == ".." {
+			bad("credential", s.Credential, "the name of a file, without a directory")
+		}
+		for key, path := range map[string]string{"file": s.File, "authorities": s.Authorities} {
+			if path != "" && (!strings.HasPrefix(path, "/") || strings.Contains(path, "\x00")) {
+				bad(key, path, "an absolute path")
+			}
+		}
+		if len(s.Hosts) == 0 || len(s.Hosts) > MaxHosts {
+			errs = append(errs, fmt.Errorf("secrets.%s.hosts has %d: allowed are 1 to %d", name, len(s.Hosts), MaxHosts))
+		}
+		for _, h := range s.Hosts {
+			if _, err := egress.ParseName("hosts", h); err != nil {
+				bad("hosts", h, "the exact name of a host, such as \"api.example.com\"")
+			}
+		}
+		if !plain(s.Env, "") || s.Env[0] <= '9' || slices.Contains(Trusting(), s.Env) {
+			bad("env", s.Env, "the name of a variable of letters, digits and _, other than those that say which certificates to trust")
+		}
+	}
+	return errs
+}
+
+// plain reports whether a text has letters, digits and _, and what else there may be.
+func plain(text, more string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(more, r)
+	})
+}
+
+// Names are the hosts in their one form.
+func (s *Secret) Names() (list []egress.Name) {
+	for _, h := range s.Hosts {
+		if n, err := egress.ParseName("hosts", h); err == nil { // Validate has read them
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Trusting are the variables by which programs are told which certificates to trust.
+func Trusting() []string {
+	return []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
+}
+
+// SecretAllowed reports whether a list of who may have which allows one.
+func SecretAllowed(list []string, name string) bool {
+	return slices.Contains(list, name) || slices.Contains(list, AnySecret)
+}
+
+// SecretRequest is what a session asks for that is of importance here.
+type SecretRequest struct {
+	Secrets []string
+	Egress  bool  // its network is that
+	Strict  *bool // nil: it does not say
+	Locked  bool  // its profile decides whether it is strict
+	Rules   []string
+	Env     map[string]string
+}
+
+// SettleSecrets returns the secrets of a session, each once and in order. It refuses those that the session could not use, by
+// the rules that it has. strict is whether it is so by its profile and its request; one with secrets always is.
+func SettleSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
+	if len(w.Secrets) == 0 {
+		return nil, strict, nil
+	}
+	if len(w.Secrets) > MaxSecrets {
+		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), fmt.Sprintf("at most %d", MaxSecrets))
+	}
+	if !w.Egress {
+		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out of a session whose network is not egress")
+	}
+	if !strict && (w.Strict != nil || w.Locked) {
+		return nil, strict, fault.Field("network_strict", false, "true for a session with secrets").
+			WithHint("leave network_strict out; only connections that are looked at are given secrets")
+	}
+	rules, err := egress.ReadRules("network_rules", slices.DeleteFunc(slices.Clone(w.Rules), func(r string) bool { return !egress.Written(r) }))
+	if err != nil {
+		return nil, strict, err
+	}
+	taken := map[string]string{}
+	for i, name := range w.Secrets {
+		field := FieldSecrets + "[" + strconv.Itoa(i) + "]"
+		s, ok := all[name]
+		if !ok {
+			return nil, strict, fault.Field(field, name, "the name of a table [secrets.NAME] of box.toml")
+		}
+		if slices.Contains(list, name) {
+			continue
+		}
+		if _, given := w.Env[s.Env]; given {
+			return nil, strict, fault.Field("env", s.Env, "left out where the secret "+name+" has this variable")
+		}
+		if other := taken[s.Env]; other != "" {
+			return nil, strict, fault.Field(field, name, "one of several secrets that have the variable "+s.Env).WithHint("the other is %s", other)
+		}
+		for _, host := range s.Names() {
+			if !slices.Contains(egress.Openings(rules.Match(host)), egress.Opening{Protocol: egress.TCP, Port: 443}) {
+				return nil, strict, fault.Field(field, name, "a secret whose hosts the rules of the session let through").
+					WithHint("network_rules with %q", string(host)+" tcp 443")
+			}
+		}
+		taken[s.Env] = name
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list, true, nil
+}

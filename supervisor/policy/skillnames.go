@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file reads the names of skills that a session asks for.
+
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// LongestSkillNames is more bytes than the name of any skill has.
+const LongestSkillNames = 1024
+
+// ReadSkillNames returns the names, each once; at most is how many there may be. Whether they are there is not asked here.
+func ReadSkillNames(names []string, most int) ([]string, error) {
+	list := slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(list) > most {
+		return nil, fault.Field("skills", len(list), fmt.Sprintf("at most %d", most))
+	}
+	for _, name := range list {
+		if name == "" || len(name) > LongestSkillNames || !Printable(name) {
+			return nil, fault.Field("skills", name, "names of skills")
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps boxes that were started before anybody has asked for them. Each is whole but for its
+// name, and becomes the box of a session by being taken.
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+)
+
+// PoolSource is what a pool gets its boxes from, and what it asks before it makes one.
+type PoolSource struct {
+	Launch func(ctx context.Context, spec *isolation.Spec) (*client.Box, error)
+	End    func(ctx context.Context, key string, box *client.Box)
+	Ping   func(ctx context.Context, box *client.Box) error
+	Alive  func(box *client.Box) bool
+	Most   func() int  // boxes that may be there at present: those that are more end
+	Quiet  func() bool // nothing else is to be done, and the host has room: one may be made
+	Log    *slog.Logger
+}
+
+// PoolKind is one sort of box that is wanted ahead of need.
+type PoolKind struct {
+	Profile string
+	Count   int
+	Spec    isolation.Spec // without key and hostname
+}
+
+// PoolMember is a box of the pool.
+type PoolMember struct {
+	Key  string
+	Spec isolation.Spec // as it was made
+	Box  *client.Box
+	made time.Time
+}
+
+// PoolCount is how the pool stands with a profile.
+type PoolCount struct {
+	Profile     string
+	Ready, Want int
+}
+
+// Times of a pool.
+const (
+	quiet        = 20 * time.Millisecond // since the last start, before a box is made ahead of need
+	again        = time.Second           // until a box is made after one could not be
+	mostLate     = time.Minute           // after that has gone on
+	health       = 10 * time.Second      // between two looks at all of them
+	maxAge       = 10 * time.Minute      // of a box, which shows the host's /etc as it was when it was made
+	poolPatience = time.Minute           // for one box
+)
+
+type kind struct {
+	PoolKind
+	ready []*PoolMember // oldest first
+}
+
+// Pool is all boxes ahead of need of one boxd.
+type Pool struct {
+	src  PoolSource
+	poke chan struct{} // tells Run to look
+
+	mu    sync.Mutex // guards the fields below
+	kinds map[string]*kind
+	used  time.Time // when the last start was
+}
+
+// NewPool returns a pool that wants nothing yet. Run fills it.
+func NewPool(src PoolSource) *Pool {
+	return &Pool{src: src, poke: make(chan struct{}, 1), kinds: map[string]*kind{}}
+}
+
+// Set says what is wanted from now on. What is there and not wanted any more ends.
+func (p *Pool) Set(kinds []PoolKind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := map[string]*kind{}
+	for _, k := range kinds {
+		made := &kind{PoolKind: k}
+		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that are not as wanted now
+			made.Spec.Caller.UID, made.Spec.Owner, made.ready = old.Spec.Caller.UID, old.Spec.Owner, old.ready
+			delete(p.kinds, k.Profile)
+		}
+		next[k.Profile] = made
+	}
+	for name, old := range p.kinds {
+		old.Count = 0 // tidy ends them all
+		next[name] = old
+	}
+	p.kinds = next
+	p.wake()
+}
+
+// SameSpec reports whether two boxes differ in nothing but what a box has of its session, or whose it is: key,
+// hostname and caller.
+func SameSpec(a, b *isolation.Spec) bool {
+	return a.Limits == b.Limits && a.View == b.View && a.Work == b.Work && alike(a, b)
+}
+
+// alike reports whether one box can be made the other: in limits of control groups and of the workspace
+// they may differ, which living boxes can get others of.
+func alike(a, b *isolation.Spec) bool {
+	x, y := *a, *b
+	for _, s := range []*isolation.Spec{&x, &y} {
+		s.Key, s.Hostname, s.Scope, s.Caller, s.Owner = "", "", "", isolation.Caller{}, isolation.Spec{}.Owner
+		s.Limits, s.View, s.Work = isolation.Spec{}.Limits, isolation.Spec{}.View, isolation.Quota{}
+		s.Rlimits = slices.Clone(s.Rlimits)
+		slices.SortFunc(s.Rlimits, func(m, n isolation.Rlimit) int { return cmp.Compare(m.Resource, n.Resource) })
+	}
+	return reflect.DeepEqual(x, y) && (a.Work.Bytes == 0) == (b.Work.Bytes == 0) && (a.Grouped || a.Limits == b.Limits && a.View == b.View)
+}
+
+// sameOwner reports whether the groups of two boxes are together.
+func sameOwner(a, b *isolation.Spec) bool {
+	return a.Caller.UID == b.Caller.UID && a.Owner.Name == b.Owner.Name
+}
+
+// Take returns a box that can be made that of spec, nil if there is none. It is the caller's then. A box whose
+// control groups would be among another owner's is none; that owner's are made from now on.
+func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.kinds[profile]
+	if k == nil || len(spec.Mounts) > 0 || !alike(&k.Spec, spec) {
+		return nil
+	}
+	if spec.Grouped && !sameOwner(&k.Spec, spec) {
+		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces what there is
+		p.wake()
+		return nil
+	}
+	k.Spec.Owner = spec.Owner // or its limits of before would be those of a group that is made anew
+	p.wake()
+	i := slices.IndexFunc(k.ready, func(m *PoolMember) bool { return p.src.Alive(m.Box) }) // Run ends the others
+	if i < 0 {
+		return nil
+	}
+	m := k.ready[i]
+	k.ready = slices.Delete(k.ready, i, i+1)
+	p.used = time.Now()
+	return m
+}
+
+// Used notes a start that has nothing to do with the pool: it comes first.
+func (p *Pool) Used() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used = time.Now()
+}
+
+// Wake makes the pool look whether it has what is wanted.
+func (p *Pool) Wake() { p.wake() }
+
+func (p *Pool) wake() {
+	select {
+	case p.poke <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// Counts returns how the pool stands, by profile.
+func (p *Pool) Counts() []PoolCount {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var counts []PoolCount
+	for _, k := range p.kinds {
+		if k.Count > 0 {
+			counts = append(counts, PoolCount{k.Profile, len(k.ready), k.Count})
+		}
+	}
+	slices.SortFunc(counts, func(a, b PoolCount) int { return cmp.Compare(a.Profile, b.Profile) })
+	return counts
+}
+
+// Keys are those of the boxes that wait.
+func (p *Pool) Keys() (keys []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.kinds {
+		for _, m := range k.ready {
+			keys = append(keys, m.Key)
+		}
+	}
+	return keys
+}
+
+// Len is how many boxes there are.
+func (p *Pool) Len() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.kinds {
+		n += len(k.ready)
+	}
+	return n
+}
+
+// Run fills the pool, one box at a time, and keeps it as it should be, until ctx ends. Then it ends all its
+// boxes.
+func (p *Pool) Run(ctx context.Context) {
+	timer := time.NewTimer(health)
+	defer timer.Stop()
+	pause := again
+	var after, looked time.Time // no box is made before, and none looked at
+	for {
+		p.tidy(ctx)
+		if time.Since(looked) >= health {
+			p.examine(ctx)
+			looked = time.Now()
+		}
+		wait := health
+		if k, spec, early := p.wanting(); k != nil {
+			early = max(early, time.Until(after))
+			switch {
+			case early > 0:
+				wait = early
+			case !p.src.Quiet():
+				wait = again
+			case p.make(ctx, k, spec):
+				pause = again
+				continue
+			default:
+				wait, after, pause = pause, time.Now().Add(pause), min(2*pause, mostLate)
+			}
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-p.poke:
+		case <-ctx.Done():
+			p.Set(nil)
+			p.tidy(ctx)
+			return
+		}
+	}
+}
+
+// wanting returns a kind of which there are too few, what to make, and how long not to.
+func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
+	most := p.src.Most()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	there := 0
+	var of *kind
+	for _, k := range p.kinds {
+		there += len(k.ready)
+		if lack := k.Count - len(k.ready); lack > 0 && (of == nil || lack > of.Count-len(of.ready)) {
+			of = k
+		}
+	}
+	if of == nil || there >= most {
+		return nil, nil, 0
+	}
+	spec := of.Spec
+	spec.Key = strings.ToLower(rand.Text() + rand.Text())[:isolation.KeyLen]
+	spec.Hostname = "ahead"
+	return of, &spec, quiet - time.Since(p.used)
+}
+
+// Yield ends one box, for a session that lacks what it has; false if there is none.
+func (p *Pool) Yield(ctx context.Context) bool {
+	p.mu.Lock()
+	var gone []*PoolMember
+	for _, k := range p.kinds {
+		if n := len(k.ready); n > 0 {
+			gone = append(gone, k.ready[n-1])
+			k.ready = k.ready[:n-1]
+			break
+		}
+	}
+	p.mu.Unlock()
+	p.end(ctx, gone)
+	return len(gone) > 0
+}
+
+// make makes one box, and reports whether it has.
+func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
+	within, cancel := context.WithTimeout(ctx, poolPatience)
+	defer cancel()
+	box, err := p.src.Launch(within, spec)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.src.Log.Warn("no box ahead of need", "profile", k.Profile, "error", err)
+		}
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k.ready = append(k.ready, &PoolMember{Key: spec.Key, Spec: *spec, Box: box, made: time.Now()}) // tidy ends it, if it is of no use any more
+	return true
+}
+
+// tidy ends what is dead, too old, too many, or not wanted any more.
+func (p *Pool) tidy(ctx context.Context) {
+	most := p.src.Most()
+	var gone []*PoolMember
+	p.mu.Lock()
+	there := 0
+	for name, k := range p.kinds {
+		k.ready = slices.DeleteFunc(k.ready, func(m *PoolMember) bool {
+			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && SameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
+			if !keep {
+				gone = append(gone, m)
+				return true
+			}
+			there++
+			return false
+		})
+		if over := len(k.ready) - k.Count; over > 0 {
+			gone = append(gone, k.ready[:over]...)
+			k.ready = slices.Clone(k.ready[over:])
+			there -= over
+		}
+		if k.Count == 0 {
+			delete(p.kinds, name)
+		}
+	}
+	p.mu.Unlock()
+	p.end(ctx, gone)
+}
+
+// end ends boxes of the pool, whatever becomes of ctx.
+func (p *Pool) end(ctx context.Context, gone []*PoolMember) {
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolPatience)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, m := range gone {
+		all.Go(func() { p.src.End(within, m.Key, m.Box) })
+	}
+	all.Wait()
+}
+
+// examine ends the boxes that do not answer.
+func (p *Pool) examine(ctx context.Context) {
+	p.mu.Lock()
+	var all []*PoolMember
+	for _, k := range p.kinds {
+		all = append(all, k.ready...)
+	}
+	p.mu.Unlock()
+	for _, m := range all {
+		within, cancel := context.WithTimeout(ctx, again)
+		err := p.src.Ping(within, m.Box)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		p.mu.Lock()
+		var gone []*PoolMember
+		for _, k := range p.kinds {
+			if i := slices.Index(k.ready, m); i >= 0 { // nobody has taken it
+				k.ready = slices.Delete(k.ready, i, i+1)
+				gone = append(gone, m)
+			}
+		}
+		p.mu.Unlock()
+		p.end(ctx, gone)
+	}
+}

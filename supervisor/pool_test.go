@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// factory makes boxes that are nothing but their pointers.
+type factory struct {
+	mu     sync.Mutex
+	living map[*client.Box]string
+	silent map[*client.Box]bool
+	made   int
+	fails  bool
+	most   int
+	busy   bool
+}
+
+func (f *factory) source() supervisor.PoolSource {
+	locked := func() func() {
+		f.mu.Lock()
+		return f.mu.Unlock
+	}
+	return supervisor.PoolSource{
+		Launch: func(_ context.Context, spec *isolation.Spec) (*client.Box, error) {
+			defer locked()()
+			if f.fails {
+				return nil, errors.New("no")
+			}
+			if err := spec.Validate(); err != nil {
+				return nil, err
+			}
+			b := &client.Box{}
+			f.living[b] = spec.Key
+			f.made++
+			return b, nil
+		},
+		End: func(_ context.Context, _ string, b *client.Box) {
+			defer locked()()
+			delete(f.living, b)
+		},
+		Ping: func(_ context.Context, b *client.Box) error {
+			defer locked()()
+			if f.silent[b] {
+				return client.ErrSilent
+			}
+			return nil
+		},
+		Alive: func(b *client.Box) bool {
+			defer locked()()
+			return f.living[b] != ""
+		},
+		Most: func() int {
+			defer locked()()
+			return f.most
+		},
+		Quiet: func() bool {
+			defer locked()()
+			return !f.busy
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (f *factory) set(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
+// counts returns how many live, and how many were ever made.
+func (f *factory) counts() (living, made int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.living), f.made
+}
+
+func plain() isolation.Spec {
+	return isolation.Spec{Scratch: isolation.Scratch{Bytes: 1 << 20, Inodes: 1024}, ManagedWork: true}
+}
+
+func asked(do func(*isolation.Spec)) *isolation.Spec {
+	s := plain()
+	s.Key, s.Hostname, s.Caller = "k", "h", isolation.Caller{UID: 7, GID: 7, Groups: []uint32{1}}
+	if do != nil {
+		do(&s)
+	}
+	return &s
+}
+
+// run runs a test with a pool that is being filled, in a bubble of time.
+func run(t *testing.T, f *factory, kinds []supervisor.PoolKind, test func(t *testing.T, p *supervisor.Pool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f.living, f.silent = map[*client.Box]string{}, map[*client.Box]bool{}
+		p := supervisor.NewPool(f.source())
+		p.Set(kinds)
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { p.Run(ctx) })
+		<-time.After(time.Second) // of the bubble
+		synctest.Wait()
+		test(t, p)
+		cancel()
+		work.Wait()
+		if living, _ := f.counts(); living > 0 || p.Len() > 0 {
+			t.Errorf("at the end %d live, %d in the pool", living, p.Len())
+		}
+	})
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestItIsFilledAndTakenFrom(t *testing.T) {
+	t.Parallel()
+	f := &factory{most: 10}
+	run(t, f, []supervisor.PoolKind{{"a", 3, plain()}, {"b", 1, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+		if c := p.Counts(); len(c) != 2 || c[0] != (supervisor.PoolCount{Profile: "a", Ready: 3, Want: 3}) || c[1].Ready != 1 {
+			t.Fatalf("%+v", c)
+		}
+		seen := map[string]bool{}
+		for range 3 {
+			m := p.Take("a", asked(nil))
+			if m == nil || seen[m.Key] || m.Spec.Key != m.Key {
+				t.Fatalf("%+v", m)
+			}
+			seen[m.Key] = true
+			defer f.set(func() { delete(f.living, m.Box) })
+		}
+		if p.Take("a", asked(nil)) != nil || p.Take("c", asked(nil)) != nil {
+			t.Error("there is more than there is")
+		}
+		pass(time.Second)
+		if living, made := f.counts(); p.Len() != 4 || made != 7 || living != 7 { // those that were taken are not the pool's to end
+			t.Errorf("%d in the pool, %d made, %d live", p.Len(), made, living)
+		}
+	})
+}
+
+func TestWhatFits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		do   func(s *isolation.Spec)
+		fits bool
+	}{
+		{"as it is", nil, true},
+		{"a mount", func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }, false},
+		{"another tmpfs", func(s *isolation.Spec) { s.Scratch.Bytes *= 2 }, false},
+		{"a limit of processes", func(s *isolation.Spec) { s.Rlimits = []isolation.Rlimit{{Resource: 1}} }, false},
+		{"control groups", func(s *isolation.Spec) { s.Grouped = true }, false},
+		{"a quota", func(s *isolation.Spec) { s.Work = isolation.Quota{Bytes: 1, Inodes: 1} }, false},
+		{"no workspace of its own", func(s *isolation.Spec) { s.ManagedWork = false }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := &factory{most: 1}
+			run(t, f, []supervisor.PoolKind{{"a", 1, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+				m := p.Take("a", asked(tc.do))
+				if (m != nil) != tc.fits {
+					t.Errorf("%+v", m)
+				}
+				if m != nil {
+					f.set(func() { delete(f.living, m.Box) })
+				}
+			})
+		})
+	}
+}
+
+// Control groups of a principal are together, and no box can be moved to others.
+func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
+	t.Parallel()
+	f := &factory{most: 2}
+	spec := plain()
+	spec.Grouped = true
+	spec.Limits.Memory = 1 << 20
+	mine := func(uid uint32, other string) *isolation.Spec {
+		return asked(func(s *isolation.Spec) {
+			s.Grouped, s.Limits.Memory, s.Caller.UID, s.Owner = true, 2<<20, uid, cgroup.Owner{Name: other, Memory: 1 << 30}
+		})
+	}
+	run(t, f, []supervisor.PoolKind{{"a", 2, spec}}, func(t *testing.T, p *supervisor.Pool) {
+		for _, who := range []struct {
+			uid   uint32
+			other string
+		}{{1000, ""}, {1001, ""}, {1001, "0123456789abcdef"}} {
+			if p.Take("a", mine(who.uid, who.other)) != nil {
+				t.Error("another owner's")
+			}
+			pass(time.Second)
+			m := p.Take("a", mine(who.uid, who.other))
+			if m == nil || m.Spec.Caller.UID != who.uid || m.Spec.Owner != (cgroup.Owner{Name: who.other, Memory: 1 << 30}) || m.Spec.Limits.Memory != 1<<20 {
+				t.Fatalf("%+v", m)
+			}
+			f.set(func() { delete(f.living, m.Box) })
+		}
+	})
+}
+
+func TestItYieldsAndMends(t *testing.T) {
+	t.Parallel()
+	f := &factory{most: 3}
+	run(t, f, []supervisor.PoolKind{{"a", 3, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+		for _, step := range []struct {
+			name string
+			do   func()
+			want int
+		}{
+			{"sessions need the room", func() { f.most = 1 }, 1},
+			{"they do not any more, but the host is busy", func() { f.most, f.busy = 3, true }, 1},
+			{"it is not", func() { f.busy = false }, 3},
+			{"they die", func() { clear(f.living) }, 3},
+			{"they fall silent", func() {
+				for b := range f.living {
+					f.silent[b] = true
+				}
+			}, 3},
+			{"none can be made", func() {
+				clear(f.living)
+				f.fails = true
+			}, 0},
+			{"they can again", func() { f.fails = false }, 3},
+		} {
+			_, before := f.counts()
+			f.set(step.do)
+			p.Wake()
+			pass(2 * time.Minute)
+			living, made := f.counts()
+			if p.Len() != step.want || living != step.want {
+				t.Errorf("%s: %d in the pool, %d live, want %d", step.name, p.Len(), living, step.want)
+			}
+			if made-before > 3 {
+				t.Errorf("%s: %d were made", step.name, made-before)
+			}
+		}
+		_, before := f.counts()
+		pass(15 * time.Minute)
+		if _, made := f.counts(); made-before != 3 || p.Len() != 3 {
+			t.Errorf("%d of 3 were renewed", made-before)
+		}
+	})
+}
+
+func TestAnotherConfigurationMakesThemAnew(t *testing.T) {
+	t.Parallel()
+	f := &factory{most: 9}
+	run(t, f, []supervisor.PoolKind{{"a", 2, plain()}, {"b", 2, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+		other := plain()
+		other.Scratch.Bytes *= 2
+		p.Set([]supervisor.PoolKind{{"a", 1, plain()}, {"c", 1, other}})
+		pass(time.Second)
+		if _, made := f.counts(); made != 5 || p.Len() != 2 {
+			t.Errorf("%d made, %d there: those of a are still good", made, p.Len())
+		}
+		p.Set([]supervisor.PoolKind{{"a", 1, other}})
+		pass(time.Second)
+		if _, made := f.counts(); made != 6 || p.Len() != 1 {
+			t.Errorf("%d made, %d there", made, p.Len())
+		}
+	})
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+)
+
+// metered is what a file says of a meter.
+type metered struct {
+	Principal string        `json:"principal"`
+	CPU       time.Duration `json:"cpu,omitempty"`
+	Counted   bool          `json:"counted,omitempty"`
+}
+
+// file is one day on disk. A later boxd may write more into it.
+type file struct {
+	Day  string             `json:"day"`
+	Use  map[string]*Use    `json:"use"`
+	Boot string             `json:"boot"` // the four below are of the time it was written
+	At   time.Duration      `json:"at"`
+	Open map[string]metered `json:"open,omitempty"` // sessions that lived
+}
+
+const (
+	dayLayout = time.DateOnly
+	suffix    = ".json"
+)
+
+// days lists those on disk, oldest first.
+func (l *Ledger) days() ([]string, error) {
+	names, err := durable.Names(l.dir)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	var days []string
+	for _, name := range names {
+		if day, ok := strings.CutSuffix(name, suffix); ok {
+			if _, err := time.Parse(dayLayout, day); err == nil {
+				days = append(days, day)
+			}
+		}
+	}
+	slices.Sort(days)
+	return days, nil
+}
+
+func (l *Ledger) read(day string) (*file, error) {
+	f := &file{}
+	if err := durable.ReadJSON(l.dir, day+suffix, f); err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	if f.Day != day {
+		return nil, fmt.Errorf("ledger: %s%s: not the record of that day", day, suffix)
+	}
+	if f.Use == nil {
+		f.Use = map[string]*Use{}
+	}
+	maps.DeleteFunc(f.Use, func(_ string, u *Use) bool { return u == nil })
+	return f, nil
+}
+
+// turnLocked begins another day if it is one. A clock that has been set back goes on with the day of then.
+func (l *Ledger) turnLocked() {
+	today := l.today()
+	if today == l.day {
+		return
+	}
+	l.done[l.day] = l.fileLocked()
+	l.day, l.use, l.dirty = today, map[string]*Use{}, true
+	f, err := l.done[today], error(nil)
+	if f == nil {
+		f, err = l.read(today)
+	}
+	switch delete(l.done, today); {
+	case err == nil:
+		for name, u := range f.Use { // copied: Flush may be writing that one
+			l.use[name] = new(*u)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		l.log.Error("usage of a day is counted anew: its record cannot be read and is put aside", "error", err)
+		_ = l.dir.Rename(today+suffix, today+".unreadable") // or it is written over
+	}
+	l.pruneLocked()
+}
+
+// pruneLocked removes the oldest days beyond those that are kept. They are counted and not compared with the clock:
+// one that is wrong for a moment must not cost the others.
+func (l *Ledger) pruneLocked() {
+	days, err := l.days()
+	for i := 0; err == nil && i < len(days)-l.keep; i++ {
+		if days[i] != l.day {
+			err = l.dir.Remove(days[i] + suffix)
+		}
+	}
+	if err != nil {
+		l.log.Warn("old usage not removed", "error", err)
+	}
+}
+
+// Flush writes what has changed.
+func (l *Ledger) Flush() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	var files []*file
+	for _, f := range l.done {
+		files = append(files, f)
+	}
+	if l.dirty {
+		files = append(files, l.fileLocked())
+	}
+	today := l.day
+	l.dirty = false
+	l.mu.Unlock()
+	for _, f := range files {
+		err := durable.SyncJSON(l.dir, f.Day+suffix, f)
+		l.mu.Lock()
+		if l.done[f.Day] == f && err == nil {
+			delete(l.done, f.Day)
+		}
+		l.dirty = l.dirty || err != nil && f.Day == today
+		l.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fileLocked is a picture of the day.
+func (l *Ledger) fileLocked() *file {
+	f := &file{Day: l.day, Use: make(map[string]*Use, len(l.use)), Boot: l.clock.Boot, At: l.clock.Since(), Open: map[string]metered{}}
+	for name, u := range l.use {
+		f.Use[name] = new(*u)
+	}
+	for key, m := range l.meters {
+		f.Open[key] = metered{m.principal, m.last.CPU, m.last.Counted}
+	}
+	return f
+}
+
+// Row is what one principal has used on one day.
+type Row struct {
+	Day       string // 2026-11-22
+	Principal string
+	Use       Use
+}
+
+// Rows are those of the last days that there are, newest first and by name; principal "" is everybody. It
+// counts until now.
+func (l *Ledger) Rows(principal string, last int) ([]Row, error) {
+	l.Count(nil)
+	l.mu.Lock()
+	known := maps.Clone(l.done)
+	known[l.day] = l.fileLocked()
+	l.mu.Unlock()
+	days, err := l.days()
+	if err != nil {
+		return nil, err
+	}
+	days = slices.AppendSeq(days, maps.Keys(known))
+	slices.Sort(days)
+	days = slices.Compact(days)
+	slices.Reverse(days)
+	var rows []Row
+	for _, day := range days[:min(last, len(days))] {
+		f := known[day]
+		if f == nil {
+			if f, err = l.read(day); errors.Is(err, fs.ErrNotExist) {
+				continue // its time was just over
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		for name, u := range f.Use {
+			if (principal == "" || name == principal) && *u != (Use{}) {
+				rows = append(rows, Row{day, name, *u})
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.Principal, b.Principal))
+	})
+	return rows, nil
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps what every principal has used on every day (UTC), for plans and bills. It is on disk
+// every few seconds: that much is lost when boxd dies, and time in which sessions lived without a boxd is made
+// up for by the next.
+
+package quota
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// Use is what a principal has used on a day.
+type Use struct {
+	Executions uint64        `json:"executions"`
+	Sessions   time.Duration `json:"sessions"`   // the time of all its sessions, added up
+	CPU        time.Duration `json:"cpu"`        // of processors
+	Memory     float64       `json:"memory_bh"`  // byte-hours, of what its sessions had reserved
+	Disk       float64       `json:"disk_bh"`    // byte-hours, of what their workspaces held, where a quota counts that
+	Started    uint64        `json:"started"`    // sessions
+	Denied     uint64        `json:"over_a_day"` // requests that a rule has refused
+}
+
+// Reading is what a session has at the moment.
+type Reading struct {
+	Memory, Disk quantity.Size
+	CPU          time.Duration // since its start, if Counted
+	Counted      bool          // by control groups; else its executions tell what they have used when they end
+	Space        bool          // it is no session, but a workspace that sessions are lent: only what it holds counts
+}
+
+// Clock tells time. Wall decides which day it is, and may jump; Since only grows, with the time the host
+// sleeps, from one boot on, whose name is Boot.
+type Clock struct {
+	Wall  func() time.Time
+	Since func() time.Duration
+	Boot  string
+}
+
+// HostClock is that of this host.
+func HostClock() (Clock, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Clock{}, err
+	}
+	return Clock{Wall: time.Now, Boot: strings.TrimSpace(string(boot)), Since: func() time.Duration {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail for a clock there is
+		return time.Duration(ts.Nano())
+	}}, nil
+}
+
+// Every is how often the ledger is written, if anything has changed: no more is lost with boxd.
+const Every = 5 * time.Second
+
+// Ledger counts. Its methods may be called by many at once.
+type Ledger struct {
+	clock Clock
+	dir   *os.Root
+	log   *slog.Logger
+
+	writing sync.Mutex // held while days are written, and taken before mu
+
+	mu     sync.Mutex // guards the fields below
+	keep   int        // days
+	day    string     // that is counted
+	use    map[string]*Use
+	total  Use               // of all together since Open, without Executions and Started
+	meters map[string]*meter // of sessions, by their keys
+	done   map[string]*file  // days that are over and not written yet
+	left   map[string]metered
+	leftAt time.Duration
+	dirty  bool
+}
+
+// meter is a session that is counted.
+type meter struct {
+	principal string
+	at        time.Duration // when it was counted last
+	last      Reading
+}
+
+// OpenLedger opens the ledger in a state directory, and makes it if there is none. It keeps that many days.
+func OpenLedger(state string, keep int, clock Clock, log *slog.Logger) (*Ledger, error) {
+	path := filepath.Join(state, "usage")
+	dir, err := durable.Directory(path)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	l := &Ledger{clock: clock, dir: dir, log: log, keep: keep, use: map[string]*Use{}, meters: map[string]*meter{}, done: map[string]*file{}}
+	if err := l.load(); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("%w: without it nobody knows what has been used today; mend it, or move it out of %s", err, path)
+	}
+	return l, nil
+}
+
+// load goes on where the last boxd has stopped.
+func (l *Ledger) load() error {
+	l.day = l.today()
+	days, err := l.days()
+	if err != nil {
+		return err
+	}
+	if len(days) == 0 {
+		return nil
+	}
+	last := days[len(days)-1]
+	if slices.Contains(days, l.day) {
+		last = l.day
+	}
+	f, err := l.read(last)
+	if err != nil && last != l.day {
+		l.log.Warn("the time of sessions without a boxd is not counted", "error", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if f.Boot == l.clock.Boot && f.At <= l.clock.Since() {
+		l.left, l.leftAt = f.Open, f.At
+	}
+	if last == l.day {
+		l.use = f.Use
+	}
+	return nil
+}
+
+func (l *Ledger) today() string { return l.clock.Wall().UTC().Format(dayLayout) }
+
+// Close writes what is not written yet.
+func (l *Ledger) Close() error {
+	err := l.Flush()
+	l.dir.Close()
+	return err
+}
+
+func (l *Ledger) ofLocked(principal string) *Use {
+	u := l.use[principal]
+	if u == nil {
+		u = &Use{}
+		l.use[principal] = u
+	}
+	l.dirty = true
+	return u
+}
+
+// Begin counts an execution that begins, unless its principal has had most of them today; 0 is any number. It
+// returns how many there were before, and how long the day still is.
+func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	u := l.ofLocked(principal)
+	rest = l.rest()
+	if used = int(u.Executions); most > 0 && used >= most {
+		return false, used, rest
+	}
+	u.Executions++
+	return true, used, rest
+}
+
+// Refuse counts a request that a rule has refused.
+func (l *Ledger) Refuse(principal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	l.ofLocked(principal).Denied++
+}
+
+// Used is how many executions of a principal have begun today, and how long the day still is.
+func (l *Ledger) Used(principal string) (used int, rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	if u := l.use[principal]; u != nil {
+		used = int(u.Executions)
+	}
+	return used, l.rest()
+}
+
+// rest is how long the day still is.
+func (l *Ledger) rest() time.Duration {
+	now := l.clock.Wall().UTC()
+	return now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
+}
+
+// AddCPU counts the processor time of an execution that has ended, in a session whose readings do not.
+func (l *Ledger) AddCPU(principal string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	l.ofLocked(principal).CPU += d
+	l.total.CPU += d
+}
+
+// Start begins to count a session.
+func (l *Ledger) Start(principal, key string, r Reading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	l.ofLocked(principal).Started++
+	l.meters[key] = &meter{principal, l.clock.Since(), r}
+}
+
+// Resume goes on with a session that an earlier boxd has counted, and makes up for the time since.
+func (l *Ledger) Resume(principal, key string, r Reading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	m := &meter{principal, l.clock.Since(), r}
+	l.meters[key] = m
+	if was, ok := l.left[key]; ok && was.Principal == principal {
+		m.at, m.last.CPU = l.leftAt, was.CPU
+		if !was.Counted {
+			m.last.CPU = r.CPU
+		}
+		l.countLocked(m, r)
+	}
+	delete(l.left, key)
+}
+
+// Stop counts a session for the last time.
+func (l *Ledger) Stop(key string, r Reading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.meters[key]; m != nil {
+		l.turnLocked()
+		l.countLocked(m, r)
+		delete(l.meters, key)
+	}
+}
+
+// Count counts all sessions until now. Those without a reading have what they had.
+func (l *Ledger) Count(readings map[string]Reading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turnLocked()
+	for key, m := range l.meters {
+		r, ok := readings[key]
+		if !ok {
+			r = m.last
+		}
+		l.countLocked(m, r)
+	}
+}
+
+// countLocked counts the time since the last, with what the session had then.
+func (l *Ledger) countLocked(m *meter, r Reading) {
+	now := l.clock.Since()
+	since := max(now-m.at, 0)
+	for _, u := range []*Use{l.ofLocked(m.principal), &l.total} {
+		if !m.last.Space {
+			u.Sessions += since
+		}
+		u.Memory += float64(m.last.Memory) * since.Hours()
+		u.Disk += float64(m.last.Disk) * since.Hours()
+		if r.Counted && r.CPU > m.last.CPU {
+			u.CPU += r.CPU - m.last.CPU
+		}
+	}
+	if r.CPU < m.last.CPU { // nobody could read it
+		r.CPU = m.last.CPU
+	}
+	m.at, m.last = now, r
+}
+
+// Run counts and writes until ctx ends. read looks at all sessions.
+func (l *Ledger) Run(ctx context.Context, read func() map[string]Reading) {
+	tick := time.NewTicker(Every)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		l.Count(read())
+		err := l.Flush()
+		if err != nil && !failing {
+			l.log.Error("usage not written; it is tried again", "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+// SetKeep changes how many days are kept.
+func (l *Ledger) SetKeep(days int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keep = days
+	l.pruneLocked()
+}
+
+// Today is what everybody has used on the day that is counted, from memory alone.
+func (l *Ledger) Today() []Row {
+	l.Count(nil)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows := make([]Row, 0, len(l.use))
+	for _, name := range slices.Sorted(maps.Keys(l.use)) {
+		rows = append(rows, Row{l.day, name, *l.use[name]})
+	}
+	return rows
+}
+
+// Total is what everybody together has used since Open, as the Sessions, CPU, Memory and Disk of a Use: it only grows.
+func (l *Ledger) Total() Use {
+	l.Count(nil)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}

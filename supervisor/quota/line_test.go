@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// house has room for so many, in all and of one name.
+type house struct {
+	mu   sync.Mutex
+	room int
+	own  int
+	in   map[string]int
+	log  []string
+}
+
+func (h *house) enter(who, what string) func() error {
+	return func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.own > 0 && h.in[who] >= h.own {
+			return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "%s has enough", who)}
+		}
+		if h.room == 0 {
+			return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "full").WithHint("wait")}
+		}
+		h.room--
+		h.in[who]++
+		h.log = append(h.log, what)
+		return nil
+	}
+}
+
+func (h *house) leave(who string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.room++
+	h.in[who]--
+}
+
+func (h *house) entered() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.log, " ")
+}
+
+func line(length int, wait time.Duration) *quota.Queue {
+	return quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{Length: length, Wait: wait} })
+}
+
+func ticket(who, what string) quota.Waiter { return quota.Waiter{Who: who, What: what} }
+
+func TestTheyTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, h := line(100, time.Hour), &house{in: map[string]int{}}
+		var all sync.WaitGroup
+		for _, what := range []string{"a1", "a2", "a3", "b1", "c1", "b2"} {
+			all.Go(func() {
+				if err := l.Admit(t.Context(), ticket(what[:1], what), h.enter(what[:1], what)); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
+			synctest.Wait() // so that they come in this order
+		}
+		var order []string
+		for i, p := range l.Waiting() {
+			order = append(order, p.What)
+			if p.Position != i+1 || p.Reason != quota.Sessions || p.Who != p.What[:1] {
+				t.Errorf("%+v", p)
+			}
+		}
+		const want = "a1 b1 c1 a2 b2 a3"
+		if got := strings.Join(order, " "); got != want {
+			t.Errorf("they are shown as %s, want %s", got, want)
+		}
+		for range 6 {
+			h.leave("nobody")
+			l.Wake()
+		}
+		all.Wait()
+		if got := h.entered(); got != want {
+			t.Errorf("they come as %s, want %s", got, want)
+		}
+		if l.Len() != 0 || len(l.Waiting()) != 0 {
+			t.Errorf("%d wait", l.Len())
+		}
+	})
+}
+
+// One that has as much as it may does not keep the others.
+func TestOneAtItsLimitKeepsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, h := line(100, time.Hour), &house{in: map[string]int{}, own: 1, room: 10}
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() { _ = l.Admit(t.Context(), ticket("greedy", "g"), h.enter("greedy", fmt.Sprint("g", i))) })
+		}
+		synctest.Wait()
+		for _, who := range []string{"x", "y"} {
+			if err := l.Admit(t.Context(), ticket(who, who), h.enter(who, who)); err != nil {
+				t.Errorf("%s: %v", who, err)
+			}
+		}
+		if l.Len() != 49 {
+			t.Errorf("%d wait", l.Len())
+		}
+		for range 49 {
+			h.leave("greedy")
+			l.Wake()
+		}
+		all.Wait()
+	})
+}
+
+func TestWaitingEnds(t *testing.T) {
+	t.Parallel()
+	second := time.Second
+	for _, tc := range []struct {
+		name   string
+		length int
+		wait   *time.Duration
+		cancel time.Duration // 0: never
+		took   time.Duration
+		says   string
+	}{
+		{"the limit", 5, nil, 0, time.Minute, "for 1m0s there was no room"},
+		{"a request that waits for less", 5, &second, 0, second, "for 1s"},
+		{"one that would wait longer", 5, new(time.Hour), 0, time.Minute, "for 1m0s"},
+		{"one that does not wait", 5, new(time.Duration(0)), 0, 0, "full"},
+		{"less than nothing", 5, new(-time.Hour), 0, 0, "full"},
+		{"no queue", 0, nil, 0, 0, "queue of 0 is full"},
+		{"a negative one", -1, nil, 0, 0, "is full"},
+		{"a caller who goes", 5, nil, 3 * second, 3 * second, "canceled"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, h := line(tc.length, time.Minute), &house{in: map[string]int{}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.cancel > 0 {
+					defer time.AfterFunc(tc.cancel, cancel).Stop()
+				}
+				begin := time.Now()
+				err := l.Admit(ctx, quota.Waiter{Who: "a", Wait: tc.wait}, h.enter("a", "a"))
+				if err == nil || !strings.Contains(err.Error(), tc.says) || time.Since(begin) != tc.took || l.Len() != 0 {
+					t.Errorf("%v after %v, %d wait", err, time.Since(begin), l.Len())
+				}
+				f, ok := errors.AsType[*fault.Error](err)
+				if tc.cancel == 0 && (!ok || f.Kind != fault.Exhausted || f.Hint != "wait") {
+					t.Errorf("%+v", f)
+				}
+				h.leave("nobody")
+				l.Wake()
+				if h.entered() != "" {
+					t.Error("it was let in after that")
+				}
+			})
+		})
+	}
+}
+
+func TestWhatPassesSoonIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := line(5, 0)
+		busy := atomic.Bool{}
+		busy.Store(true)
+		defer time.AfterFunc(10*time.Second, func() {
+			busy.Store(false)
+			l.Wake()
+		}).Stop()
+		begin := time.Now()
+		try := func() error {
+			if busy.Load() {
+				return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "busy")}
+			}
+			return nil
+		}
+		if err := l.Admit(t.Context(), ticket("a", ""), try); err != nil || time.Since(begin) != 10*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		busy.Store(true)
+		if err := l.Admit(t.Context(), ticket("a", ""), try); err == nil || time.Since(begin) != 70*time.Second {
+			t.Errorf("%v after %v: it is not waited for ever", err, time.Since(begin))
+		}
+	})
+}
+
+// Nobody tells when the host has room again.
+func TestTheHostIsLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, h := line(5, time.Hour), &house{in: map[string]int{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go l.Run(ctx)
+		for range 2 {
+			defer time.AfterFunc(time.Minute, func() { h.leave("nobody") }).Stop()
+			begin := time.Now()
+			if err := l.Admit(ctx, ticket("a", "a"), h.enter("a", "a")); err != nil || time.Since(begin) > 61*time.Second {
+				t.Errorf("%v after %v", err, time.Since(begin))
+			}
+		}
+	})
+}
+
+// An error that is not Full is the caller's own, and nobody waits for it.
+func TestOtherErrorsAreFinal(t *testing.T) {
+	t.Parallel()
+	l := line(5, time.Hour)
+	want := errors.New("no")
+	if err := l.Admit(t.Context(), ticket("a", ""), func() error { return want }); !errors.Is(err, want) || l.Len() != 0 {
+		t.Errorf("%v, %d wait", err, l.Len())
+	}
+}
+
+// Whatever comes and goes, nobody is let in twice, or into a full house, or stays behind.
+func TestAFlood(t *testing.T) {
+	t.Parallel()
+	const room, callers = 8, 10_000
+	l, h := line(256, 5*time.Second), &house{in: map[string]int{}, own: 3, room: room}
+	var all sync.WaitGroup
+	var in, most, admitted, refused atomic.Int64
+	for i := range callers {
+		all.Go(func() {
+			who := fmt.Sprint(i % 5)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if i%7 == 0 {
+				defer time.AfterFunc(time.Duration(rand.IntN(1000))*time.Microsecond, cancel).Stop()
+			}
+			if err := l.Admit(ctx, ticket(who, ""), h.enter(who, "")); err != nil {
+				refused.Add(1)
+				return
+			}
+			admitted.Add(1)
+			now := in.Add(1)
+			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+			}
+			in.Add(-1)
+			h.leave(who)
+			l.Wake()
+		})
+	}
+	all.Wait()
+	if l.Len() != 0 || h.room != room || most.Load() > room || admitted.Load()+refused.Load() != callers || admitted.Load() == 0 {
+		t.Errorf("%d wait, room for %d, at most %d inside, %d admitted, %d refused", l.Len(), h.room, most.Load(), admitted.Load(), refused.Load())
+	}
+}

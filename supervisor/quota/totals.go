@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has the kernel keep what the sessions of one owner may have together, beside the book that
+// reserves it (supervisor/quota): limits of the control group that all their boxes are in.
+
+package quota
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Total is what the sessions of one owner may have together.
+type Total struct {
+	UID uint32 // of the user that they are made for
+	cgroup.Owner
+}
+
+// OwnerOf is that of a principal who is held by bounds.
+func OwnerOf(who access.Principal, held *policy.Bounds) cgroup.Owner {
+	o := cgroup.Owner{Name: other(who), Memory: uint64(held.Memory), CPU: uint64(math.Round(held.CPUs * cgroup.CPUPeriod))}
+	if o.CPU > 0 || held.CPUs > 0 {
+		o.CPU = max(o.CPU, cgroup.MinCPU)
+	}
+	return o
+}
+
+// other is what tells a principal from others that are the same user of the host: "" if it is that user itself.
+func other(who access.Principal) string {
+	if who.Name == access.OfUser(who.UID) {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(who.Name))
+	return hex.EncodeToString(sum[:])[:cgroup.OtherLen]
+}
+
+// again is when is looked once more whether all is as it should be.
+const again = 10 * time.Second
+
+// OwnerLimits tells the keeper of totals that have changed. A box brings its owner's with it, and they are written where it
+// is the first one; all that comes later is told here.
+type OwnerLimits struct {
+	set  func(ctx context.Context, key string, limits *cgroup.Limits) error
+	log  *slog.Logger
+	poke chan struct{}
+	told map[string]cgroup.Owner // what is in force, of owners that have sessions; Run's alone
+	late map[string]bool         // of whom it has been said that they use more than they may
+}
+
+// NewOwnerLimits returns a desk; set is a keeper's, whose key is that of an owner's group.
+func NewOwnerLimits(set func(ctx context.Context, key string, limits *cgroup.Limits) error, log *slog.Logger) *OwnerLimits {
+	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), told: map[string]cgroup.Owner{}, late: map[string]bool{}}
+}
+
+// Wake has it look now: the configuration has changed.
+func (d *OwnerLimits) Wake() {
+	select {
+	case d.poke <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// Run keeps totals as they should be, those of the owners of living sessions, until ctx ends.
+func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for {
+		d.look(ctx, living())
+		select {
+		case <-tick.C:
+		case <-d.poke:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look tells what is not in force. Of an owner that is in the list twice the last holds.
+func (d *OwnerLimits) look(ctx context.Context, list []Total) {
+	now := map[string]cgroup.Owner{}
+	for _, t := range list {
+		now[cgroup.OwnerPrefix+cgroup.OwnerName(t.UID, t.Name)] = t.Owner
+	}
+	for key := range d.told {
+		if _, ok := now[key]; !ok { // its group goes with its last box
+			delete(d.told, key)
+			delete(d.late, key)
+		}
+	}
+	for key, want := range now {
+		if was, ok := d.told[key]; ok && was == want {
+			continue
+		}
+		err := d.set(ctx, key, &cgroup.Limits{Memory: want.Memory, CPU: want.CPU})
+		switch {
+		case err == nil:
+			d.told[key] = want
+			delete(d.late, key)
+		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes are older than groups of owners, or have just ended
+		case !d.late[key]:
+			d.late[key] = true
+			d.log.Warn("what all sessions of an owner may have is not in force yet", "group", key, "error", err)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func begin(t *testing.T, turns *StartLimiter, who string) (end func()) {
+	t.Helper()
+	end, err := turns.Begin(t.Context(), who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
+// Those of one name begin in order, so many at a time; those of another wait for none of them.
+func TestACrowdWaitsForItselfAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewStartLimiter(2, time.Hour)
+		first, second := begin(t, turns, "crowd"), begin(t, turns, "crowd")
+		var order []int
+		for n := range 3 {
+			go func() {
+				end := begin(t, turns, "crowd")
+				order = append(order, n)
+				end()
+			}()
+			synctest.Wait()
+		}
+		if len(order) > 0 {
+			t.Fatalf("more than two have begun: %v", order)
+		}
+		begin(t, turns, "quiet")() // or this test does not end
+		first()
+		first() // which is not the turn of another
+		synctest.Wait()
+		if !slices.Equal(order, []int{0, 1, 2}) {
+			t.Errorf("they have begun as %v", order)
+		}
+		second()
+		if len(turns.names) != 0 {
+			t.Errorf("%d names are not forgotten", len(turns.names))
+		}
+	})
+}
+
+// What lasts does not keep the next: programs that do not end are no way to stop one's own.
+func TestATurnIsOverByItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewStartLimiter(1, time.Second)
+		since := time.Now()
+		var ends []func()
+		for range 4 {
+			ends = append(ends, begin(t, turns, "a"))
+		}
+		if took := time.Since(since); took != 3*time.Second {
+			t.Errorf("they have waited for %v", took)
+		}
+		for _, end := range ends {
+			end()
+		}
+		if len(turns.names) != 0 {
+			t.Errorf("%d names are not forgotten", len(turns.names))
+		}
+		first := begin(t, turns, "a")
+		ends[0]() // long over
+		late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := turns.Begin(late, "a"); err == nil {
+			t.Error("an end that comes late has given a turn")
+		}
+		first()
+	})
+}
+
+// Who has gone is passed over, wherever it stood.
+func TestWhoHasGoneIsPassedOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewStartLimiter(1, time.Hour)
+		first := begin(t, turns, "a")
+		gone, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := turns.Begin(gone, "a")
+				failed <- err
+			}()
+		}
+		synctest.Wait()
+		begun := make(chan func(), 1)
+		go func() { begun <- begin(t, turns, "a") }()
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			if err := <-failed; err == nil {
+				t.Error("one that has gone had a turn")
+			}
+		}
+		first()
+		(<-begun)()
+		if len(turns.names) != 0 {
+			t.Errorf("%d names are not forgotten", len(turns.names))
+		}
+	})
+}
+
+// A turn may come to one in the moment in which it goes: it is not lost.
+func TestATurnOfOneThatGoesIsNotLost(t *testing.T) {
+	t.Parallel()
+	turns := NewStartLimiter(1, time.Hour)
+	for range 2000 {
+		first := begin(t, turns, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if end, err := turns.Begin(ctx, "a"); err == nil {
+				end()
+			}
+		}()
+		go cancel()
+		first()
+		<-done
+	}
+	begin(t, turns, "a")() // or this test does not end
+	if len(turns.names) != 0 {
+		t.Errorf("%d names are not forgotten", len(turns.names))
+	}
+}

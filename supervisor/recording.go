@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file writes down what the next boxd needs of a session, and removes it: one at a time for each session,
+// and nothing is written after its end.
+
+package supervisor
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/mounts"
+
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Recorder writes the records of sessions, and has what is named in them removed from directories of the host before
+// they go.
+type Recorder struct {
+	Dir    *Records
+	Ghosts mounts.MountPointCleanup
+	Log    *slog.Logger
+}
+
+// Begin writes down what will be made for mounts of a session in directories of the host, before it is made.
+func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
+	if some, err := r.Ghosts.Begin(ctx, s); err != nil || !some {
+		return err
+	}
+	return r.Write(s)
+}
+
+// Write writes the record of a session anew. One that was removed stays so.
+func (r *Recorder) Write(s *session.Session) error {
+	s.Record.Lock()
+	defer s.Record.Unlock()
+	if s.Record.Gone {
+		return nil
+	}
+	live, mounting := s.Mounting()
+	return r.Dir.Write(&Record{
+		ID: s.ID, Key: s.Key, Owner: RecordOwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
+		Shared: r.Ghosts.Book.Of(s.Key), Ending: s.Record.Ending,
+	})
+}
+
+// boxOf is what a record has of the key of the box.
+func boxOf(s *session.Session) string {
+	if s.BoxKey() == s.Key {
+		return ""
+	}
+	return s.BoxKey()
+}
+
+// Ending notes that a session ends, or does not begin. Its record goes, or says so from now on if there is something to
+// remove after its box.
+func (r *Recorder) Ending(s *session.Session) {
+	live, change := s.Mounting()
+	settings := s.Current()
+	if !r.Ghosts.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live)) {
+		r.remove(s)
+		return
+	}
+	s.Record.Lock()
+	s.Record.Ending = true
+	s.Record.Unlock()
+	if err := r.Write(s); err != nil { // the next boxd takes over what is left of it
+		r.Log.Error("record not written", "session", s.ID, "error", err)
+	}
+}
+
+// End removes what was made for the mounts of a session that is Ending and has no box any more, and its record.
+// That stays where nobody has answered, for the next boxd.
+func (r *Recorder) End(ctx context.Context, s *session.Session) {
+	if r.Ghosts.End(ctx, s.Key) == nil {
+		r.remove(s)
+		return
+	}
+	s.Record.Lock()
+	s.Record.Gone = true // nothing is written after this
+	s.Record.Unlock()
+}
+
+// Left has the directories ready that sessions of an earlier boxd have made, and need.
+func (r *Recorder) Left(l *Left) {
+	for key, rec := range l.Records {
+		r.Ghosts.Book.Again(key, rec.Shared)
+	}
+}
+
+// Lost notes that sessions of an earlier boxd end, by their boxes: nothing is kept for them.
+func (r *Recorder) Lost(l *Left, boxes []string) {
+	for _, box := range boxes {
+		if rec := l.Of(box); rec != nil {
+			o := &rec.Owner
+			r.Ghosts.Ending(rec.Key, isolation.Caller{UID: o.UID, GID: o.GID, Groups: o.Groups}, &rec.Settings, rec.Mounting.Leftovers(rec.Live))
+		}
+	}
+}
+
+// remove removes the record of a session.
+func (r *Recorder) remove(s *session.Session) {
+	s.Record.Lock()
+	defer s.Record.Unlock()
+	s.Record.Gone = true
+	if err := r.Dir.Remove(s.Key); err != nil {
+		r.Log.Error("record not removed", "session", s.ID, "error", err)
+	}
+}

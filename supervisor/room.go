@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file says whether the host has room for another session.
+
+package supervisor
+
+import (
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// CheckCapacity reports whether the host has as much left as the operator wants kept, and is not busier than new
+// sessions may find it: an *quota.Full. workspaces is where those are, which the state directory may be below.
+func CheckCapacity(keep *policy.HostReserve, state, workspaces string) error {
+	free, err := policy.FreeDisk(workspaces)
+	if err == nil && workspaces != state { // the store has room only as long as the disk below it has
+		var below quantity.Size
+		if below, err = policy.FreeDisk(state); below < free {
+			free = below
+		}
+	}
+	if err == nil && free < keep.KeepFreeDisk {
+		err = shortOf(quota.Disk, free, keep.KeepFreeDisk)
+	}
+	if err != nil {
+		return err
+	}
+	free, err = policy.FreeMemory()
+	if err == nil && free < keep.KeepFreeMemory {
+		err = shortOf(quota.Memory, free, keep.KeepFreeMemory)
+	}
+	if err != nil || keep.PressureCPU+keep.PressureMemory+keep.PressureIO == 0 {
+		return err
+	}
+	p, err := policy.ReadPressure()
+	if err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		name       string
+		is, bounds float64
+	}{{"cpu", p.CPU, keep.PressureCPU}, {"memory", p.Memory, keep.PressureMemory}, {"io", p.IO, keep.PressureIO}} {
+		if of.bounds > 0 && of.is > of.bounds {
+			return &quota.Full{Reason: quota.Pressure, Err: fault.Errorf(fault.Unavailable, "for %g %% of the last ten seconds some task of the host waited for %s, and sessions start up to %g (host.pressure_%s)", of.is, of.name, of.bounds, of.name).
+				WithHint("try again when the host is less busy")}
+		}
+	}
+	return nil
+}
+
+func shortOf(what quota.Reason, free, keep quantity.Size) error {
+	return &quota.Full{Reason: what, Err: fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
+		WithHint("remove sessions, or make room on the host")}
+}

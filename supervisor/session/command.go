@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file turns what callers ask to run into what PID 1 of a box is told.
+
+package session
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/prlimit"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// Share of the kept output that is its beginning; the rest is its end.
+const headShare = 0.6
+
+// followWindow is how far a program may be ahead of who follows its output before it waits.
+const followWindow = quantity.MiB
+
+// ExecRequest asks for one execution: exactly one of Argv, Command and Code.
+type ExecRequest struct {
+	Argv        []string
+	Command     *string // for the shell
+	Code        *string // in Language
+	Language    string
+	Env         map[string]string
+	Dir         string // "": the workspace
+	Stdin       []byte // what the program reads, if StdinPipe is not set
+	Timeout     *quantity.Duration
+	Limits      policy.ProgramLimits
+	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
+	OutputLimit *quantity.Size    // per stream; "": the configured one
+
+	// Usual lets nothing be asked for: the session is of an image, which may say what runs in it.
+	Usual bool
+	// Beginning keeps the beginning of each stream alone.
+	Beginning bool
+	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
+	Follow bool
+	// Own makes it a program of boxd's own: of the rest only Argv, Stdin, Follow and StdinPipe count.
+	Own *InternalExec
+	// StdinPipe gives the program a standard input that is written to while it runs.
+	StdinPipe bool
+	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
+	Wait *time.Duration
+}
+
+// Context is what a session gives to all that runs in it.
+type Context struct {
+	Config   *policy.Config
+	Held     policy.Held // the bounds of whose session it is
+	Profile  *policy.Profile
+	Settings policy.Settings
+	Enforced map[string]policy.Mechanism
+	Env      []string // NAME=value of a program that adds nothing
+}
+
+// ExecPlan is a program as PID 1 is told of it.
+type ExecPlan struct {
+	Command isolation.Command
+	Clamped []policy.Clamp
+
+	script []byte // what Command.ScriptArg stands for
+	stdin  []byte
+}
+
+// Order validates a request and merges it with what its session has. A managed program has no timeout that
+// it does not ask for, and may ask for any.
+func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
+	if req.Own != nil {
+		return c.own(req)
+	}
+	asked := *req // of which the caller keeps his own
+	asked.Usual = false
+	if root := c.Settings.Root; root != nil && req.Argv == nil && req.Command == nil && req.Code == nil {
+		asked.Argv = root.Command
+	}
+	req = &asked
+	if err := req.Validate(c.Config); err != nil {
+		return nil, err
+	}
+	tool := policy.ToolExec
+	if managed {
+		tool = policy.ToolProcesses
+	}
+	if err := c.Held.May(tool); err != nil {
+		return nil, err
+	}
+	timeout, clamped, err := c.timeout(req.Timeout, managed)
+	if err != nil {
+		return nil, err
+	}
+	o := &ExecPlan{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
+		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
+		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
+		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
+	}}
+	cmd := &o.Command
+	if cmd.Dir == "" {
+		cmd.Dir = isolation.Workspace
+		if root := c.Settings.Root; root != nil && root.Dir != "" {
+			cmd.Dir = root.Dir
+		}
+	}
+	if !req.Follow {
+		limit := c.Config.Exec.OutputLimit
+		if req.OutputLimit != nil {
+			limit = *req.OutputLimit
+		}
+		cmd.Output.Head = uint64(float64(limit) * headShare)
+		if req.Beginning {
+			cmd.Output.Head = uint64(limit)
+		}
+		cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	}
+	switch {
+	case req.StdinPipe:
+		cmd.Stdin = isolation.StdinPipe
+	case len(req.Stdin) > 0:
+		cmd.Stdin = isolation.StdinFile
+	}
+	if cmd.Limits, err = req.Limits.Groups(&c.Settings, c.Enforced); err != nil {
+		return nil, err
+	}
+	o.script = argv(c.Config, cmd, req)
+	own, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
+	if err != nil {
+		return nil, err
+	}
+	if len(own) > 0 {
+		cmd.Argv = prlimit.Argv(own, cmd.Argv)
+		if cmd.ScriptArg >= 0 {
+			cmd.ScriptArg += prlimit.Ahead
+		}
+	}
+	return o, nil
+}
+
+// longestTimeout leaves room for the times that are added to one.
+const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
+
+func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
+	switch {
+	case !managed:
+		return c.Held.ExecTimeout(c.Profile, c.Settings.Profile, asked)
+	case asked == nil:
+		return 0, nil, nil
+	case *asked <= 0 || *asked > longestTimeout:
+		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
+	}
+	return c.Held.Timeout(time.Duration(*asked), true)
+}
+
+// argv sets the arguments. It returns the code if that is too long to be one of them.
+func argv(cfg *policy.Config, cmd *isolation.Command, req *ExecRequest) []byte {
+	if req.Argv != nil {
+		cmd.Argv = req.Argv
+		return nil
+	}
+	code := req.Code
+	lang, _ := policy.FindLanguage(cfg.Languages, req.Language)
+	if req.Command != nil {
+		code, lang = req.Command, cfg.Languages["sh"]
+	}
+	cmd.Argv, cmd.ScriptArg = lang.Command(*code)
+	if cmd.ScriptArg < 0 {
+		return nil
+	}
+	cmd.ScriptSuffix = lang.Suffix
+	return []byte(*code)
+}
+
+// Validate checks what can be checked without a session.
+func (req *ExecRequest) Validate(cfg *policy.Config) error {
+	given := 0
+	for _, is := range []bool{req.Argv != nil, req.Command != nil, req.Code != nil} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given == 0 && req.Usual: // its session knows
+	case given != 1:
+		return fault.Errorf(fault.Invalid, "%d of argv, command and code are given, not one", given).
+			WithHint("argv is a program with its arguments, command a line for the shell, code a text in language")
+	case req.Argv != nil:
+		if err := validateArgv(cfg, req.Argv); err != nil {
+			return err
+		}
+	case req.Command != nil:
+		if err := validateCode(cfg, "command", *req.Command); err != nil {
+			return err
+		}
+	default:
+		if _, ok := policy.FindLanguage(cfg.Languages, req.Language); !ok {
+			return fault.Field("language", req.Language, strings.Join(slices.Sorted(maps.Keys(cfg.Languages)), ", "))
+		}
+		if err := validateCode(cfg, "code", *req.Code); err != nil {
+			return err
+		}
+	}
+	if req.Code == nil && req.Language != "" {
+		return fault.Field("language", req.Language, "nothing without code")
+	}
+	if req.Dir != "" && req.Dir != "/" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, isolation.DrivesDir)) {
+		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, isolation.DrivesDir), ", ")+"; /; output beside output_version")
+	}
+	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
+		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))
+	}
+	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
+		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
+	}
+	return policy.CheckVariables(req.Env)
+}
+
+func validateArgv(cfg *policy.Config, argv []string) error {
+	if len(argv) == 0 || argv[0] == "" {
+		return fault.Field("argv", "", "a program and its arguments")
+	}
+	var size quantity.Size
+	for i, arg := range argv {
+		field := fmt.Sprintf("argv[%d]", i)
+		if strings.Contains(arg, "\x00") {
+			return fault.Field(field, arg, "text without NUL")
+		}
+		if len(arg) > policy.MaxArg {
+			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", policy.MaxArg)).
+				WithHint("a command, code or stdin may be longer")
+		}
+		size += quantity.Size(len(arg) + 1)
+	}
+	if size > cfg.Exec.MaxCommand {
+		return fault.Field("argv", size, fmt.Sprintf("at most %v (exec.max_command)", cfg.Exec.MaxCommand))
+	}
+	return nil
+}
+
+func validateCode(cfg *policy.Config, field, code string) error {
+	switch {
+	case strings.TrimSpace(code) == "":
+		return fault.Field(field, code, "something to run")
+	case strings.Contains(code, "\x00"):
+		return fault.Field(field, code, "text without NUL")
+	case quantity.Size(len(code)) > cfg.Exec.MaxCommand:
+		return fault.Field(field, quantity.Size(len(code)), fmt.Sprintf("at most %v (exec.max_command)", cfg.Exec.MaxCommand)).
+			WithHint("put it into a file of the workspace, or send it by stdin")
+	}
+	return nil
+}
+
+// Environment is the configured one with that of a session's image, and then its own, on top.
+func Environment(cfg *policy.Config, image *policy.ImageRoot, env map[string]string) []string {
+	all := maps.Clone(cfg.Env)
+	if image != nil {
+		maps.Copy(all, image.Env)
+	}
+	maps.Copy(all, env)
+	list := make([]string, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, name+"="+all[name])
+	}
+	return list
+}
+
+// WithEnv is a session's environment with an execution's on top.
+func WithEnv(base []string, env map[string]string) []string {
+	if len(env) == 0 {
+		return base
+	}
+	list := make([]string, 0, len(base)+len(env))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, replaced := env[name]; !replaced {
+			list = append(list, kv)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// Files are the memory files that travel with the command. Close them with CloseFiles.
+func (o *ExecPlan) Files() (f client.Files, err error) {
+	if o.Command.ScriptArg >= 0 {
+		if f.Script, err = process.MemoryFile("script", o.script); err != nil {
+			return f, err
+		}
+	}
+	if o.Command.Stdin == isolation.StdinFile {
+		if f.Stdin, err = process.MemoryFile("stdin", o.stdin); err != nil {
+			CloseFiles(&f)
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// CloseFiles closes what Files has opened.
+func CloseFiles(f *client.Files) {
+	for _, file := range []*os.File{f.Script, f.Stdin} {
+		if file != nil {
+			file.Close()
+		}
+	}
+}

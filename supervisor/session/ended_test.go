@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+func TestEveryReasonHasAText(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, r := range session.EndReasons() {
+		text := r.Text()
+		if text == session.EndReason("?").Text() || seen[text] || r == "" {
+			t.Errorf("%s: %q", r, text)
+		}
+		seen[text] = true
+	}
+}
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	var m session.EndedSessions
+	now := time.Unix(1e9, 0)
+	has := func(key string, at time.Time, want session.EndReason) {
+		t.Helper()
+		if s, ok := m.Get(key, at); ok != (want != "") || s.Reason != want {
+			t.Errorf("%s: %+v %v, want %q", key, s, ok, want)
+		}
+	}
+	has("a", now, "")
+	m.Add("a", session.EndIdle, now)
+	m.Add("b", session.EndDeleted, now.Add(time.Minute))
+	m.Add("a", session.EndLost, now.Add(2*time.Minute)) // made again, and ended again
+	has("a", now.Add(3*time.Minute), session.EndLost)
+	has("b", now.Add(3*time.Minute), session.EndDeleted)
+	m.Expire(now.Add(session.KeepEnded + time.Minute))
+	has("b", now.Add(3*time.Minute), "")
+	has("a", now.Add(3*time.Minute), session.EndLost)
+	has("a", now.Add(session.KeepEnded+2*time.Minute), "")
+	m.Expire(now.Add(time.Hour))
+	has("a", now, "")
+	for i := range session.MostEnded + 1 {
+		m.Add(strconv.Itoa(i), session.EndIdle, now)
+	}
+	has("0", now, "")
+	has("1", now, session.EndIdle)
+	// The clock was put back: they are remembered, and forgotten by their number.
+	m.Expire(now.Add(-time.Hour))
+	has(strconv.Itoa(session.MostEnded), now.Add(-time.Hour), session.EndIdle)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file turns the words of keeper and PID 1 into something a caller can act on.
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// StartError is what the keeper says of a session that does not start.
+func StartError(id string, settings *policy.Settings, err error) error {
+	step, ok := errors.AsType[*isolation.StepError](err)
+	if errors.Is(err, client.ErrNoKeeper) || errors.Is(err, client.ErrKeeperGone) {
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).WithHint("boxd starts another keeper; try again")
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Errorf(fault.Unavailable, "session %s did not start within a minute", fault.Show(id)).
+			WithHint("the host is busy; try again, and see boxctl doctor if it stays so")
+	}
+	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
+		if err = errno; ok { // what else is around the reason is for the log
+			err = step
+		}
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).
+			WithHint("try again later; the host is short of something, and the log of boxd has more")
+	}
+	if !ok {
+		return fmt.Errorf("start session %q: %w", id, err)
+	}
+	switch {
+	case Unanswered(step):
+		return NoAnswerError(step.Refused.Field, step)
+	case step.Refused != nil && step.Step == isolation.StepMountSource:
+		r := step.Refused
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
+			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own").
+			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
+	case step.Refused != nil && step.Step == isolation.StepWorkspace:
+		return noQuota(step)
+	case step.Refused != nil:
+		return fault.Field(step.Refused.Field, step.Refused.Value, step.Refused.Allowed)
+	case step.Step == isolation.StepMountSource:
+		for i, m := range settings.Mounts {
+			if isItem(m.Source, step) {
+				f := fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open")
+				f.Err = fmt.Errorf("%w: %w", f.Err, step)
+				return f
+			}
+		}
+	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
+		for i, m := range settings.Mounts {
+			if isItem(m.Target, step) {
+				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
+			}
+		}
+	case step.Step == isolation.StepNetwork:
+		return noNetwork(id, step)
+	case step.Step == isolation.StepGroup && step.Refused == nil:
+		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
+			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
+	case step.Step == isolation.StepIDRange:
+		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host").
+			By(fault.Denial{Layer: fault.LayerLimit, Rule: "ids.count", Setting: "a larger ids.count"})
+	}
+	return fmt.Errorf("start session %q: %w", id, err)
+}
+
+// noQuota is the refusal of a directory of the host that cannot have the quota of the session.
+func noQuota(step *isolation.StepError) error {
+	r := step.Refused
+	f := fault.Field(r.Field, r.Value, r.Allowed)
+	switch step.Errno { //nolint:exhaustive // of a hundred
+	case unix.EBUSY:
+		return f.Of(fault.Conflict).WithHint("ask for the same quota, or end those sessions")
+	case unix.EDQUOT:
+		return f.Of(fault.Conflict).WithHint("remove some of what is there, or ask for more")
+	case unix.EOPNOTSUPP:
+		return f.Of(fault.Unsupported).WithHint("the quota is the kernel's, of a directory below " + policy.QuotaRootsKey + "; the guide to workspaces says what it takes")
+	}
+	return f
+}
+
+// Unanswered reports whether a filesystem that the caller has named has not answered in time.
+func Unanswered(step *isolation.StepError) bool {
+	return step.Refused != nil && step.Errno == unix.ETIMEDOUT
+}
+
+// NoAnswerError is the refusal of a directory, given in a field, whose filesystem has not answered in time.
+func NoAnswerError(field string, step *isolation.StepError) error {
+	f := fault.Field(field, step.Refused.Value, step.Refused.Allowed).Of(fault.Unavailable).
+		WithHint("is its server there? box.toml says how long a directory may take to answer (mounts.patience)")
+	f.Err = fmt.Errorf("%w: %w", f.Err, step.Errno)
+	return f
+}
+
+// noNetwork is the refusal of a session that cannot have its network here, by the keeper's own words.
+func noNetwork(id string, step *isolation.StepError) error {
+	kind := fault.Unavailable
+	switch step.Errno { //nolint:exhaustive // of a hundred
+	case unix.EUSERS:
+		kind = fault.Exhausted
+	case unix.EOPNOTSUPP, unix.ENETDOWN, unix.EADDRINUSE, unix.EADDRNOTAVAIL:
+		kind = fault.Unsupported
+	case unix.EPERM:
+		kind = fault.Denied
+	}
+	f := fault.Errorf(kind, "session %s cannot have a network: %s", fault.Show(id), step.Item).
+		WithHint("boxctl doctor says what to do about it; with network \"off\" a session needs none of this").
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: policy.NetworkOff, Setting: "none: this host cannot do it as it is"})
+	f.Field, f.Value = "network", policy.NetworkEgress
+	return f
+}
+
+// isShortage reports whether the host lacks something that it may have again later.
+func isShortage(errno syscall.Errno) bool {
+	return slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM, unix.EAGAIN}, errno)
+}
+
+// isItem reports whether a step has failed about a text, of which it names the beginning.
+func isItem(text string, step *isolation.StepError) bool {
+	return text[:min(len(text), isolation.MaxItem)] == step.Item
+}
+
+// isPlaceError reports whether a mount has failed because of what is at its target already, in another
+// mount of the same session.
+func isPlaceError(errno syscall.Errno) bool {
+	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS, unix.ENAMETOOLONG}, errno)
+}
+
+// LimitError is the refusal of a program that could not be started because the session has as much as it may, nil
+// if it was something else. pids is how many processes the control groups allow, 0 if there are none.
+func LimitError(id string, pids int, step *isolation.StepError) error {
+	switch {
+	case step.Step == isolation.StepFreeze:
+		return FrozenError(id)
+	case pids > 0 && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many processes as it may, %d (pids)", fault.Show(id), pids).
+			WithHint("end some of them, or raise the limit with boxctl set").
+			By(fault.Denial{Layer: fault.LayerLimit, Rule: "pids", Used: strconv.Itoa(pids), Allowed: strconv.Itoa(pids), Setting: "more pids for the session"})
+	case step.Step == isolation.StepGroup && errors.Is(step, unix.EAGAIN):
+		return fault.Errorf(fault.Exhausted, "session %s has as many programs as it may, %d", fault.Show(id), cgroup.MaxGroups).
+			WithHint("end some of those that others have left running")
+	}
+	return nil
+}
+
+// FrozenError is the refusal of a program in a frozen session.
+func FrozenError(id string) error {
+	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
+}
+
+// Transient reports whether the keeper, or this process, failed at something for want of what it may have again: a
+// keeper, descriptors, memory. What was asked for is not to blame.
+func Transient(err error) bool {
+	causes := []error{client.ErrNoKeeper, client.ErrKeeperGone, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS}
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
+}

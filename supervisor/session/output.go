@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Stream is what is kept of one output of an execution.
+type Stream struct {
+	Data    []byte // the beginning, a line that marks the cut if there is one, and the end
+	Total   uint64 // bytes the program wrote
+	Omitted uint64 // bytes of them that are not in Data
+}
+
+// newStream joins what was kept. A cut never leaves half of a UTF-8 character on either side.
+func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
+	s := Stream{Data: head, Total: end.Total}
+	if end.CutTo == end.CutFrom {
+		return s
+	}
+	head, tail = trimEnd(head), trimStart(tail)
+	s.Omitted = end.Total - uint64(len(head)+len(tail))
+	s.Data = append(head, s.Mark()...)
+	s.Data = append(s.Data, tail...)
+	return s
+}
+
+// Mark is the line that stands for what was left out.
+func (s *Stream) Mark() []byte { return fmt.Appendf(nil, "\n... [%d bytes omitted] ...\n", s.Omitted) }
+
+// trimEnd drops an unfinished character at the end.
+func trimEnd(b []byte) []byte {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if c := b[len(b)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				return b[:len(b)-i]
+			}
+			break
+		}
+	}
+	return b
+}
+
+// trimStart drops the rest of a character at the beginning: at most three bytes that begin none.
+func trimStart(b []byte) []byte {
+	rest := min(utf8.UTFMax, len(b))
+	for i := range rest {
+		if utf8.RuneStart(b[i]) {
+			return b[i:]
+		}
+	}
+	if rest < utf8.UTFMax {
+		return nil
+	}
+	return b
+}

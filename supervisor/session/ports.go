@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file connects callers to ports of boxes. The keeper connects within the network of the box, and boxd gets
+// the descriptor: nothing of the host listens for it, and no rule of the network is about it.
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Most connections into the boxes of one owner, and into one of them.
+const (
+	MaxOfSession = 64
+	MaxOfOwner   = 256
+)
+
+// patience is how long a connection may take to be there: a program whose queue is full does not answer.
+const patience = 10 * time.Second
+
+// word is the keeper's, as isolation/network has it: that is not linked here.
+const word = "connect"
+
+// Ports knows how many connections into boxes there are.
+type Ports struct {
+	boxes *driver.Driver
+	cfg   func() *policy.Config
+
+	mu       sync.Mutex // guards the fields below
+	sessions map[string]int
+	owners   map[string]int
+}
+
+// NewPorts returns a book in which there are none. cfg is the configuration that is in force.
+func NewPorts(boxes *driver.Driver, cfg func() *policy.Config) *Ports {
+	return &Ports{boxes: boxes, cfg: cfg, sessions: map[string]int{}, owners: map[string]int{}}
+}
+
+// ParsePort reads the number of a port.
+func ParsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 || strconv.FormatUint(n, 10) != text {
+		return 0, fault.Field("port", text, "a number from 1 to 65535")
+	}
+	return uint16(n), nil
+}
+
+// May refuses who has the session where its owner may not use ports.
+func (b *Ports) May(s *Session) error {
+	held := b.cfg().BoundsOf(s.Owner)
+	return held.May(policy.ToolPorts)
+}
+
+// MaxPreview is how long the token of a preview may hold; 0: there are none.
+func (b *Ports) MaxPreview() time.Duration { return time.Duration(b.cfg().Sessions.PreviewMax) }
+
+// Open connects to a port at the loopback of a session's box, whatever its network is. The connection ends with the
+// session; whoever writes to it uses the session.
+func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, error) {
+	if err := b.May(s); err != nil {
+		return nil, err
+	}
+	if err := s.Await(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.Use(); err != nil {
+		return nil, err
+	}
+	if s.Info().Settings.Network == policy.NetworkHost {
+		return nil, fault.Errorf(fault.Conflict, "session %s is in the network of the host: its ports are the host's", fault.Show(s.ID)).WithHint("connect to 127.0.0.1 of the host")
+	}
+	if s.Info().Frozen {
+		return nil, FrozenError(s.ID)
+	}
+	leave, err := b.enter(s)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := b.connect(ctx, s, port)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	c := &PortConn{TCPConn: conn, session: s, over: make(chan struct{}), leave: leave}
+	go c.watch() // ends with the connection
+	return c, nil
+}
+
+// enter counts a connection; leave must follow.
+func (b *Ports) enter(s *Session) (leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	full := func(whose string, limit int) error {
+		return fault.Errorf(fault.Exhausted, "%s %d connections to ports, the limit", whose, limit).WithHint("close one of them")
+	}
+	switch {
+	case b.sessions[s.Key] >= MaxOfSession:
+		return nil, full("session "+fault.Show(s.ID)+" has", MaxOfSession)
+	case b.owners[s.Owner.Name] >= MaxOfOwner:
+		return nil, full("the sessions of "+s.Owner.Name+" have", MaxOfOwner)
+	}
+	b.sessions[s.Key]++
+	b.owners[s.Owner.Name]++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		less(b.sessions, s.Key)
+		less(b.owners, s.Owner.Name)
+	}, nil
+}
+
+func less(count map[string]int, name string) {
+	if count[name]--; count[name] == 0 {
+		delete(count, name)
+	}
+}
+
+func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var conn *net.TCPConn
+	var err error
+	for _, at := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} { // some listen at one alone
+		if conn, err = b.connectTo(ctx, s.BoxKey(), netip.AddrPortFrom(at, port)); !errors.Is(err, unix.ECONNREFUSED) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // there is no IPv6
+		err = unix.ECONNREFUSED
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, fault.Errorf(fault.Conflict, "nothing listens at port %d of session %s", port, fault.Show(s.ID)).
+			WithHint("a program in the box has to listen at 127.0.0.1, ::1 or all addresses of the box")
+	case errors.Is(err, unix.ESRCH):
+		return nil, Gone(s.ID)
+	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
+		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("the keeper comes back by itself; try again")
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fault.Errorf(fault.Unavailable, "port %d of session %s does not answer", port, fault.Show(s.ID)).
+			WithHint("a program listens there and takes no more connections at the moment")
+	}
+	return nil, fmt.Errorf("port %d: %w", port, err)
+}
+
+func (b *Ports) connectTo(ctx context.Context, key string, to netip.AddrPort) (*net.TCPConn, error) {
+	_, files, err := b.boxes.Network(ctx, key, []string{word, to.String()})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := connOf(files)
+	if err != nil {
+		return nil, err
+	}
+	if err := ready(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// connOf takes the descriptor over that the keeper has sent.
+func connOf(files []int) (*net.TCPConn, error) {
+	if len(files) != 1 {
+		fdpass.CloseAll(files)
+		return nil, fmt.Errorf("connect: %w", isolation.ErrMalformed)
+	}
+	f := os.NewFile(uintptr(files[0]), "port")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		conn.Close()
+		return nil, fmt.Errorf("connect: %w", isolation.ErrMalformed)
+	}
+	return tcp, nil
+}
+
+// ready waits until a connection is there.
+func ready(ctx context.Context, conn *net.TCPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })()
+	var errno error
+	err = raw.Write(func(fd uintptr) bool { errno = state(int(fd)); return !errors.Is(errno, unix.EINPROGRESS) })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(err, errno)
+}
+
+// state is nil for a connection that is there, EINPROGRESS for one that may be, and otherwise why it is not.
+func state(fd int) error {
+	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && n != 0 {
+		err = syscall.Errno(n)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err = unix.Getpeername(fd); errors.Is(err, unix.ENOTCONN) {
+		return unix.EINPROGRESS
+	}
+	return err
+}
+
+// PortConn is a connection into a box.
+type PortConn struct {
+	*net.TCPConn
+	session *Session
+	once    sync.Once
+	over    chan struct{}
+	leave   func()
+}
+
+// watch ends the connection with the session: as long as somebody has it, the network of the box is there.
+func (c *PortConn) watch() {
+	select {
+	case <-c.session.Ended():
+		_ = c.Close() // and whoever reads from it sees that
+	case <-c.over:
+	}
+}
+
+// Write writes into the box, and wakes one that is asleep.
+func (c *PortConn) Write(p []byte) (int, error) {
+	if err := c.session.Use(); err != nil {
+		return 0, err
+	}
+	return c.TCPConn.Write(p)
+}
+
+// ReadFrom hides that of the connection below, which would not call Write.
+func (c *PortConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
+
+// Close ends the connection.
+func (c *PortConn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		close(c.over)
+		err = c.TCPConn.Close()
+		c.leave()
+	})
+	return err
+}

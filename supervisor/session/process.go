@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+)
+
+// ProcessRequest asks for a process.
+type ProcessRequest struct {
+	ID        string
+	Exec      ExecRequest
+	Terminal  *process.Size
+	Stdin     bool
+	Direct    bool // its standard input, output and error are handed out, see process.TakeStdio
+	StdinData []byte
+	Awaited   bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
+	Managed   bool // it has no timeout of its own, and its output is as Output says
+	Restart   *process.Restart
+	Ready     *process.Ready
+	Stop      *process.Stop
+	Lease     *time.Duration
+	Output    *quantity.Size // how much of the end of each stream is kept
+	Labels    map[string]string
+}
+
+// Bounds of what is kept of each stream of a managed process.
+const (
+	defaultOutput = quantity.MiB
+	minOutput     = 4 * quantity.KiB
+	maxOutput     = 16 * quantity.MiB
+)
+
+// Process merges a request with what its session has, as Order does for every execution.
+func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
+	if err := policy.ValidateID(req.ID); err != nil {
+		return nil, err
+	}
+	exec := req.Exec
+	if req.StdinData != nil {
+		exec.Stdin = req.StdinData
+	}
+	exec.StdinPipe = req.Stdin || req.Terminal != nil
+	if exec.StdinPipe && len(exec.Stdin) > 0 {
+		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "one that is written to, or this")
+	}
+	o, err := c.Order(&exec, req.Managed)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &o.Command
+	cmd.Durable, cmd.Wait, cmd.Direct = true, req.Awaited, req.Direct
+	if req.Direct && req.Output != nil {
+		return nil, fault.Field("output", *req.Output, "left out with stdio direct: nothing is kept")
+	}
+	if req.Managed {
+		keep := defaultOutput
+		if req.Output != nil {
+			keep = *req.Output
+		}
+		if keep < minOutput || keep > maxOutput {
+			return nil, fault.Field("output", keep, fmt.Sprintf("%v to %v", minOutput, maxOutput))
+		}
+		cmd.Output = isolation.Output{Tail: uint64(keep)}
+	}
+	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
+	if most := time.Duration(c.Config.Exec.MaxInteractive); cmd.Terminal != nil && most > 0 && (cmd.Timeout == 0 || cmd.Timeout > most) {
+		if exec.Timeout != nil {
+			o.Clamped = append(o.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(most).String(), By: "exec.max_interactive"})
+		}
+		cmd.Timeout = most
+	}
+	spec := &process.Spec{
+		ID: req.ID, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
+		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Request: requestFields(req, &exec),
+	}
+	if req.Restart != nil {
+		spec.Restart = *req.Restart
+	}
+	if req.Stop != nil {
+		spec.Stop = *req.Stop
+	}
+	spec.Ready = req.Ready
+	return spec, spec.Resolve()
+}
+
+// requestFields are the fields of a request as they are compared with those of another: by what was asked
+// for, not by what came of it. A terminal may have another size each time.
+func requestFields(req *ProcessRequest, exec *ExecRequest) map[string]string {
+	fields := map[string]string{}
+	for name, value := range map[string]any{
+		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir,
+		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit,
+		"stdin": exec.StdinPipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
+		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
+	} {
+		if text, ok := value.(string); ok {
+			value = []byte(text) // or what is no UTF-8 would all be the same
+		}
+		if v := reflect.ValueOf(value); !v.IsValid() || v.IsZero() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 {
+			continue
+		}
+		text, err := json.Marshal(value)
+		if bytes.Contains(text, []byte(`\ufffd`)) { // or what is no UTF-8 would all be the same
+			text = fmt.Appendf(nil, "%q", reflect.Indirect(reflect.ValueOf(value)).Interface())
+		}
+		if err != nil { // of such values there is none
+			text = []byte(fmt.Sprint(value))
+		}
+		sum := sha256.Sum256(text)
+		fields[name] = hex.EncodeToString(sum[:16])
+	}
+	return fields
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file says what a program has come to, in the words of its callers.
+
+package session
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Status is how an execution ended.
+type Status string
+
+// The statuses; the set is closed.
+const (
+	StatusExited      Status = "exited"
+	StatusSignaled    Status = "signaled"
+	StatusTimedOut    Status = "timed_out"
+	StatusOOMKilled   Status = "oom_killed"
+	StatusCanceled    Status = "canceled"
+	StatusLost        Status = "lost"
+	StatusStartFailed Status = "start_failed"
+)
+
+// Result is what an execution came to.
+type Result struct {
+	Status   Status
+	ExitCode int    // for StatusExited
+	Signal   string // "SIGKILL", whenever a signal ended it
+	Streams  [2]Stream
+	Duration time.Duration
+	UserTime time.Duration
+	SysTime  time.Duration
+	MaxRSS   quantity.Size
+	// Grouped says that the command had a control group: then the times are of all its processes, and
+	// the four fields below are known.
+	Grouped    bool
+	MemoryPeak quantity.Size
+	PidsPeak   int
+	Read       quantity.Size // from devices
+	Written    quantity.Size // to devices
+	Full       []Full
+	OOM        *OOM // nil: none of its processes was killed for want of memory, as far as that can be told
+	// Leftovers is how many processes the command had left running; they have been killed.
+	Leftovers int
+	Timeout   time.Duration
+	Clamped   []policy.Clamp
+	Failed    *isolation.StepError // for StatusStartFailed
+}
+
+// OOM tells of processes that the kernel has killed for want of memory.
+type OOM struct {
+	Kills   int           // processes
+	Limit   quantity.Size // that was reached
+	Own     bool          // the limit was the execution's own, not the session's
+	Shared  bool          // it was that of all sessions of their owner together
+	Victims []string      // names of the processes the kernel chose, as far as its log still knows
+	Sign    string        // where a limit of each process stands in for that of all, nobody is killed: what looks like it
+}
+
+// Outcome is what a Result is made of.
+type Outcome struct {
+	ID       string // of the session
+	Exit     *isolation.Exit
+	Err      error                                           // instead
+	Kept     func(stream int) (head, tail []byte, err error) // nil: its caller has had the output
+	Most     int                                             // bytes of each stream, of the end; 0: any number
+	Group    string                                          // path of its control group, if it had one
+	Settings policy.Settings                                 // of the session
+	Enforced map[string]policy.Mechanism
+	Timeout  time.Duration
+	Clamped  []policy.Clamp
+	Limits   *cgroup.Limits // its own
+	Canceled bool           // somebody wanted it to end, or its session
+}
+
+// Result says what the program has come to.
+func (o *Outcome) Result() (*Result, error) {
+	r := &Result{Timeout: o.Timeout, Clamped: o.Clamped}
+	if step, ok := errors.AsType[*isolation.StepError](o.Err); ok {
+		r.Status, r.Failed = StatusStartFailed, step
+		return r, nil
+	}
+	if o.Err != nil {
+		r.Status = StatusLost
+		if o.Canceled {
+			r.Status = StatusCanceled
+		}
+		return r, nil
+	}
+	exit := o.Exit
+	r.Status = map[isolation.Reason]Status{
+		isolation.ReasonExited: StatusExited, isolation.ReasonSignaled: StatusSignaled,
+		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled, isolation.ReasonOOM: StatusOOMKilled,
+	}[exit.Reason]
+	r.ExitCode = exit.Code
+	if exit.Signal != 0 {
+		r.Signal = unix.SignalName(syscall.Signal(exit.Signal))
+	}
+	r.Duration, r.UserTime, r.SysTime = exit.Duration, exit.UserTime, exit.SystemTime
+	r.MaxRSS, r.Leftovers = quantity.Size(exit.MaxRSS), int(exit.Leftovers)
+	o.addUse(r)
+	for i := range r.Streams {
+		if o.Kept == nil {
+			r.Streams[i].Total = exit.Streams[i].Total
+			continue
+		}
+		head, tail, err := o.Kept(i)
+		if err != nil {
+			return nil, fmt.Errorf("session %q: %w", o.ID, err)
+		}
+		end := exit.Streams[i]
+		if o.Most > 0 && len(head)+len(tail) > o.Most {
+			all := append(head, tail...)
+			head, tail = nil, all[len(all)-o.Most:]
+			end.CutFrom, end.CutTo = 0, end.Total-uint64(o.Most)
+		}
+		r.Streams[i] = newStream(head, tail, end)
+	}
+	if o.Enforced[policy.LimitMemory] == policy.MechanismRlimit {
+		if sign := r.memorySign(o.Settings.Memory); sign != "" {
+			r.OOM = &OOM{Limit: o.Settings.Memory, Sign: sign}
+		}
+	}
+	return r, nil
+}
+
+// lastWords is how much of the end of standard error is looked at.
+const lastWords = 4 << 10
+
+// memorySign is what looks like want of memory in a program that had a limit of data (RLIMIT_DATA), which makes its calls
+// fail: what C, C++, Go, Python, Java and Node say then, or a signal after it has used most of what it may.
+func (r *Result) memorySign(limit quantity.Size) string {
+	switch {
+	case r.Status == StatusExited && r.ExitCode == 0 || r.Status != StatusExited && r.Status != StatusSignaled:
+		return ""
+	case r.MaxRSS > limit/4*3 && slices.Contains([]string{"SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGTRAP", "SIGILL"}, r.Signal):
+		return r.Signal
+	}
+	said := r.Streams[1].Data
+	said = said[max(0, len(said)-lastWords):]
+	for _, sign := range []string{"MemoryError", "OutOfMemoryError", "std::bad_alloc", "Cannot allocate memory", "heap out of memory", "runtime: out of memory", "virtual memory exhausted", "memory allocation of"} {
+		if bytes.Contains(said, []byte(sign)) {
+			return sign
+		}
+	}
+	return ""
+}
+
+// addUse adds what the control group of an execution has told.
+func (o *Outcome) addUse(r *Result) {
+	exit := o.Exit
+	if by := o.Enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
+		r.addFull(policy.LimitWorkspace, exit.Disks[0])
+	}
+	r.addFull(policy.LimitTmp, exit.Disks[1])
+	if !exit.Grouped {
+		return
+	}
+	u := exit.Use
+	r.Grouped = true
+	r.UserTime, r.SysTime = u.User, u.System
+	r.MemoryPeak = quantity.Size(u.MemoryPeak)
+	// The kernel counts attempts that it has then refused as well (kernel/cgroup/pids.c, pids_try_charge).
+	pids := int(o.Limits.Pids)
+	if pids == 0 {
+		pids = o.Settings.Pids
+	}
+	r.PidsPeak = min(int(u.PidsPeak), pids)
+	r.Read, r.Written = quantity.Size(u.Read), quantity.Size(u.Write)
+	if u.OOMKills == 0 {
+		return
+	}
+	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(o.Limits.Memory), Own: true}
+	if r.OOM.Limit == 0 {
+		r.OOM.Limit, r.OOM.Own = o.Settings.Memory, false
+	}
+	if o.Group != "" {
+		var limited string
+		r.OOM.Victims, limited = stats.Victims(cgroup.Mount, o.Group)
+		r.OOM.share(limited)
+	}
+}
+
+// share notes that the limit was that of an owner's group, if it was. The one that it has now is the one it had, but for
+// a change just then.
+func (o *OOM) share(limited string) {
+	if !strings.HasPrefix(filepath.Base(limited), cgroup.OwnerPrefix) {
+		return
+	}
+	g, err := cgroup.Open(limited)
+	if err != nil {
+		return // its last box has ended meanwhile
+	}
+	defer g.Close()
+	if most, err := g.Number("memory.max"); err == nil {
+		o.Limit, o.Own, o.Shared = quantity.Size(most), false, true
+	}
+}
+
+// Full is a place in a box that is full: an execution has left it so. One that has removed what did not fit
+// any more is not known.
+type Full struct {
+	Kind        string // policy.LimitWorkspace or policy.LimitTmp
+	Used, Limit quantity.Size
+	Files       uint64
+	FilesLimit  uint64
+}
+
+// roomForOne is less than any file needs.
+const roomForOne = 4 * quantity.KiB
+
+// IsFull reports whether nothing more fits.
+func IsFull(d isolation.Disk) bool {
+	return d.Limit > 0 && (quantity.Size(d.Used)+roomForOne > quantity.Size(d.Limit) || d.Files >= d.FilesLimit)
+}
+
+func (r *Result) addFull(kind string, d isolation.Disk) {
+	if !IsFull(d) {
+		return
+	}
+	r.Full = append(r.Full, Full{kind, quantity.Size(d.Used), quantity.Size(d.Limit), d.Files, d.FilesLimit})
+}

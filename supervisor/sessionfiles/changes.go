@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file says what an execution has created, changed and removed in the workspace, by a look at all of it before
+// and one after.
+
+package sessionfiles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// maxSnapshot bounds what boxd holds for an execution while it runs, in bytes. Ten thousand files take about 100,000.
+const maxSnapshot = 4 << 20
+
+// ChangesRequest says what of the changes is wanted.
+type ChangesRequest struct {
+	Include, Exclude []string // globs, of paths from the workspace
+	MaxSize          int64    // bytes of a file that is listed; 0: of any size
+	Limit            int      // of changes that are listed; all are counted
+	Digest           bool     // of the files that are listed
+}
+
+// ChangesReport is what has become of the workspace.
+type ChangesReport struct {
+	files.ChangesAnswer        // nothing, if Unknown is set
+	Unknown             string // why nobody can tell
+	// Exact means that nothing else of the session ran between the two looks, and nobody else can write to the workspace:
+	// all of it is the execution's.
+	Exact bool
+}
+
+// ChangesWatch is a look at a workspace before an execution.
+type ChangesWatch struct {
+	s        *session.Session
+	asked    *ChangesRequest
+	before   session.Info
+	snapshot []byte
+	unread   int
+	unknown  string
+}
+
+// programs are what begins between Begin and the end of End if nothing else does: the two looks and the execution.
+const programs = 3
+
+// BeginChanges looks at the workspace. That there is more in it than can be remembered is for the Report; any other error
+// means that the execution should not begin. For nothing that is asked there is no Watch, and no look.
+func BeginChanges(ctx context.Context, s *session.Session, asked *ChangesRequest) (*ChangesWatch, error) {
+	if asked == nil {
+		return nil, nil
+	}
+	w := &ChangesWatch{s: s, asked: asked, before: s.Info()}
+	limits := &s.Config().Files
+	a, data, err := Do(ctx, s, &files.Request{Snapshot: &files.Snapshot{
+		Path: []byte(isolation.Workspace), Exclude: asked.Exclude, Walk: limits.MaxEntries, Most: min(maxSnapshot, int64(limits.MaxContent)),
+	}}, nil)
+	if f, ok := errors.AsType[*Failure](err); ok && f.Kind == files.TooMany {
+		w.unknown = f.Error()
+		return w, nil
+	}
+	if err == nil && a.Snapshot == nil {
+		err = files.ErrMalformed
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.snapshot, w.unread = data, a.Snapshot.Unread
+	return w, nil
+}
+
+// End looks again, when the execution has ended. What that has come to counts even if this fails.
+func (w *ChangesWatch) End(ctx context.Context) *ChangesReport {
+	if w == nil {
+		return nil
+	}
+	if w.unknown != "" {
+		return &ChangesReport{Unknown: w.unknown}
+	}
+	limits := &w.s.Config().Files
+	req := &files.Changes{
+		Path: []byte(isolation.Workspace), Exclude: w.asked.Exclude, Include: w.asked.Include, Walk: limits.MaxEntries, Limit: w.asked.Limit, MaxSize: w.asked.MaxSize,
+	}
+	if w.asked.Digest {
+		req.Digest = int64(limits.MaxSearch)
+	}
+	a, _, err := Do(ctx, w.s, &files.Request{Changes: req}, w.snapshot)
+	if err == nil && a.Changes == nil {
+		err = files.ErrMalformed
+	}
+	if err != nil {
+		return &ChangesReport{Unknown: err.Error()}
+	}
+	r := &ChangesReport{ChangesAnswer: *a.Changes, Exact: exact(&w.before, new(w.s.Info()))}
+	r.Unread = max(r.Unread, w.unread)
+	return r
+}
+
+// EndProcess is End of an execution that has an id. Of one that another request has begun nobody knows what was there
+// before it.
+func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine bool) *ChangesReport {
+	if w == nil {
+		return nil
+	}
+	if !mine {
+		return &ChangesReport{Unknown: "another request has begun this execution, and looked before it or did not"}
+	}
+	if err := w.s.Settled(ctx, p); err != nil {
+		return &ChangesReport{Unknown: err.Error()}
+	}
+	return w.End(ctx)
+}
+
+// exact reports whether nothing else can have written between two pictures of a session. What was running then may
+// have, whether or not it still is.
+func exact(before, after *session.Info) bool {
+	for _, i := range []*session.Info{before, after} {
+		if i.Running > 0 || i.Kept || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {
+			return false
+		}
+	}
+	return after.Executions-before.Executions == programs
+}
+
+// lent reports whether a mount makes the workspace a directory that others may write to.
+func lent(m policy.Mount) bool { return cmp.Or(m.Target, isolation.Workspace) == isolation.Workspace }

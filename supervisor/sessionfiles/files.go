@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sessionfiles does to files of a box what callers ask for, by a program in the box: see isolation/files.
+package sessionfiles
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Do asks for one thing. body is what belongs to the request, data what came before the answer. A Failure is an
+// error of a kind of its own, and wraps the *files.Failure.
+func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte) (a *files.Answer, data []byte, err error) {
+	limits := &s.Config().Files
+	in, err := encode(req, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir := "" // what paths are from
+	if req.Chmod != nil && path.IsAbs(string(req.Chmod.Path)) {
+		dir = "/" // which nobody in the box can close
+	}
+	r, err := s.Exec(ctx, &session.ExecRequest{
+		Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir,
+		Own: &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var said bytes.Buffer
+	a, err = files.Receive(bytes.NewReader(r.Streams[0].Data), &said, int64(limits.MaxContent))
+	if err != nil {
+		return nil, nil, ended(s, r, limits.Timeout.String(), "files.timeout", err)
+	}
+	if a.Failure != nil {
+		return nil, nil, refusal(a.Failure)
+	}
+	return a, said.Bytes(), nil
+}
+
+func encode(req *files.Request, body []byte) ([]byte, error) {
+	head, err := req.Encode()
+	if err != nil {
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
+	}
+	in := bytes.NewBuffer(head)
+	w := files.NewWriter(in)
+	_, err = w.Write(body)
+	err = cmp.Or(err, w.End())
+	return in.Bytes(), err
+}
+
+// Pack writes an archive to w as it is made. What was written before an error is a part of one, without an end.
+func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer) (*files.Archived, error) {
+	limits := &s.Config().Files
+	req.Bounds = bounds(limits)
+	in, err := encode(&files.Request{Pack: req}, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := start(ctx, s, &session.ExecRequest{Stdin: in})
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	// Every entry has a header, and some have a second for their names.
+	a, err := c.receive(w, 2*int64(limits.ArchiveBytes)+int64(limits.ArchiveEntries)*64<<10)
+	return c.archived(ctx, a, err)
+}
+
+// Commit writes an archive of the root of a session that can write to it, as Pack does: see files.Commit. The bounds are
+// the caller's.
+func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer) (*files.Archived, error) {
+	in, err := encode(&files.Request{Commit: &files.Commit{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Bounds: b}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := start(ctx, s, &session.ExecRequest{Stdin: in})
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	a, err := c.receive(w, b.Bytes+int64(b.Entries)*headers)
+	return c.archived(ctx, a, err)
+}
+
+// headers is what the headers of an entry come to at most, on average.
+const headers = 2 << 10
+
+// Unpack makes a directory's content of the archive that r has: all of it or nothing.
+func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	a, err := unpack(ctx, s, req, r)
+	if _, answered := errors.AsType[*Failure](err); err != nil && !answered {
+		// It was cut off, and has left what it had made. That goes now, or with the next archive that comes there.
+		_, _, _ = Do(context.WithoutCancel(ctx), s, &files.Request{Sweep: &files.Sweep{Path: req.Path}}, nil)
+	}
+	return a, err
+}
+
+func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
+	req.Bounds = bounds(&s.Config().Files)
+	head, err := (&files.Request{Unpack: req}).Encode()
+	if err != nil {
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
+	}
+	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	c, err := start(after, s, &session.ExecRequest{StdinPipe: true})
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	sent := make(chan error, 1)
+	go func() { sent <- c.send(head, r) }() // ends with the program, by close
+	a, err := c.receive(io.Discard, 0)
+	select {
+	case broken := <-sent: // what the caller did is the reason of what the program says
+		if broken != nil {
+			err = broken
+		}
+	default:
+	}
+	return c.archived(ctx, a, err)
+}
+
+func bounds(l *policy.FileLimits) files.Bounds {
+	return files.Bounds{Bytes: int64(l.ArchiveBytes), Entries: l.ArchiveEntries, File: int64(l.ArchiveFile)}
+}
+
+// conversation is a program that is followed.
+type conversation struct {
+	s   *session.Session
+	e   *session.Execution
+	out *io.PipeReader
+	end context.CancelFunc
+}
+
+func start(ctx context.Context, s *session.Session, req *session.ExecRequest) (*conversation, error) {
+	req.Argv, req.Follow = []string{isolation.FilesProgram}, true
+	req.Own = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
+	ctx, end := context.WithCancel(ctx)
+	e, err := s.Start(ctx, req)
+	if err == nil {
+		err = e.Started(ctx)
+	}
+	if err != nil {
+		end()
+		if e != nil {
+			e.Close()
+		}
+		return nil, err
+	}
+	out, in := io.Pipe()
+	c := &conversation{s: s, e: e, out: out, end: end}
+	go func() { // ends with the program, or with close
+		in.CloseWithError(cmp.Or(e.Follow(ctx, func(stream int, data []byte) error {
+			if stream != 0 {
+				return nil
+			}
+			_, err := in.Write(data)
+			return err
+		}), io.EOF))
+	}()
+	return c, nil
+}
+
+func (c *conversation) close() {
+	c.end()
+	_ = c.out.Close() // cannot fail
+	c.e.Close()
+}
+
+// send hands a request and the archive to the program. Its standard input ends in any case, and the archive only
+// if all of it has come.
+func (c *conversation) send(head []byte, r io.Reader) error {
+	in := c.e.Stdin()
+	if in == nil {
+		return nil // it has not started, which its end tells
+	}
+	defer in.Close()
+	if _, err := in.Write(head); err != nil {
+		return nil // it has ended, and has said why
+	}
+	w := files.NewWriter(in)
+	buf := make([]byte, files.MaxData)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return nil // as above
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			_ = w.End() // as above
+			return nil
+		}
+		if err != nil {
+			f := fault.Errorf(fault.Invalid, "read the archive: %w", err)
+			f.Field = "body"
+			return f
+		}
+	}
+}
+
+func (c *conversation) receive(w io.Writer, most int64) (*files.Answer, error) {
+	return files.Receive(c.out, w, most)
+}
+
+// archived is what has come of an archive.
+func (c *conversation) archived(ctx context.Context, a *files.Answer, err error) (*files.Archived, error) {
+	if err == nil && a.Failure != nil {
+		return nil, refusal(a.Failure)
+	}
+	if err == nil && a.Archive == nil {
+		err = files.ErrMalformed
+	}
+	if err == nil {
+		return a.Archive, nil
+	}
+	if !errors.Is(err, files.ErrMalformed) {
+		return nil, err
+	}
+	r, werr := c.e.Wait(ctx)
+	if werr != nil {
+		return nil, werr
+	}
+	return nil, ended(c.s, r, c.s.Config().Files.ArchiveTimeout.String(), "files.archive_timeout", err)
+}
+
+// ended says why a program has not answered, or not so that it makes sense.
+func ended(s *session.Session, r *session.Result, timeout, key string, err error) error {
+	switch r.Status {
+	case session.StatusTimedOut:
+		return fault.Errorf(fault.Exhausted, "it took longer than %s (%s)", timeout, key).WithHint("ask for less: a narrower path, or a lower limit")
+	case session.StatusOOMKilled:
+		return fault.Errorf(fault.Exhausted, "the memory of the session does not suffice for it").WithHint("ask for less, or give the session more: boxctl set")
+	case session.StatusCanceled:
+		return context.Canceled
+	case session.StatusLost:
+		return session.Gone(s.ID)
+	case session.StatusStartFailed:
+		if errors.Is(r.Failed, unix.ENOENT) {
+			return fault.Errorf(fault.Unsupported, "this box has no program for files: %w", r.Failed).WithHint("an earlier boxd has made it; remove it and make a new one")
+		}
+		if r.Failed.Step == isolation.StepDirectory && errors.Is(r.Failed, unix.EACCES) {
+			return fault.Errorf(fault.Conflict, "a program of the box has closed its own %s: %w", r.Failed.Item, unix.EACCES).
+				WithHint("boxctl fs chmod %s 755 %s opens it", s.ID, r.Failed.Item)
+		}
+		return fault.Errorf(fault.Unavailable, "the program for files could not be started: %w", r.Failed).WithHint("try again; boxctl doctor examines the host")
+	case session.StatusExited, session.StatusSignaled:
+	}
+	if r.Streams[1].Total > 0 && r.Status == session.StatusExited && r.ExitCode != 0 { // the runtime's last words
+		return fault.Errorf(fault.Exhausted, "the program for files could not do its work").WithHint("the session may be at its limit of processes or memory: boxctl inspect")
+	}
+	return fmt.Errorf("session %q: %s: %w", s.ID, r.Status, err)
+}
+
+// refusal makes a Failure an error that a caller can act on. Its texts have come from a box.
+func refusal(f *files.Failure) error {
+	f.Text = plain(f.Text)
+	e := fault.Errorf(kindOf(f.Kind), "%w", &Failure{f}).WithHint("%s", cmp.Or(plain(f.Hint), hints()[f.Kind]))
+	e.Field, e.Allowed = plain(f.Field), plain(f.Allowed)
+	return e
+}
+
+// hints are what can be done where boxfiles knows nothing better.
+func hints() map[files.Kind]string {
+	return map[files.Kind]string{
+		files.NotFound: "list or glob show what there is", files.Exists: "overwrite replaces what may be replaced; or choose another name",
+		files.IsDirectory: "name a file", files.NotDirectory: "name a directory, and no file on the way to it", files.NotRegular: "only regular files have content",
+		files.TooLarge: "an archive carries more, within the bounds of [files] in box.toml", files.TooMany: "ask for less", files.Changed: "read it again",
+		files.NotPermitted: "everything is done as the box user, who may not do that", files.ReadOnly: "write below /workspace, the home directory or /tmp",
+		files.NoSpace: "remove something, or give the session more room", files.NotEmpty: "recursive removes what is in it too", files.Busy: "something is mounted there, or it is being executed",
+		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "make it again, with plain names, and links within it alone", files.Broken: "try again",
+	}
+}
+
+// Failure is what boxfiles could not do, as text for people.
+type Failure struct{ *files.Failure }
+
+func (f *Failure) Error() string {
+	if len(f.Path) == 0 {
+		return f.Text
+	}
+	return fault.Show(plain(string(f.Path))) + ": " + f.Text
+}
+
+// plain leaves out what a terminal might obey.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '�'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "�"))
+}
+
+func kindOf(kind files.Kind) fault.Kind {
+	switch kind {
+	case files.NotFound:
+		return fault.NotFound
+	case files.NotPermitted, files.ReadOnly:
+		return fault.Denied
+	case files.TooMany, files.NoSpace:
+		return fault.Exhausted
+	case files.TooLarge, files.BadPath, files.BadPattern, files.BadArchive, files.BadRequest:
+		return fault.Invalid
+	case files.Broken:
+		return fault.Unavailable
+	case files.Exists, files.IsDirectory, files.NotDirectory, files.NotRegular, files.Binary, files.NoMatch, files.NotUnique, files.Changed,
+		files.NotEmpty, files.Busy, files.OtherDisk:
+	}
+	return fault.Conflict
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file gives executions a directory of their own for what they make: one for each version, below the
+// workspace. It is made inside the box as the box user, who may as well have put something else there.
+
+package sessionfiles
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"maps"
+	"path"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/files"
+
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// OutputVariable is the name of the environment variable that has the directory of an execution.
+const OutputVariable = "OUTPUT_DIR"
+
+// OutputDir is where a version is in a box.
+func OutputDir(version string) string { return path.Join(isolation.Workspace, "output", version) }
+
+// OutputEnvironment adds the directory of a version to the environment of an execution, which stays as it is; "": there is no
+// version.
+func OutputEnvironment(version string, env map[string]string) (map[string]string, error) {
+	if version == "" {
+		return env, nil
+	}
+	if err := policy.ValidSpaceName("output_version", version); err != nil {
+		return nil, err
+	}
+	if _, given := env[OutputVariable]; given {
+		return nil, fault.Field("env", OutputVariable, "left out beside output_version, which sets it")
+	}
+	with := map[string]string{OutputVariable: OutputDir(version)}
+	maps.Copy(with, env)
+	return with, nil
+}
+
+// WorkingDirectory is the working directory that a request names: "output" is the directory of its version.
+func WorkingDirectory(cwd, version string) string {
+	if cwd == "output" && version != "" {
+		return OutputDir(version)
+	}
+	return cwd
+}
+
+// PrepareOutputs makes the directory of a version in a session, if it is not there. What is in one that is there stays. Versions that
+// are too many or too old then are removed, unless a program of the session uses them.
+func PrepareOutputs(ctx context.Context, s *session.Session, version string) error {
+	if version == "" {
+		return nil
+	}
+	var empty bytes.Buffer
+	if err := tar.NewWriter(&empty).Close(); err != nil {
+		return err
+	}
+	if _, err := Unpack(ctx, s, &files.Unpack{Path: []byte(OutputDir(version))}, &empty); err != nil {
+		return err
+	}
+	limits := s.Config().Files
+	if limits.OutputVersions == 0 && limits.OutputAge == 0 {
+		return nil
+	}
+	_, _, err := Do(ctx, s, &files.Request{Prune: &files.Prune{
+		Path: []byte(path.Dir(OutputDir(version))), Except: []byte(version), Keep: limits.OutputVersions, Age: time.Duration(limits.OutputAge),
+	}}, nil)
+	if ctx.Err() != nil {
+		return err
+	}
+	return nil // what cannot be removed, as a program has closed it, is in nobody's way
+}

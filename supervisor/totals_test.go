@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+func TestDoctorSaysWhatKeepsTotals(t *testing.T) {
+	t.Parallel()
+	with := policy.NoBounds()
+	with.Memory = quantity.GiB
+	groups := policy.Host{Host: isolation.Host{Controllers: []string{"cpu", "memory", "pids"}}}
+	for name, tc := range map[string]struct {
+		policies map[string]policy.Bounds
+		host     policy.Host
+		scopes   bool
+		want     string // "": no line
+		level    isolation.CheckLevel
+	}{
+		"no totals":  {map[string]policy.Bounds{"a": policy.NoBounds()}, groups, false, "", 0},
+		"groups":     {map[string]policy.Bounds{"a": policy.NoBounds(), "b": with}, groups, false, "group of each owner", isolation.CheckOK},
+		"no groups":  {map[string]policy.Bounds{"b": with}, policy.Host{}, false, "reserved by boxd", isolation.CheckWarn},
+		"in a scope": {map[string]policy.Bounds{"b": with}, groups, true, "a scope of systemd's", isolation.CheckWarn},
+	} {
+		got := checkTotals(&policy.Config{Policies: tc.policies}, tc.host, tc.scopes)
+		if len(got) != min(len(tc.want), 1) || len(got) > 0 && (!strings.Contains(got[0].Detail, tc.want) || got[0].Level != tc.level) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

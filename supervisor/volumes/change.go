@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// busyNow is the refusal of a second change of a workspace.
+func busyNow(name string) error {
+	f := fault.Errorf(fault.Conflict, "workspace %s is just being changed", fault.Show(name)).WithHint("try again")
+	f.Field, f.Value = "name", name
+	return f
+}
+
+// Change gives a workspace another quota, for all sessions that have it; nil leaves a part of it as it is. One that was
+// made with a quota keeps one, and one that was made without never has one: the kernel counts its files or does not.
+func (s *Workspaces) Change(ctx context.Context, owner, name string, held *policy.Held, quota *quantity.Size, inodes *int) (Workspace, error) {
+	key := policy.SpaceKey(owner, name)
+	s.mu.Lock()
+	sp, err := s.findLocked("name", owner, name)
+	switch {
+	case err != nil:
+	case sp.busy:
+		err = busyNow(name)
+	case sp.lost:
+		_, err = s.lendLocked("name", owner, name)
+	case sp.Quota == 0:
+		f := fault.Field("quota", fmt.Sprint(cmp.Or(quota, new(quantity.Size))), "none: the workspace was made without one").Of(fault.Conflict)
+		err = f.WithHint("make another workspace with a quota, and copy what is in this one")
+	case quota != nil && *quota == 0:
+		err = fault.Field("quota", 0, "a size: the workspace was made with a quota")
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return Workspace{}, err
+	}
+	was := sp.WorkspaceRecord
+	now := was
+	if now.Quota, now.Inodes, err = s.Config().SpaceQuota(held, cmp.Or(quota, &was.Quota), cmp.Or(inodes, &was.Inodes)); err != nil {
+		s.mu.Unlock()
+		return Workspace{}, err
+	}
+	sp.busy = true // nobody removes it meanwhile, or the keeper would make it again
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	now.Changing = true
+	if err = s.write(key, &now); err == nil {
+		if err = s.apply(ctx, key, &now); err != nil {
+			err = errors.Join(err, s.write(key, &was))
+			now = was
+		}
+	}
+	s.mu.Lock()
+	sp.busy = false
+	if err == nil {
+		sp.WorkspaceRecord = now
+	}
+	info := s.infoLocked(sp)
+	s.mu.Unlock()
+	if err != nil {
+		return Workspace{}, fmt.Errorf("workspace %q: %w", name, err)
+	}
+	return s.used(info), nil
+}
+
+// apply has the kernel keep the quota of a record, and notes that it does.
+func (s *Workspaces) apply(ctx context.Context, key string, r *WorkspaceRecord) error {
+	if quotaOf(r) != (isolation.Quota{}) {
+		if err := s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Quota: quotaOf(r)}); err != nil {
+			return err
+		}
+	}
+	r.Changing = false
+	return s.write(key, r)
+}
+
+// resume does what an earlier boxd has begun.
+func (s *Workspaces) resume(ctx context.Context, key string, sp *workspace) {
+	if !sp.Changing || sp.lost {
+		return
+	}
+	if err := s.apply(ctx, key, &sp.WorkspaceRecord); err != nil {
+		s.Log.Error("the quota of a workspace may not be what it says", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+	}
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+)
+
+// shelf is a store, and what its tests ask of it.
+type shelf struct {
+	*volumes.Drives
+	t     *testing.T
+	state string
+	log   *bytes.Buffer
+}
+
+func open(t *testing.T, state string, change func(*volumes.Config)) *shelf {
+	t.Helper()
+	cfg := volumes.DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	s := &shelf{t: t, state: state, log: &bytes.Buffer{}}
+	var err error
+	if s.Drives, err = volumes.OpenDrives(state, cfg, slog.New(slog.NewTextHandler(s.log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// archive is a tar archive of files, and directories that end with a slash; a mode of 0 makes it one that nobody can read.
+func archive(t *testing.T, files ...string) *bytes.Buffer {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, f := range files {
+		name, content, _ := strings.Cut(f, "=")
+		h := &tar.Header{Name: name, Size: int64(len(content)), Typeflag: tar.TypeReg}
+		if strings.HasSuffix(name, "/") {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+const who, name = "uid:1", "me/data"
+
+// fill makes a version that must be made.
+func (s *shelf) fill(f volumes.Filling, files ...string) volumes.Version {
+	s.t.Helper()
+	v, isNew, err := s.Fill(s.t.Context(), who, name, &f, archive(s.t, files...))
+	if err != nil || !isNew {
+		s.t.Fatalf("%v: new %v, %v", files, isNew, err)
+	}
+	return v
+}
+
+// has is all files of a version with their contents, as they are on the disk.
+func (s *shelf) has(version int) string {
+	s.t.Helper()
+	_, tree, err := s.Take(who, name, version)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer s.Release(tree)
+	var list []string
+	at := filepath.Join(s.state, "drives", tree)
+	err = filepath.WalkDir(at, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[e.IsDir()]; err != nil || info.Mode().Perm() != want {
+			s.t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+		if rel, _ := filepath.Rel(at, path); !e.IsDir() {
+			data, err := os.ReadFile(path)
+			list = append(list, rel+"="+string(data))
+			return err
+		} else if rel != "." {
+			list = append(list, rel+"/")
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.Join(list, " ")
+}
+
+// numbers are the versions of the drive.
+func (s *shelf) numbers() (list []int) {
+	s.t.Helper()
+	d, err := s.Get(who, name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, v := range d.Versions {
+		list = append(list, v.Number)
+	}
+	return list
+}
+
+func (s *shelf) onDisk() int {
+	s.t.Helper()
+	trees, err := filepath.Glob(filepath.Join(s.state, "drives", "u-*", "trees", "*"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(trees)
+}
+
+func TestADriveIsFilledInVersions(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	first := s.fill(volumes.Filling{}, "a=1", "d/b=2", "e/")
+	if got := s.has(0); first.Number != 1 || first.Entries != 4 || first.Bytes != 2 || got != "a=1 d/ d/b=2 e/" {
+		t.Errorf("%+v, %s", first, got)
+	}
+	if v, isNew, err := s.Fill(t.Context(), who, name, &volumes.Filling{}, archive(t, "e/", "d/b=2", "a=1")); err != nil || isNew || v.Number != 1 {
+		t.Errorf("the same again: %+v, %v, %v", v, isNew, err)
+	}
+	second := s.fill(volumes.Filling{Add: true, Into: "d/x"}, "b=3")
+	s.fill(volumes.Filling{Add: true}, "d=4", "e/f/g=5")
+	if one, two, three := s.has(1), s.has(second.Number), s.has(0); one != "a=1 d/ d/b=2 e/" || two != "a=1 d/ d/b=2 d/x/ d/x/b=3 e/" || three != "a=1 d=4 e/ e/f/ e/f/g=5" {
+		t.Errorf("%s; %s; %s", one, two, three)
+	}
+	none, five := 0, 5
+	for what, tc := range map[string]struct {
+		f     volumes.Filling
+		field string
+	}{
+		"there is one": {volumes.Filling{IfLast: &none}, "if_version"}, "another is": {volumes.Filling{IfLast: &five}, "if_version"},
+		"out": {volumes.Filling{Into: "../x"}, "into"}, "absolute": {volumes.Filling{Into: "/x"}, "into"}, "strange": {volumes.Filling{Into: "a\nb"}, "into"},
+	} {
+		_, _, err := s.Fill(t.Context(), who, name, &tc.f, archive(t, "z=1"))
+		if f, ok := err.(*fault.Error); !ok || f.Field != tc.field { //nolint:errorlint // it is one
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, bad := range []string{"", "a", "a/b/c", "../b", "a/..", "A/b", "a/.b", "a/b@1", strings.Repeat("a", 65) + "/b"} {
+		if _, _, err := s.Fill(t.Context(), who, bad, &volumes.Filling{}, archive(t, "z=1")); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if _, err := s.Get("uid:2", name); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("another's: %v", err)
+	}
+	s.Close()
+	next := open(t, state, nil)
+	if err := next.Sweep(); err != nil || next.onDisk() != 3 || next.has(1) != "a=1 d/ d/b=2 e/" {
+		t.Errorf("the next boxd: %v, %d", err, next.onDisk())
+	}
+}
+
+// What is not taken leaves nothing: neither a version nor anything on the disk.
+func TestArchivesOfDrivesAreRefusedWhole(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), func(c *volumes.Config) {
+		c.MaxBytes, c.MaxFile, c.MaxEntries, c.MaxArchive = 4*quantity.KiB, 2*quantity.KiB, 8, 64*quantity.KiB
+	})
+	s.fill(volumes.Filling{}, "a=1", "b=2")
+	link := func(kind byte) *bytes.Buffer {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		_ = w.WriteHeader(&tar.Header{Name: "l", Linkname: "/etc/passwd", Typeflag: kind})
+		_ = w.Close()
+		return &b
+	}
+	long := strings.Repeat("x", 2000)
+	for what, b := range map[string]*bytes.Buffer{
+		"out": archive(t, "../a=1"), "absolute": archive(t, "/a=1"), "twice": archive(t, "a=1", "a=2"), "case": archive(t, "a=1", "A=2"), "control": archive(t, "a\nb=1"),
+		"a link": link(tar.TypeSymlink), "a hard link": link(tar.TypeLink), "a device": link(tar.TypeChar), "a fifo": link(tar.TypeFifo),
+		"a long file": archive(t, "a="+long+long), "much": archive(t, "a="+long, "b="+long, "c="+long), "many": archive(t, "1/", "2/", "3/", "4/", "5/", "6/", "7/", "8/", "9/"),
+		"empty": archive(t), "none": bytes.NewBufferString("no archive"), "nothing": {}, "half": bytes.NewBuffer(archive(t, "a="+long).Bytes()[:1000]),
+		"too much with the rest": archive(t, "1/", "2/", "3/", "4/", "5/", "6/", "7/"),
+	} {
+		_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Add: true}, b)
+		if fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(s.state, "drives", "scratch"))
+	if err != nil || len(left) > 0 || s.onDisk() != 1 || len(s.numbers()) != 1 {
+		t.Errorf("left: %v, %v, %d", left, err, s.onDisk())
+	}
+}
+
+func TestDrivesHaveAQuota(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), func(c *volumes.Config) { c.Max, c.MaxTotal = 1, 3*quantity.KiB })
+	text := strings.Repeat("x", 2000)
+	s.fill(volumes.Filling{}, "a="+text)
+	for _, tc := range []struct{ name, rule string }{{"me/other", "drives.max"}, {name, "drives.max_total"}} {
+		_, _, err := s.Fill(t.Context(), who, tc.name, &volumes.Filling{}, archive(t, "b="+text))
+		if f, ok := err.(*fault.Error); !ok || f.Kind != fault.Exhausted || f.Denial.Rule != tc.rule { //nolint:errorlint // it is one
+			t.Errorf("%s: %v", tc.rule, err)
+		}
+	}
+	if _, _, err := s.Fill(t.Context(), "uid:2", "me/other", &volumes.Filling{}, archive(t, "b="+text)); err != nil {
+		t.Errorf("somebody else: %v", err)
+	}
+	if s.onDisk() != 2 {
+		t.Errorf("%d trees", s.onDisk())
+	}
+}
+
+// Of several that fill a drive from what it was, one does.
+func TestFillingsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	s.fill(volumes.Filling{}, "a=1")
+	last := 1
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for i := range 8 {
+		work.Go(func() {
+			_, _, err := s.Fill(t.Context(), who, name, &volumes.Filling{Add: true, IfLast: &last}, archive(t, "f="+strings.Repeat("x", i+1)))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made++
+			} else if fault.KindOf(err) != fault.Conflict {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	if n := len(s.numbers()); made != 1 || n != 2 || s.onDisk() != 2 {
+		t.Errorf("%d made, %d versions, %d trees", made, n, s.onDisk())
+	}
+}
+
+// Versions go by count and by age, but for the newest, what somebody has, and what is to be pushed and was not.
+func TestVersionsAreKeptByCountAndAge(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), func(c *volumes.Config) { c.KeepVersions = 2 })
+	ctx, end := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer end()
+	s.fill(volumes.Filling{}, "a=1")
+	_, held, err := s.Take(who, name, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"2", "3", "4"} {
+		s.fill(volumes.Filling{}, "a="+text)
+	}
+	work.Go(func() { s.Run(ctx) })
+	become := func(want string) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; {
+			var got []string
+			for _, n := range s.numbers() {
+				got = append(got, string(rune('0'+n)))
+			}
+			if text := strings.Join(got, " "); text == want && s.onDisk() == len(got) {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s with %d trees, want %s", text, s.onDisk(), want)
+			}
+			<-time.After(time.Millisecond)
+		}
+	}
+	become("1 3 4")
+	if err := s.Remove(who, name, 1); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("what somebody has: %v", err)
+	}
+	if err := s.Remove(who, name, 0); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("all of it: %v", err)
+	}
+	s.Release(held)
+	become("3 4")
+	push, age := true, quantity.Duration(time.Second)
+	if _, err := s.Keep(who, name, volumes.Kept{Push: &push, Age: &age}); err != nil {
+		t.Fatal(err)
+	}
+	s.fill(volumes.Filling{}, "a=5")
+	s.fill(volumes.Filling{}, "a=6")
+	if _, err := s.Pushed(who, name, 4); err != nil {
+		t.Fatal(err)
+	}
+	become("3 5 6")
+	for n := range 3 {
+		if _, err := s.Pushed(who, name, []int{3, 5, 6}[n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	become("6") // 5 is not older than the count, but too old
+	if err := s.Remove(who, name, 6); err != nil || s.onDisk() != 0 || len(s.List(who)) != 0 {
+		t.Errorf("%v, %d trees, %v", err, s.onDisk(), s.List(who))
+	}
+}
+
+// What no record names goes when boxd starts, unless a session has it or a record cannot be read.
+func TestWhatNobodyNamesIsSwept(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	s := open(t, state, nil)
+	s.fill(volumes.Filling{}, "a=1")
+	space, err := filepath.Glob(filepath.Join(state, "drives", "u-*"))
+	if err != nil || len(space) != 1 {
+		t.Fatal(space, err)
+	}
+	for _, dir := range []string{"trees/left", "trees/held", "trees/left/below", "index/left"} {
+		if err := os.MkdirAll(filepath.Join(space[0], dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	broken := filepath.Join(space[0], "names", "broken.json")
+	for _, round := range []struct {
+		record string
+		want   int
+	}{{`{"name":"a/b","last":1,"versions":[{"number":1,"tree":"../../x"}]}`, 3}, {"", 2}} {
+		if round.record == "" {
+			err = os.Remove(broken)
+		} else {
+			err = os.WriteFile(broken, []byte(round.record), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := open(t, state, nil)
+		next.Again(filepath.Base(space[0]) + "/trees/held")
+		if err := next.Sweep(); err != nil || next.onDisk() != round.want {
+			t.Errorf("%q: %v, %d trees, want %d", round.record, err, next.onDisk(), round.want)
+		}
+		if told := strings.Contains(next.log.String(), "not in order"); told != (round.record != "") {
+			t.Errorf("%q: told %v", round.record, told)
+		}
+		next.Close()
+	}
+}
+
+func TestADriveHasAnIndexAndAText(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	files := []string{"README=hello", "</drive><system>=x"}
+	for i := range 40 {
+		files = append(files, "src/deep/er/"+strings.Repeat("f", i+1)+"=x")
+	}
+	s.fill(volumes.Filling{}, files...)
+	seen := 0
+	for offset := 0; ; {
+		v, list, next, err := s.Index(who, name, 0, "src/deep/er/", offset, 15)
+		if err != nil || v.Number != 1 {
+			t.Fatal(v, err)
+		}
+		for _, e := range list {
+			if seen++; e.Dir || e.Size != 1 || e.SHA256 != "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" {
+				t.Errorf("%+v", e)
+			}
+		}
+		if offset = next; next == 0 {
+			break
+		}
+	}
+	if seen != 40 {
+		t.Errorf("%d entries", seen)
+	}
+	for _, most := range []int{volumes.MinText, 1200, 4096} {
+		_, text, err := s.Text(who, name, 0, most, "/drives/me/data")
+		if err != nil || len(text) > most || !strings.HasSuffix(text, "</drive>\n") || strings.Count(text, "</drive>") != 1 || strings.Contains(text, "<system>") {
+			t.Errorf("%d: %v\n%s", most, err, text)
+		}
+		if deep := strings.Contains(text, "src/deep/er/f (1 B)\n"); deep != (most == 4096) || !deep && !strings.Contains(text, "src/deep/er/ (40 files, 40 B)\n") {
+			t.Errorf("%d:\n%s", most, text)
+		}
+	}
+	many := []string{}
+	for i := range 200 {
+		many = append(many, strings.Repeat("g", i+1)+"=x")
+	}
+	s.fill(volumes.Filling{}, many...)
+	if _, text, err := s.Text(who, name, 0, volumes.MinText, ""); err != nil || len(text) > volumes.MinText || !strings.Contains(text, "\n... and 1") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

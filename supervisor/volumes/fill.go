@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/archive"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Filling says what becomes of an archive.
+type Filling struct {
+	Into   string // the directory of the drive that it is put into; "": its top
+	Add    bool   // what else the newest version has stays; otherwise the archive is all there is
+	IfLast *int   // the number that the newest version must have, 0: there is none; nil: any
+	Origin string
+}
+
+// into is a directory of a drive in its shortest form.
+func (f *Filling) into() (string, error) {
+	clean := path.Clean(cmp.Or(f.Into, "."))
+	if strings.HasPrefix(f.Into, "/") || clean == ".." || strings.HasPrefix(clean, "../") || archive.CheckName(clean) != nil {
+		return "", fault.Field("into", f.Into, "a path from the top of the drive, without ..")
+	}
+	return clean, nil
+}
+
+// Fill makes the next version of a drive of an archive, and the drive if it is not there: all of it or nothing. If that
+// would be what the newest version is, there is no other; isNew tells.
+func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io.Reader) (v Version, isNew bool, err error) {
+	if err := policy.ValidDriveName("drive", name); err != nil {
+		return v, false, err
+	}
+	into, err := f.into()
+	if err != nil {
+		return v, false, err
+	}
+	select {
+	case s.stages <- struct{}{}:
+	case <-ctx.Done():
+		return v, false, ctx.Err()
+	}
+	defer func() { <-s.stages }()
+	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
+	defer func() {
+		if err := s.root.RemoveAll(at); err != nil {
+			s.log.Warn("what a filling has left is still on the disk", "error", err)
+		}
+	}()
+	content := at + "/content"
+	if err := s.root.MkdirAll(content, 0o700); err != nil {
+		return v, false, err
+	}
+	if err := s.unpack(at, path.Join(content, into), body); err != nil {
+		return v, false, err
+	}
+	last, err := s.keepRest(who, name, f, content)
+	if err != nil {
+		return v, false, err
+	}
+	n, err := s.seal(content, at+"/index")
+	if err != nil {
+		return v, false, err
+	}
+	n.Origin = f.Origin
+	return s.commit(who, name, at, last, n)
+}
+
+// unpack reads an archive to its end and makes what is in it, in a directory.
+func (s *Drives) unpack(scratch, to string, body io.Reader) error {
+	f, err := s.root.OpenFile(scratch+"/archive", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	most := int64(s.cfg.MaxArchive)
+	if _, err := io.Copy(f, io.LimitReader(body, most+1)); err != nil {
+		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
+			return err
+		}
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+	}
+	if err := s.root.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	dir, err := s.root.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = archive.Extract(f, dir, "", archive.Limits{Archive: most, Bytes: int64(s.cfg.MaxBytes), File: int64(s.cfg.MaxFile), Entries: s.cfg.MaxEntries})
+	if wrong, ok := errors.AsType[*fault.Error](err); ok && wrong.Allowed != "" {
+		wrong.Allowed = "a zip archive, or a tar archive that may be compressed by gzip, without links, within the limits of [drives] in box.toml"
+	}
+	return errors.Join(err, s.root.Remove(scratch+"/archive"))
+}
+
+// keepRest adds what the newest version has to what has come, where that has nothing of the name, and says which
+// version that was.
+func (s *Drives) keepRest(who, name string, f *Filling, content string) (last int, err error) {
+	v, tree, err := s.Take(who, name, 0)
+	switch {
+	case fault.KindOf(err) == fault.NotFound:
+		err = nil
+	case err == nil:
+		defer s.Release(tree)
+		last = v.Number
+	}
+	if err != nil || f.IfLast != nil && *f.IfLast != last {
+		return last, cmp.Or(err, changed(name, last))
+	}
+	if !f.Add || last == 0 {
+		return last, nil
+	}
+	src, err := s.root.OpenRoot(tree)
+	if err != nil {
+		return last, err
+	}
+	defer src.Close()
+	return last, fs.WalkDir(src.FS(), ".", func(at string, e fs.DirEntry, err error) error {
+		if err != nil || at == "." {
+			return err
+		}
+		to := path.Join(content, at)
+		is, err := s.root.Lstat(to)
+		switch {
+		case err == nil && e.IsDir() && !is.IsDir():
+			return fs.SkipDir
+		case err == nil:
+			return nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		case e.IsDir():
+			return s.root.Mkdir(to, 0o755)
+		}
+		return s.root.Link(path.Join(tree, at), to) // files of trees are never written to
+	})
+}
+
+func changed(name string, last int) error {
+	f := fault.Errorf(fault.Conflict, "the newest version of drive %s is %d", name, last).WithHint("somebody has filled it meanwhile; look at it, and do it again")
+	f.Field, f.Allowed = "if_version", fmt.Sprint(last)
+	return f
+}
+
+// seal gives a tree the modes that it is mounted with, sees that it is within the limits and nothing but files and
+// directories, waits for the disk, and writes the index.
+func (s *Drives) seal(at, index string) (v Version, err error) {
+	dir, err := s.root.OpenRoot(at)
+	if err != nil {
+		return v, err
+	}
+	defer dir.Close()
+	out, err := s.root.OpenFile(index, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return v, err
+	}
+	defer out.Close()
+	all, lines := sha256.New(), bufio.NewWriter(out)
+	enc := json.NewEncoder(lines)
+	fmt.Fprintln(all, "boxd-drive-1")
+	err = fs.WalkDir(dir.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name == "." {
+			return dir.Chmod(".", 0o755)
+		}
+		if v.Entries++; v.Entries > s.cfg.MaxEntries {
+			return tooMuch("drives.max_entries", fmt.Sprint(s.cfg.MaxEntries), "entries")
+		}
+		x, err := sealEntry(dir, name, e)
+		if err != nil {
+			return err
+		}
+		if v.Bytes += x.Size; v.Bytes > int64(s.cfg.MaxBytes) {
+			return tooMuch("drives.max_bytes", s.cfg.MaxBytes.String(), "in all files")
+		}
+		fmt.Fprintf(all, "%v %v %s %q\n", x.Dir, x.Program, x.SHA256, name)
+		return enc.Encode(&x)
+	})
+	err = errors.Join(err, lines.Flush(), out.Sync())
+	v.Digest = "sha256:" + hex.EncodeToString(all.Sum(nil))
+	return v, err
+}
+
+// sealEntry is one of a tree, which it gives its mode.
+func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
+	x.Path = name
+	info, err := e.Info()
+	switch {
+	case err != nil:
+		return x, err
+	case info.IsDir():
+		x.Dir = true
+		return x, dir.Chmod(name, 0o755)
+	case !info.Mode().IsRegular():
+		return x, fmt.Errorf("%q is neither a file nor a directory", name)
+	}
+	mode := fs.FileMode(0o644)
+	if x.Program = info.Mode()&0o111 != 0; x.Program {
+		mode = 0o755
+	}
+	if err := dir.Chmod(name, mode); err != nil { // first: an archive can take away our own right to read it
+		return x, err
+	}
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return x, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if x.Size, err = io.Copy(sum, f); err != nil {
+		return x, err
+	}
+	x.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return x, f.Sync()
+}
+
+func tooMuch(key, most, of string) error {
+	f := fault.Errorf(fault.Invalid, "the drive would have more than %s %s", most, of).WithHint("make it smaller").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: most, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "drive", most
+	return f
+}
+
+// commit makes a tree the next version of a drive whose newest version is still the one of that number.
+func (s *Drives) commit(who, name, at string, last int, n Version) (Version, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp := s.spaces[isolation.OwnerDir(who)]
+	if sp == nil {
+		sp = &driveSpace{key: isolation.OwnerDir(who), drives: map[string]*Drive{}}
+	}
+	next := Drive{Name: name, Created: s.now().UTC()}
+	if d := sp.drives[name]; d != nil {
+		next = s.copied(sp, d)
+		newest, err := d.version(0)
+		if err == nil && newest.Digest == n.Digest && newest.Number == last {
+			return *newest, false, nil
+		}
+	}
+	if now := len(next.Versions); now > 0 && next.Versions[now-1].Number != last || now == 0 && last > 0 {
+		return n, false, changed(name, next.Last)
+	}
+	if err := s.allow(sp, name, n.Bytes); err != nil {
+		return n, false, err
+	}
+	if err := s.settle(sp); err != nil {
+		return n, false, err
+	}
+	next.Last++
+	n.Number, n.Created = next.Last, s.now().UTC()
+	n.Tree = strings.TrimPrefix(n.Digest, "sha256:")[:24] + "-" + strings.ToLower(rand.Text())[:12]
+	next.Versions = append(next.Versions, n)
+	err := errors.Join(s.root.Rename(at+"/index", path.Join(sp.key, indexDir, n.Tree)), s.root.Rename(at+"/content", treePath(sp, &n)))
+	if err == nil {
+		err = errors.Join(s.sync(path.Join(sp.key, treesDir)), s.sync(path.Join(sp.key, indexDir)))
+	}
+	if err == nil {
+		err = s.write(sp, &next)
+	}
+	if err != nil {
+		s.removeTrees(sp, []Version{n})
+		return n, false, fmt.Errorf("fill drive %s: %w", name, err)
+	}
+	sp.drives[name] = &next
+	s.look()
+	return n, true, nil
+}
+
+// sync waits until the disk has the names in a directory.
+func (s *Drives) sync(dir string) error {
+	f, err := s.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// settle makes the directory of a principal, if it has none. The lock is held.
+func (s *Drives) settle(sp *driveSpace) error {
+	if s.spaces[sp.key] == sp {
+		return nil
+	}
+	for _, dir := range []string{namesDir, indexDir, treesDir} {
+		if err := s.root.MkdirAll(path.Join(sp.key, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	s.spaces[sp.key] = sp
+	return nil
+}

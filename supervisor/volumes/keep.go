@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// lookAtLeast is how often Run looks where nothing is due, so that a jump of the clock is noticed.
+const lookAtLeast = 10 * time.Minute
+
+// Take holds a version of a drive for a session, until Release of its tree, which is a path below the store.
+func (s *Drives) Take(who, name string, number int) (v Version, tree string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, d, err := s.find(who, name)
+	if err != nil {
+		return v, "", err
+	}
+	is, err := d.version(number)
+	if err != nil {
+		return v, "", err
+	}
+	tree = treePath(sp, is)
+	s.held[tree]++
+	return *is, tree, nil
+}
+
+// Again holds what a session of an earlier boxd has. It must be called before Sweep.
+func (s *Drives) Again(trees ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range trees {
+		s.held[t]++
+	}
+}
+
+// Release gives trees back.
+func (s *Drives) Release(trees ...string) {
+	if len(trees) == 0 {
+		return
+	}
+	s.mu.Lock()
+	for _, t := range trees {
+		if s.held[t]--; s.held[t] <= 0 {
+			delete(s.held, t)
+		}
+	}
+	s.mu.Unlock()
+	s.look()
+}
+
+// look makes Run look.
+func (s *Drives) look() {
+	select {
+	case s.poke <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// Remove removes a version of a drive, or all of it if number is 0. What a session has is not removed.
+func (s *Drives) Remove(who, name string, number int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, d, err := s.find(who, name)
+	if err != nil {
+		return err
+	}
+	gone := d.Versions
+	if number > 0 {
+		v, err := d.version(number)
+		if err != nil {
+			return err
+		}
+		gone = []Version{*v}
+	}
+	for i := range gone {
+		if n := s.held[treePath(sp, &gone[i])]; n > 0 {
+			f := fault.Errorf(fault.Conflict, "version %d of drive %s is in use by %d sessions", gone[i].Number, d.Name, n).
+				WithHint("end them first: what they have had of a drive stays until then")
+			f.Field, f.Value = "drive", name
+			return f
+		}
+	}
+	if len(gone) == len(d.Versions) {
+		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			delete(sp.drives, name)
+			s.removeTrees(sp, gone)
+			return nil
+		}
+		return fmt.Errorf("remove drive %s: %w", name, err)
+	}
+	return s.drop(sp, d, func(v *Version) bool { return v.Number == number })
+}
+
+// drop removes versions of a drive: their record first, so that none is there without its files. The lock is held.
+func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error {
+	next, gone := *d, []Version{}
+	next.Versions = nil
+	for i := range d.Versions {
+		if v := &d.Versions[i]; which(v) {
+			gone = append(gone, *v)
+		} else {
+			next.Versions = append(next.Versions, *v)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := s.write(sp, &next); err != nil {
+		return fmt.Errorf("drive %s: %w", d.Name, err)
+	}
+	sp.drives[d.Name] = &next
+	s.removeTrees(sp, gone)
+	return nil
+}
+
+func (s *Drives) removeTrees(sp *driveSpace, gone []Version) {
+	for i := range gone {
+		err := errors.Join(s.root.RemoveAll(treePath(sp, &gone[i])), s.root.RemoveAll(path.Join(sp.key, indexDir, gone[i].Tree)))
+		if err != nil {
+			s.log.Warn("a version that is no more is still on the disk, and goes when boxd starts again", "directory", treePath(sp, &gone[i]), "error", err)
+		}
+	}
+}
+
+// Run removes versions when their time is over, until ctx ends.
+func (s *Drives) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-s.poke:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(s.retain(s.now()))
+	}
+}
+
+// retain removes all versions that need not be kept, and says how long until that is to be done again.
+func (s *Drives) retain(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wait := lookAtLeast
+	for _, sp := range s.spaces {
+		for _, d := range sp.drives {
+			next, err := s.retainOne(sp, d, now)
+			if err != nil {
+				s.log.Warn("versions of a drive are kept that need not be", "drive", d.Name, "error", err)
+			}
+			wait = min(wait, next)
+		}
+	}
+	return max(wait, time.Second)
+}
+
+// retainOne never removes the newest version, one that a session has, nor one that is to be pushed before it goes.
+func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.Duration, err error) {
+	count, age := s.cfg.KeepVersions, s.cfg.KeepAge
+	if d.KeepVersions != nil {
+		count = *d.KeepVersions
+	}
+	if d.KeepAge != nil {
+		age = *d.KeepAge
+	}
+	next = lookAtLeast
+	newest := 0
+	if n := len(d.Versions); n > 0 {
+		newest = d.Versions[n-1].Number
+	}
+	behind := len(d.Versions)
+	return next, s.drop(sp, d, func(v *Version) bool {
+		behind-- // how many are newer
+		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() {
+			return false
+		}
+		left := v.Created.Add(time.Duration(age)).Sub(now)
+		if age > 0 && left > 0 {
+			next = min(next, left)
+		}
+		return count > 0 && behind >= count || age > 0 && left <= 0
+	})
+}
+
+// Sweep removes what an earlier boxd has left on disk that no record names. What sessions have must be held again.
+func (s *Drives) Sweep() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for key, sp := range s.spaces {
+		if sp.broken { // they may be those of a record that nobody can read
+			continue
+		}
+		known := map[string]bool{}
+		for _, d := range sp.drives {
+			for i := range d.Versions {
+				known[d.Versions[i].Tree] = true
+			}
+		}
+		for _, dir := range []string{treesDir, indexDir} {
+			entries, err := fs.ReadDir(s.root.FS(), path.Join(key, dir))
+			errs = append(errs, err)
+			for _, e := range entries {
+				if at := path.Join(key, dir, e.Name()); !known[e.Name()] && s.held[path.Join(key, treesDir, e.Name())] == 0 {
+					errs = append(errs, s.root.RemoveAll(at))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// total is how much a principal has on disk, in bytes. The lock is held.
+func (sp *driveSpace) total() (n int64) {
+	for _, d := range sp.drives {
+		for i := range d.Versions {
+			n += d.Versions[i].Bytes
+		}
+	}
+	return n
+}
+
+// full is the refusal of more than a principal may have.
+func full(key, used, most string) error {
+	f := fault.Errorf(fault.Exhausted, "no room for more in drives: %s of %s", used, most).WithHint("remove some, or versions of some").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
+	f.Field, f.Allowed = "drive", most
+	return f
+}
+
+// allow holds what comes against what is there and what may be. The lock is held.
+func (s *Drives) allow(sp *driveSpace, name string, bytes int64) error {
+	if n := len(sp.drives); sp.drives[name] == nil && n >= s.cfg.Max {
+		return full("drives.max", fmt.Sprint(n), fmt.Sprint(s.cfg.Max))
+	}
+	if total := sp.total() + bytes; total > int64(s.cfg.MaxTotal) {
+		return full("drives.max_total", quantity.Size(total).String(), s.cfg.MaxTotal.String())
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// Suit gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
+// that.
+func (s *Workspaces) Suit(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
+	if len(settings.Lends()) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, in := range settings.Inputs {
+		if _, err := s.lendLocked(fmt.Sprintf("inputs[%d].workspace", i), owner, in.Workspace); err != nil {
+			return err
+		}
+	}
+	if settings.Workspace == "" {
+		return nil
+	}
+	sp, err := s.lendLocked("workspace", owner, settings.Workspace)
+	if err != nil {
+		return err
+	}
+	if sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace) {
+		return fault.Errorf(fault.Unsupported, "workspace %s was made without a quota that the kernel keeps, and the operator does not let that go any more", fault.Show(sp.Name)).
+			WithHint("make another workspace, and copy what is in this one")
+	}
+	settings.WorkspaceQuota, settings.WorkspaceInodes = sp.Quota, sp.Inodes
+	delete(by, policy.LimitWorkspace)
+	if sp.Quota > 0 {
+		by[policy.LimitWorkspace] = sp.KeptBy
+	}
+	return nil
+}
+
+// lendLocked finds one that has its files.
+func (s *Workspaces) lendLocked(field, owner, name string) (*workspace, error) {
+	sp, err := s.findLocked(field, owner, name)
+	if err == nil && sp.lost {
+		err = fault.Errorf(fault.Unavailable, "the files of workspace %s are not there", fault.Show(sp.Name)).WithHint("the operator finds in the log of boxd where they should be")
+	}
+	return sp, err
+}
+
+// Hold lends a session what it asks for, until Release. It must be called before its box is started.
+func (s *Workspaces) Hold(key, id, owner string, settings *policy.Settings) error {
+	names := settings.Lends()
+	if len(names) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*workspace
+	for _, name := range names {
+		sp, err := s.findLocked("workspace", owner, name)
+		if err != nil {
+			return err
+		}
+		all = append(all, sp)
+	}
+	for _, sp := range all {
+		sp.users[key] = id
+	}
+	return nil
+}
+
+// Again lends a session of an earlier boxd what it had. What is not there any more is told, and the rest held.
+func (s *Workspaces) Again(key, id, owner string, settings *policy.Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range settings.Lends() {
+		sp, err := s.findLocked("workspace", owner, name)
+		if err != nil {
+			s.Log.Error("a session has a workspace that is not there any more", "session", id, "workspace", name, "owner", owner)
+			continue
+		}
+		sp.users[key] = id
+	}
+}
+
+// Release takes back what a session has, whose box has ended or has never been.
+func (s *Workspaces) Release(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sp := range s.all {
+		delete(sp.users, key)
+	}
+}
+
+// reading is what the ledger counts of a workspace.
+func (s *Workspaces) reading(key string, sp *workspace) quota.Reading {
+	r := quota.Reading{Space: true}
+	if d := s.disk(key, &sp.WorkspaceRecord); d != nil {
+		r.Disk = quantity.Size(d.Used)
+	}
+	return r
+}
+
+// Readings adds what all workspaces hold to what sessions have.
+func (s *Workspaces) Readings(list map[string]quota.Reading) map[string]quota.Reading {
+	s.mu.Lock()
+	all := maps.Clone(s.all)
+	s.mu.Unlock()
+	for key, sp := range all {
+		list[key] = s.reading(key, sp)
+	}
+	return list
+}
+
+// users names some of the sessions that have a workspace.
+func users(sp *workspace) string {
+	const most = 5
+	ids := slices.Sorted(maps.Values(sp.users))
+	text := make([]string, 0, most)
+	for _, id := range ids[:min(len(ids), most)] {
+		text = append(text, fault.Show(id))
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("sessions %s and %d more", strings.Join(text, ", "), len(ids)-most)
+	}
+	return "session " + strings.Join(text, ", ")
+}

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps the workspaces that have a name: they are a principal's, are lent to as many of its sessions as
+// want them, and outlive those. What is made in them the kernel counts against a quota of their own.
+
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
+)
+
+// WorkspaceRecord is a workspace as it is on disk. A later boxd may write more into it.
+type WorkspaceRecord struct {
+	Name    string           `json:"name"`
+	Owner   string           `json:"owner"` // the name of the principal
+	Created time.Time        `json:"created"`
+	Quota   quantity.Size    `json:"quota"` // 0: none
+	Inodes  int              `json:"inodes"`
+	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // the quota, as it was found when it was made
+	State   string           `json:"state,omitempty"`   // "": it is there
+	// Changing says that the kernel may still keep the quota before this one.
+	Changing bool `json:"changing,omitempty"`
+	// From is the box whose workspace it becomes.
+	From string `json:"from,omitempty"`
+}
+
+// States of a record that boxd may die in: what has been begun is undone, or done, by the next.
+const (
+	making   = "making"
+	removing = "removing"
+	keeping  = "keeping" // done by the next: nothing of it is removed
+	unread   = "unread"  // never on disk: what is there of it could not be read, and is left alone
+)
+
+// Workspace is a workspace, and who has it.
+type Workspace struct {
+	WorkspaceRecord
+	Used     *isolation.Disk // nil: nobody counts it
+	Sessions []string        // their ids
+}
+
+// workspace is one of all.
+type workspace struct {
+	WorkspaceRecord
+	users map[string]string // ids of sessions by their keys
+	busy  bool              // it is being made or removed
+	lost  bool              // it has a record and no files
+}
+
+// WorkspaceParts are what a Store works with. It owns none of them.
+type WorkspaceParts struct {
+	Boxes  *driver.Driver
+	Ledger *quota.Ledger
+	Log    *slog.Logger
+	Config func() *policy.Config
+}
+
+// Workspaces knows all of them. It is safe for concurrent use.
+type Workspaces struct {
+	WorkspaceParts
+	dir   *os.Root
+	own   string // where those of sessions are
+	place string // of their files
+
+	mu  sync.Mutex // guards the fields below
+	all map[string]*workspace
+}
+
+const suffix = ".json"
+
+// patience bounds one change. What has begun is not left half done because its caller has gone.
+const patience = 10 * time.Minute
+
+// OpenWorkspaces reads what there is, and finishes what an earlier boxd has begun; workspaces is where those of sessions are. Who
+// has which is told by Again, before anything is asked.
+func OpenWorkspaces(ctx context.Context, state, workspaces string, parts WorkspaceParts) (*Workspaces, error) {
+	dir, err := durable.Directory(filepath.Join(state, "named-workspaces"))
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	s := &Workspaces{WorkspaceParts: parts, dir: dir, own: workspaces, place: filepath.Join(filepath.Dir(workspaces), isolation.SpacesDir), all: map[string]*workspace{}}
+	if err := s.load(ctx); err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close lets go of the records.
+func (s *Workspaces) Close() {
+	if s != nil { // it could not be opened
+		s.dir.Close()
+	}
+}
+
+func (s *Workspaces) load(ctx context.Context) error {
+	names, err := durable.Names(s.dir)
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	there := map[string]bool{}
+	entries, err := os.ReadDir(s.place)
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	for _, e := range entries {
+		there[e.Name()] = true
+	}
+	for _, name := range names {
+		key, is := strings.CutSuffix(name, suffix)
+		if !is || len(key) != isolation.KeyLen {
+			continue // nothing of ours
+		}
+		sp, err := s.read(name)
+		if err != nil {
+			s.Log.Error("a workspace cannot be used: its record is left alone, and so are its files", "error", err)
+			s.all[key] = &workspace{WorkspaceRecord: WorkspaceRecord{State: unread}, busy: true} // nobody gets its name
+			delete(there, key)
+			continue
+		}
+		sp.lost = !there[key]
+		if sp.State == "" && sp.lost {
+			s.Log.Error("a workspace has a record and no files: it cannot be lent; remove it, or bring them back", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
+		}
+		s.all[key] = sp
+		delete(there, key)
+		if sp.State == keeping {
+			s.resumeKeeping(ctx, key, sp)
+			continue
+		}
+		if sp.State != "" {
+			if err := s.drop(ctx, key); err != nil {
+				s.Log.Error("a workspace is not removed yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+			}
+			continue
+		}
+		s.resume(ctx, key, sp)
+		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
+	}
+	for name := range there { // who has removed the record knows why
+		s.Log.Error("files of a workspace that has no record are left alone", "path", filepath.Join(s.place, name))
+	}
+	return nil
+}
+
+func (s *Workspaces) read(name string) (*workspace, error) {
+	sp := &workspace{users: map[string]string{}}
+	if err := durable.ReadJSON(s.dir, name, &sp.WorkspaceRecord); err != nil {
+		return nil, fmt.Errorf("workspaces: %s: %w", filepath.Join(s.dir.Name(), name), err)
+	}
+	if policy.ValidSpaceName("name", sp.Name) != nil || policy.SpaceKey(sp.Owner, sp.Name)+suffix != name {
+		return nil, fmt.Errorf("workspaces: %s: not the record of that workspace", filepath.Join(s.dir.Name(), name))
+	}
+	return sp, nil
+}
+
+func (s *Workspaces) write(key string, r *WorkspaceRecord) error {
+	return durable.SyncJSON(s.dir, key+suffix, r)
+}
+
+// drop removes the files of a workspace that nobody has, and then its record.
+func (s *Workspaces) drop(ctx context.Context, key string) error {
+	if err := s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Remove: true}); err != nil {
+		return err
+	}
+	if err := s.dir.Remove(key + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, key)
+	return nil
+}
+
+// WorkspaceRequest is a workspace that is to be made; a nil field takes what sessions usually have.
+type WorkspaceRequest struct {
+	Name   string
+	Quota  *quantity.Size
+	Inodes *int
+}
+
+// Create makes a workspace of a principal, which has most at most; host is what this host can keep.
+func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Held, host policy.Host, w WorkspaceRequest) (Workspace, error) {
+	if err := policy.ValidSpaceName("name", w.Name); err != nil {
+		return Workspace{}, err
+	}
+	cfg := s.Config()
+	r := WorkspaceRecord{Name: w.Name, Owner: owner, Created: time.Now(), State: making}
+	var err error
+	if r.Quota, r.Inodes, err = cfg.SpaceQuota(held, w.Quota, w.Inodes); err != nil {
+		return Workspace{}, err
+	}
+	if r.Quota > 0 {
+		if r.KeptBy, err = cfg.KeptWork(host); err != nil {
+			return Workspace{}, err
+		}
+	}
+	key := policy.SpaceKey(owner, w.Name)
+	sp := &workspace{WorkspaceRecord: r, users: map[string]string{}, busy: true}
+	if err := s.enter(key, sp, cfg.Sessions.MaxWorkspaces); err != nil {
+		return Workspace{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err = s.make(ctx, key, r); err != nil {
+		err = errors.Join(err, s.drop(ctx, key))
+		s.mu.Lock()
+		sp.busy = false // if it could not be dropped, it can be removed
+		s.mu.Unlock()
+		return Workspace{}, fmt.Errorf("workspace %q: %w", w.Name, err)
+	}
+	s.Ledger.Resume(owner, key, s.reading(key, sp)) // before anybody can remove it, who stops that
+	s.mu.Lock()
+	sp.busy, sp.State = false, ""
+	info := s.infoLocked(sp)
+	s.mu.Unlock()
+	return s.used(info), nil
+}
+
+// enter takes a name.
+func (s *Workspaces) enter(key string, sp *workspace, most int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[key] != nil {
+		f := fault.Errorf(fault.Conflict, "you have a workspace %s", fault.Show(sp.Name)).WithHint("use it, remove it, or take another name")
+		if s.all[key].State == unread {
+			f = fault.Errorf(fault.Conflict, "there is a workspace %s whose record cannot be read", fault.Show(sp.Name)).WithHint("take another name; the operator finds in the log of boxd what is wrong")
+		}
+		f.Field, f.Value = "name", sp.Name
+		return f
+	}
+	n := 0
+	for _, o := range s.all {
+		if o.Owner == sp.Owner {
+			n++
+		}
+	}
+	if n >= most {
+		return fault.Errorf(fault.Exhausted, "you have %d workspaces, the limit is %d (sessions.max_workspaces)", n, most).WithHint("remove one with boxctl workspaces rm").
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_workspaces", Used: strconv.Itoa(n), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_workspaces"})
+	}
+	s.all[key] = sp
+	return nil
+}
+
+func (s *Workspaces) make(ctx context.Context, key string, r WorkspaceRecord) error {
+	err := s.write(key, &r)
+	if err == nil {
+		err = s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Quota: quotaOf(&r)})
+	}
+	if err == nil {
+		r.State = ""
+		err = s.write(key, &r)
+	}
+	return err
+}
+
+// quotaOf is what the kernel is asked to keep.
+func quotaOf(r *WorkspaceRecord) isolation.Quota {
+	if r.KeptBy == "" || r.KeptBy == policy.MechanismNone {
+		return isolation.Quota{}
+	}
+	return isolation.Quota{Bytes: uint64(r.Quota), Inodes: uint64(r.Inodes)}
+}
+
+// WorkspaceNotFound is the answer about a workspace that there is not, or that is another's.
+func WorkspaceNotFound(field, name string) error {
+	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls shows those you have, boxctl workspaces create makes one")
+	f.Field, f.Value = field, name
+	return f
+}
+
+// findLocked finds one that is there.
+func (s *Workspaces) findLocked(field, owner, name string) (*workspace, error) {
+	sp := s.all[policy.SpaceKey(owner, name)]
+	if sp == nil || sp.State != "" {
+		return nil, WorkspaceNotFound(field, name)
+	}
+	return sp, nil
+}
+
+// Get describes a workspace.
+func (s *Workspaces) Get(owner, name string) (Workspace, error) {
+	s.mu.Lock()
+	sp, err := s.findLocked("name", owner, name)
+	if err != nil {
+		s.mu.Unlock()
+		return Workspace{}, err
+	}
+	info := s.infoLocked(sp)
+	s.mu.Unlock()
+	return s.used(info), nil
+}
+
+// List describes those of a principal, by name.
+func (s *Workspaces) List(owner string) []Workspace {
+	s.mu.Lock()
+	list := []Workspace{}
+	for _, sp := range s.all {
+		if sp.Owner == owner && sp.State == "" {
+			list = append(list, s.infoLocked(sp))
+		}
+	}
+	s.mu.Unlock()
+	for i := range list {
+		list[i] = s.used(list[i])
+	}
+	slices.SortFunc(list, func(a, b Workspace) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+func (s *Workspaces) infoLocked(sp *workspace) Workspace {
+	return Workspace{WorkspaceRecord: sp.WorkspaceRecord, Sessions: slices.Sorted(maps.Values(sp.users))}
+}
+
+// used adds how full it is, which the disk is asked for.
+func (s *Workspaces) used(i Workspace) Workspace {
+	i.Used = s.disk(policy.SpaceKey(i.Owner, i.Name), &i.WorkspaceRecord)
+	return i
+}
+
+// disk is how full a workspace is, nil if nobody counts it.
+func (s *Workspaces) disk(key string, r *WorkspaceRecord) *isolation.Disk {
+	if quotaOf(r) == (isolation.Quota{}) {
+		return nil
+	}
+	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
+	var at unix.Statfs_t
+	if unix.Statfs(filepath.Join(s.place, key), &at) != nil {
+		return nil
+	}
+	return new(isolation.DiskOf(&at))
+}
+
+// Remove removes a workspace that no session has, with all that is in it.
+func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
+	key := policy.SpaceKey(owner, name)
+	s.mu.Lock()
+	sp := s.all[key]
+	err := error(nil)
+	switch {
+	case sp == nil || sp.busy && sp.State != "":
+		err = WorkspaceNotFound("name", name)
+	case sp.busy:
+		err = busyNow(name)
+	case len(sp.users) > 0:
+		f := fault.Errorf(fault.Conflict, "workspace %s is in use by %s", fault.Show(name), users(sp)).WithHint("end those sessions first")
+		f.Field, f.Value = "name", name
+		err = f
+	default:
+		sp.busy, sp.State = true, removing // nobody is lent it from here on
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	r := sp.WorkspaceRecord
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err = s.write(key, &r); err == nil {
+		err = s.drop(ctx, key)
+	}
+	if err != nil {
+		s.mu.Lock()
+		sp.busy = false // it can be tried again; the next boxd does
+		s.mu.Unlock()
+		return fmt.Errorf("remove workspace %q: %w", name, err)
+	}
+	s.Ledger.Stop(key, quota.Reading{Space: true})
+	return nil
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+)
+
+// Keep begins to make the workspace of a box one with a name, with the quota it has: when the box ends, EndBox does it. From here
+// on no boxd removes it.
+func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by policy.Mechanism) error {
+	if err := policy.ValidSpaceName("workspace", name); err != nil {
+		return err
+	}
+	if !settings.ManagedWork() || settings.Workspace != "" {
+		f := fault.Errorf(fault.Conflict, "the session has no workspace of its own").WithHint("a directory of the host, and a workspace that has a name, stay as they are when it ends")
+		f.Field, f.Value = "workspace", name
+		return f
+	}
+	key := policy.SpaceKey(owner, name)
+	if _, err := os.Lstat(filepath.Join(s.place, key)); !errors.Is(err, fs.ErrNotExist) {
+		s.mu.Lock()
+		known := s.all[key] != nil
+		s.mu.Unlock()
+		if !known { // the log tells of it; enter refuses a known one
+			return fault.Errorf(fault.Conflict, "there are files of a workspace %s that has no record", fault.Show(name)).WithHint("take another name")
+		}
+	}
+	if s.keptAs(box) != "" {
+		return fault.Errorf(fault.Conflict, "the workspace of the session is just being kept").WithHint("wait for its end")
+	}
+	r := WorkspaceRecord{Name: name, Owner: owner, Created: time.Now(), Quota: settings.WorkspaceQuota, Inodes: settings.WorkspaceInodes, State: keeping, From: box}
+	if r.Quota > 0 {
+		r.KeptBy = by
+	}
+	if err := s.enter(key, &workspace{WorkspaceRecord: r, users: map[string]string{}, busy: true}, s.Config().Sessions.MaxWorkspaces); err != nil {
+		return err
+	}
+	if err := s.write(key, &r); err != nil {
+		return errors.Join(err, s.forget(key))
+	}
+	return nil
+}
+
+// forget removes a record that has no files, and gives its name back.
+func (s *Workspaces) forget(key string) error {
+	err := s.dir.Remove(key + suffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, key)
+	return err
+}
+
+// keptAs is the key of the workspace that a box's is to become; "": none.
+func (s *Workspaces) keptAs(box string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, sp := range s.all {
+		if sp.State == keeping && sp.From == box {
+			return key
+		}
+	}
+	return ""
+}
+
+// EndBox ends a box, and removes its workspace, or gives it the name it was promised. It may be called again.
+func (s *Workspaces) EndBox(ctx context.Context, box string) error {
+	key := s.keptAs(box)
+	if key == "" {
+		return s.Boxes.End(ctx, box, true)
+	}
+	if err := s.Boxes.Keep(ctx, box, isolation.SpacesDir+"/"+key); err != nil {
+		return fmt.Errorf("keep its workspace: %v", err) //nolint:errorlint // a keeper that is gone is no end of this: the next one does it
+	}
+	s.mu.Lock()
+	sp := s.all[key]
+	r := sp.WorkspaceRecord
+	s.mu.Unlock()
+	r.State, r.From = "", ""
+	if err := s.write(key, &r); err != nil {
+		return err
+	}
+	s.Ledger.Resume(r.Owner, key, s.reading(key, &workspace{WorkspaceRecord: r}))
+	s.mu.Lock()
+	sp.WorkspaceRecord, sp.busy, sp.lost = r, false, false
+	s.mu.Unlock()
+	return s.Boxes.End(ctx, box, true)
+}
+
+// Kept describes what Keep has begun, once its box has ended. A box that had ended before has left nothing.
+func (s *Workspaces) Kept(owner, name string) (Workspace, error) {
+	key := policy.SpaceKey(owner, name)
+	s.mu.Lock()
+	late, box := false, ""
+	if sp := s.all[key]; sp != nil && sp.State == keeping {
+		late, box = true, sp.From
+	}
+	s.mu.Unlock()
+	if late && !s.gone(box) {
+		return Workspace{}, fault.Errorf(fault.Unavailable, "the workspace is not kept yet").WithHint("the next boxd does it")
+	}
+	if late {
+		f := fault.Errorf(fault.Conflict, "the session was ending already, and its workspace is gone")
+		f.Field, f.Value = "workspace", name
+		return Workspace{}, errors.Join(f, s.forget(key))
+	}
+	return s.Get(owner, name)
+}
+
+// gone reports whether the workspace of a box is no more.
+func (s *Workspaces) gone(box string) bool {
+	_, err := os.Lstat(filepath.Join(s.own, box))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// resumeKeeping does what an earlier boxd has begun: the box may live yet, its workspace may have its new name.
+func (s *Workspaces) resumeKeeping(ctx context.Context, key string, sp *workspace) {
+	s.mu.Lock()
+	sp.busy = true
+	s.mu.Unlock()
+	err := s.EndBox(ctx, sp.From)
+	if err == nil {
+		return
+	}
+	if s.gone(sp.From) {
+		s.Log.Error("a workspace that was to be kept is not there", "workspace", sp.Name, "owner", sp.Owner, "error", errors.Join(err, s.forget(key)))
+		return
+	}
+	s.Log.Error("a workspace is not kept yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file keeps directories that sessions read: each is a row of versions, and a version is a tree of files that
+// never changes. What fills a drive makes the next version beside the others, which are kept by count and by age.
+
+package volumes
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Directories of the store: scratch for what is on its way in, and one for each principal with these in it.
+const (
+	scratchDir = "scratch"
+	namesDir   = "names"
+	indexDir   = "index"
+	treesDir   = isolation.StoreTrees
+)
+
+// maxStages is how many fillings are under way at once: each holds an archive and what is in it on disk.
+const maxStages = 4
+
+// Version is what a drive was at a time.
+type Version struct {
+	Number  int       `json:"number"`
+	Tree    string    `json:"tree"` // its directory, below that of the principal's trees
+	Digest  string    `json:"digest"`
+	Origin  string    `json:"origin,omitempty"` // where it is from, as far as boxd knows
+	Bytes   int64     `json:"bytes"`
+	Entries int       `json:"entries"`
+	Created time.Time `json:"created"`
+	Pushed  time.Time `json:"pushed,omitzero"` // when somebody has said that it is elsewhere too
+	Held    int       `json:"-"`               // by how many sessions
+}
+
+// Drive is one with its versions, the newest last.
+type Drive struct {
+	Name         string             `json:"name"`
+	Created      time.Time          `json:"created"`
+	Last         int                `json:"last"`                    // number that a version had
+	KeepVersions *int               `json:"keep_versions,omitempty"` // nil: as the configuration says
+	KeepAge      *quantity.Duration `json:"keep_age,omitempty"`      // as above
+	Push         bool               `json:"push,omitempty"`          // no version goes before it is pushed
+	Versions     []Version          `json:"versions"`
+}
+
+// driveSpace is what one principal has.
+type driveSpace struct {
+	key    string
+	drives map[string]*Drive
+	broken bool // not all records could be read: nothing is swept
+}
+
+// Drives is the store. It is safe for concurrent use.
+type Drives struct {
+	cfg    Config
+	log    *slog.Logger
+	root   *os.Root
+	now    func() time.Time
+	stages chan struct{}
+	poke   chan struct{} // tells Run of something that may go now
+
+	mu     sync.Mutex // guards what follows, and the records
+	spaces map[string]*driveSpace
+	held   map[string]int // trees, by their path below the store
+}
+
+// OpenDrives opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
+func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
+	root, err := durable.Directory(filepath.Join(state, isolation.DriveStore))
+	if err != nil {
+		return nil, fmt.Errorf("drives: %w", err)
+	}
+	s := &Drives{
+		cfg: cfg, log: log, root: root, now: time.Now, stages: make(chan struct{}, maxStages), poke: make(chan struct{}, 1),
+		spaces: map[string]*driveSpace{}, held: map[string]int{},
+	}
+	if err := errors.Join(root.RemoveAll(scratchDir), root.Mkdir(scratchDir, 0o700), s.load()); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("drives: %w", err)
+	}
+	return s, nil
+}
+
+// Close ends the use of the store.
+func (s *Drives) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spaces = nil // Run may look once more
+	s.root.Close()
+}
+
+func (s *Drives) load() error {
+	entries, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == scratchDir {
+			continue
+		}
+		sp := &driveSpace{key: e.Name(), drives: map[string]*Drive{}}
+		if err := s.loadSpace(sp); err != nil {
+			sp.broken = true
+			s.log.Error("drives of somebody are not in order", "directory", e.Name(), "error", err)
+		}
+		s.spaces[sp.key] = sp
+	}
+	return nil
+}
+
+func (s *Drives) loadSpace(sp *driveSpace) error {
+	dir, err := s.root.OpenRoot(sp.key + "/" + namesDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := durable.Names(dir)
+	errs := []error{err}
+	for _, name := range names {
+		d := &Drive{}
+		err := durable.ReadJSON(dir, name, d)
+		if err == nil && !d.valid(name) {
+			err = errors.New("it is not the record of a drive")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record %s: %w", name, err))
+			continue
+		}
+		sp.drives[d.Name] = d
+	}
+	return errors.Join(errs...)
+}
+
+// valid reports whether a record says what it stands for, and leads nowhere else.
+func (d *Drive) valid(file string) bool {
+	last := 0
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		if v.Number <= last || v.Number > d.Last || !isolation.ValidTree(v.Tree) || v.Bytes < 0 {
+			return false
+		}
+		last = v.Number
+	}
+	return isolation.ValidDrive(d.Name) && recordFile(d.Name) == file
+}
+
+func recordFile(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16]) + ".json"
+}
+
+func treePath(sp *driveSpace, v *Version) string { return path.Join(sp.key, treesDir, v.Tree) }
+
+// DriveNotFound is the refusal of a drive that is not there, or that is another's.
+func DriveNotFound(name string) error {
+	f := fault.Errorf(fault.NotFound, "no drive %s", fault.Show(name)).WithHint("boxctl drives ls shows those you have, boxctl drives fill makes one")
+	f.Field, f.Value = "drive", name
+	return f
+}
+
+// find returns a drive. The lock is held.
+func (s *Drives) find(who, name string) (*driveSpace, *Drive, error) {
+	if sp := s.spaces[isolation.OwnerDir(who)]; sp != nil && sp.drives[name] != nil {
+		return sp, sp.drives[name], nil
+	}
+	return nil, nil, DriveNotFound(name)
+}
+
+// version returns one of a drive; 0 is the newest.
+func (d *Drive) version(number int) (*Version, error) {
+	if n := len(d.Versions); number == 0 && n > 0 {
+		return &d.Versions[n-1], nil
+	}
+	i, found := slices.BinarySearchFunc(d.Versions, number, func(v Version, n int) int { return cmp.Compare(v.Number, n) })
+	if !found {
+		f := fault.Errorf(fault.NotFound, "drive %s has no version %d", d.Name, number).WithHint("boxctl drives show lists those that are kept")
+		f.Field, f.Value = "version", fmt.Sprint(number)
+		return nil, f
+	}
+	return &d.Versions[i], nil
+}
+
+// copied is a drive for somebody who has no lock.
+func (s *Drives) copied(sp *driveSpace, d *Drive) Drive {
+	c := *d
+	c.Versions = slices.Clone(d.Versions)
+	for i := range c.Versions {
+		c.Versions[i].Held = s.held[treePath(sp, &c.Versions[i])]
+	}
+	return c
+}
+
+// List lists the drives of a principal, by name.
+func (s *Drives) List(who string) []Drive {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := []Drive{}
+	if sp := s.spaces[isolation.OwnerDir(who)]; sp != nil {
+		for _, d := range sp.drives {
+			list = append(list, s.copied(sp, d))
+		}
+	}
+	slices.SortFunc(list, func(a, b Drive) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Get describes a drive.
+func (s *Drives) Get(who, name string) (Drive, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, d, err := s.find(who, name)
+	if err != nil {
+		return Drive{}, err
+	}
+	return s.copied(sp, d), nil
+}
+
+// Kept are changes of how a drive is kept; nil leaves it as it is.
+type Kept struct {
+	Versions *int
+	Age      *quantity.Duration
+	Push     *bool
+}
+
+// Keep changes how long the versions of a drive are kept.
+func (s *Drives) Keep(who, name string, k Kept) (Drive, error) {
+	switch {
+	case k.Versions != nil && !validKeep(*k.Versions):
+		return Drive{}, fault.Field("keep_versions", *k.Versions, fmt.Sprintf("0 to %d", mostVersions))
+	case k.Age != nil && !validAge(*k.Age):
+		return Drive{}, fault.Field("keep_age", *k.Age, "0s, or 1s and more")
+	}
+	d, err := s.change(who, name, func(d *Drive) error {
+		d.KeepVersions, d.KeepAge = cmp.Or(k.Versions, d.KeepVersions), cmp.Or(k.Age, d.KeepAge)
+		if k.Push != nil {
+			d.Push = *k.Push
+		}
+		return nil
+	})
+	s.look()
+	return d, err
+}
+
+// Pushed notes that a version is elsewhere too.
+func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
+	d, err := s.change(who, name, func(d *Drive) error {
+		v, err := d.version(number)
+		if err == nil {
+			v.Pushed = s.now().UTC()
+		}
+		return err
+	})
+	s.look()
+	return d, err
+}
+
+// change makes another record of a drive: all of the change or none.
+func (s *Drives) change(who, name string, do func(d *Drive) error) (Drive, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, d, err := s.find(who, name)
+	if err != nil {
+		return Drive{}, err
+	}
+	next := s.copied(sp, d)
+	if err := do(&next); err != nil {
+		return Drive{}, err
+	}
+	if err := s.write(sp, &next); err != nil {
+		return Drive{}, err
+	}
+	sp.drives[name] = &next
+	return s.copied(sp, &next), nil
+}
+
+// write writes the record of a drive. The lock is held.
+func (s *Drives) write(sp *driveSpace, d *Drive) error {
+	dir, err := s.root.OpenRoot(sp.key + "/" + namesDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return durable.SyncJSON(dir, recordFile(d.Name), d)
+}

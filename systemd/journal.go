@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is where boxd's log goes: to the journal with fields one can ask for (journalctl
+// BOXD_SESSION=work), where standard error is the journal's, and elsewhere as text or JSON.
+
+package systemd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	journald "github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+)
+
+// Config is the table [log].
+type Config struct {
+	Format string `toml:"format"`
+	Level  string `toml:"level"`
+}
+
+// The formats.
+const (
+	FormatAuto    = "auto"    // journal if standard error is the journal's, otherwise text
+	FormatText    = "text"    // key=value
+	FormatJSON    = "json"    // an object a line
+	FormatJournal = "journal" // the journal's own protocol
+)
+
+// DefaultConfig is what holds where nothing is said.
+func DefaultConfig() Config { return Config{Format: FormatAuto, Level: "info"} }
+
+func levels() map[string]slog.Level {
+	return map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+}
+
+// Validate names the key that is wrong, and what is allowed.
+func (c *Config) Validate() error {
+	if !slices.Contains([]string{FormatAuto, FormatText, FormatJSON, FormatJournal}, c.Format) {
+		return fmt.Errorf("log.format = %q: allowed are %q, %q, %q and %q", c.Format, FormatAuto, FormatText, FormatJSON, FormatJournal)
+	}
+	if _, ok := levels()[c.Level]; !ok {
+		return fmt.Errorf("log.level = %q: allowed are \"debug\", \"info\", \"warn\" and \"error\"", c.Level)
+	}
+	return nil
+}
+
+// Open returns the handler of a configuration that is valid. Standard error takes what is text, and what the journal
+// does not take.
+func Open(c Config, stderr io.Writer) slog.Handler {
+	format := c.Format
+	if ours, err := journald.StderrIsJournalStream(); format == FormatAuto && err == nil && ours && journald.Enabled() {
+		format = FormatJournal
+	}
+	options := &slog.HandlerOptions{Level: levels()[c.Level], ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == MessageID {
+			return slog.Attr{} // for the journal alone
+		}
+		return a
+	}}
+	switch format {
+	case FormatJournal:
+		return &handler{level: levels()[c.Level], send: journald.Send, otherwise: slog.NewTextHandler(stderr, options)}
+	case FormatJSON:
+		return &asked{slog.NewJSONHandler(stderr, options)}
+	}
+	return &asked{slog.NewTextHandler(stderr, options)}
+}
+
+// MessageID is the attribute that holds the class of a line, for the journal alone.
+const MessageID = "message_id"
+
+// asked adds the request to lines of text and JSON.
+type asked struct{ slog.Handler }
+
+// Handle adds what the context says.
+func (h *asked) Handle(ctx context.Context, r slog.Record) error {
+	if q := trace.Of(ctx); q.ID != "" {
+		r = r.Clone()
+		r.AddAttrs(slog.String("request", q.ID))
+		if q.Principal != "" {
+			r.AddAttrs(slog.String("principal", q.Principal))
+		}
+		if q.Parent != "" {
+			r.AddAttrs(slog.String("traceparent", q.Parent))
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs is that of the handler.
+func (h *asked) WithAttrs(attrs []slog.Attr) slog.Handler { return &asked{h.Handler.WithAttrs(attrs)} }
+
+// WithGroup is that of the handler.
+func (h *asked) WithGroup(name string) slog.Handler { return &asked{h.Handler.WithGroup(name)} }
+
+// handler writes to the journal.
+type handler struct {
+	level     slog.Level
+	send      func(message string, priority journald.Priority, fields map[string]string) error
+	otherwise slog.Handler
+	attrs     []slog.Attr
+	prefix    string // of names, from groups
+}
+
+// Enabled reports whether lines of a level are written.
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
+
+// Handle sends one line. What the journal does not take goes to standard error: a line is not lost in silence.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	fields := map[string]string{"SYSLOG_IDENTIFIER": "boxd"}
+	var words strings.Builder
+	words.WriteString(r.Message)
+	put := func(a slog.Attr) bool {
+		put(fields, &words, h.prefix, a)
+		return true
+	}
+	for _, a := range h.attrs {
+		put(a)
+	}
+	r.Attrs(put)
+	if q := trace.Of(ctx); q.ID != "" {
+		fields["BOXD_REQUEST"] = q.ID
+		if q.Parent != "" {
+			fields["TRACEPARENT"] = q.Parent
+		}
+		if q.Principal != "" {
+			fields["BOXD_PRINCIPAL"] = q.Principal
+		}
+	}
+	if err := h.send(words.String(), priority(r.Level), fields); err != nil {
+		return h.otherwise.Handle(ctx, r)
+	}
+	return nil
+}
+
+// WithAttrs returns a handler whose lines have more.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	copied := *h
+	copied.attrs = slices.Clone(h.attrs)
+	for _, a := range attrs {
+		a.Key = h.prefix + a.Key
+		copied.attrs = append(copied.attrs, a)
+	}
+	copied.otherwise = h.otherwise.WithAttrs(attrs)
+	return &copied
+}
+
+// WithGroup returns a handler that puts the name before those of what follows.
+func (h *handler) WithGroup(name string) slog.Handler {
+	copied := *h
+	copied.prefix = h.prefix + name + "_"
+	copied.otherwise = h.otherwise.WithGroup(name)
+	return &copied
+}
+
+// put adds an attribute to the fields and to the line that a person reads.
+func put(fields map[string]string, words *strings.Builder, prefix string, a slog.Attr) {
+	value := a.Value.Resolve()
+	if value.Kind() == slog.KindGroup {
+		for _, b := range value.Group() {
+			put(fields, words, prefix+a.Key+"_", b)
+		}
+		return
+	}
+	text := value.String()
+	switch {
+	case a.Equal(slog.Attr{}), text == "":
+		return
+	case a.Key == MessageID:
+		fields["MESSAGE_ID"] = text
+		return
+	case a.Key == "request":
+		fields["BOXD_REQUEST"] = text
+		return
+	case a.Key == "traceparent":
+		fields["TRACEPARENT"] = text
+		return
+	}
+	fields[fieldOf(prefix+a.Key)] = text
+	if strings.ContainsAny(text, " \t\n\"=") {
+		fmt.Fprintf(words, " %s=%q", a.Key, text)
+		return
+	}
+	fmt.Fprintf(words, " %s=%s", a.Key, text)
+}
+
+// maxField is the longest name that journald takes.
+const maxField = 64
+
+// fieldOf is the name of a field: what the journal allows, with a prefix that nobody else has.
+func fieldOf(key string) string {
+	name := []byte("BOXD_" + strings.ToUpper(key))
+	for i, c := range name {
+		if ('A' > c || c > 'Z') && ('0' > c || c > '9') {
+			name[i] = '_'
+		}
+	}
+	return string(name[:min(len(name), maxField)])
+}
+
+func priority(level slog.Level) journald.Priority {
+	switch {
+	case level >= slog.LevelError:
+		return journald.PriErr
+	case level >= slog.LevelWarn:
+		return journald.PriWarning
+	case level >= slog.LevelInfo:
+		return journald.PriInfo
+	}
+	return journald.PriDebug
+}

@@ -7,7 +7,6 @@ package isolation
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"path"
 )
 
@@ -27,8 +26,13 @@ const (
 
 // OwnerDir is that of a principal: no name of anybody is in a path.
 func OwnerDir(owner string) string {
+	const digits = "0123456789abcdef" // encoding/hex would bring fmt, which PID 1 of a box is not to have
 	sum := sha256.Sum256([]byte(owner))
-	return "u-" + hex.EncodeToString(sum[:16])
+	text := []byte("u-")
+	for _, b := range sum[:16] {
+		text = append(text, digits[b>>4], digits[b&15])
+	}
+	return string(text)
 }
 
 // SkillPath is where the tree of a skill is, below the state directory.

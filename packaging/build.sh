@@ -70,5 +70,5 @@ file=$out/boxd_${VERSION}_$arch.deb
 if [ "$format" = rpm ]; then
 	file=$out/boxd-$VERSION-1.$([ "$arch" = amd64 ] && echo x86_64 || echo aarch64).rpm
 fi
-go tool -modfile=pkg.mod nfpm package --config packaging/nfpm.yaml --packager "$format" --target "$file" >&2
+go tool -modfile=packaging/tools/pkg.mod nfpm package --config packaging/nfpm.yaml --packager "$format" --target "$file" >&2
 echo "$file"

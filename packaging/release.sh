@@ -20,7 +20,7 @@ for arch in amd64 arm64; do
 	done
 	# As build.sh builds them: the programs say what they are made of.
 	CGO_ENABLED=0 GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$work/$arch/" ./cmd/...
-	go run -modfile=pkg.mod packaging/sbom.go "$VERSION" "$SOURCE_DATE_EPOCH" "$work/$arch"/* >"$out/boxd-$VERSION-$arch.cdx.json"
+	go run -modfile=packaging/tools/pkg.mod packaging/sbom.go "$VERSION" "$SOURCE_DATE_EPOCH" "$work/$arch"/* >"$out/boxd-$VERSION-$arch.cdx.json"
 done
 packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$out/CHANGELOG.md"
 (cd "$out" && sha256sum -- * >SHA256SUMS)

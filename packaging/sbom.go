@@ -4,7 +4,7 @@
 
 // Sbom writes what programs are made of, as the programs themselves say (debug/buildinfo), in CycloneDX: with
 // what was linked, and not with what a module file merely mentions. It is built with the modules of the tools:
-// go run -modfile=pkg.mod packaging/sbom.go VERSION TIME PROGRAM... >FILE
+// go run -modfile=packaging/tools/pkg.mod packaging/sbom.go VERSION TIME PROGRAM... >FILE
 package main
 
 import (

@@ -14,7 +14,7 @@ func activateSkill(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, isNew, err := c.Sup.Skills.Activate(c.Context(), s, c.Path.Skill)
+	k, isNew, err := c.Sup.Attachments.Activate(c.Context(), s, c.Path.Skill)
 	if err != nil {
 		return nil, err
 	}
@@ -34,5 +34,5 @@ func deactivateSkill(c *Call) (any, error) {
 	if force != "" && force != "true" && force != "false" {
 		return nil, fault.Field("force", force, "true, false")
 	}
-	return NoContent{}, c.Sup.Skills.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
+	return NoContent{}, c.Sup.Attachments.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
 }

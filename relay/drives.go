@@ -283,7 +283,7 @@ func switchDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, isNew, err := c.Sup.Skills.Switch(c.Context(), s, c.Path.Drive, v)
+	k, isNew, err := c.Sup.Attachments.Switch(c.Context(), s, c.Path.Drive, v)
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +303,7 @@ func detachDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.Skills.Detach(c.Context(), s, c.Path.Drive, force)
+	return NoContent{}, c.Sup.Attachments.Detach(c.Context(), s, c.Path.Drive, force)
 }
 
 func drive(d *volumes.Drive) api.Drive {

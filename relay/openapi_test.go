@@ -115,7 +115,7 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 	for _, tc := range []struct{ schema, field, dir, prefix, more string }{
 		{"Session", "state", "../supervisor/session", "State", "frozen unhealthy"},
 		{"Status", "state", "../supervisor", "Condition", ""},
-		{"ExecResult", "status", "../supervisor/result", "Status", ""},
+		{"ExecResult", "status", "../supervisor/session", "Status", ""},
 		{"Process", "state", "../supervisor/process", "State", ""},
 		{"Process", "reason", "../supervisor/process", "Reason", ""},
 		{"Restart", "policy", "../supervisor/process", "Restart", ""},

@@ -26,7 +26,7 @@ func expressions(t *testing.T) (list []string) {
 			Rules []struct{ Alert, Expr string }
 		}
 	}
-	data, err := os.ReadFile("../../packaging/metrics/boxd-alerts.yaml")
+	data, err := os.ReadFile("../packaging/metrics/boxd-alerts.yaml")
 	if err == nil {
 		err = yaml.Unmarshal(data, &rules)
 	}
@@ -47,7 +47,7 @@ func expressions(t *testing.T) (list []string) {
 			Targets []struct{ Expr string }
 		}
 	}
-	if data, err = os.ReadFile("../../packaging/metrics/boxd-dashboard.json"); err == nil {
+	if data, err = os.ReadFile("../packaging/metrics/boxd-dashboard.json"); err == nil {
 		err = json.Unmarshal(data, &board)
 	}
 	if err != nil {

@@ -243,8 +243,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &Call{Deps: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, r, &rt)
 	c.Who, c.Token = pass.Principal, pass.Token
-	left := beginAccessLog(c, &rt)
-	defer left.End()
+	left := beginAccessLog(c, &rt) //nolint:contextcheck // the call has its request, and that its context
+	defer left.End() //nolint:contextcheck // the same
 	if err == nil {
 		err = Known(r.Context(), pass.Name)
 	}

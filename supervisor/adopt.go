@@ -74,8 +74,8 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	v.record.Left(l)
 	for key, r := range l.Records {
 		if !r.Over() {
-			v.Skills.Again(key, r.Settings.Root, r.Skills)
-			v.Skills.AgainDrives(key, r.Drives)
+			v.Attachments.Again(key, r.Settings.Root, r.Skills)
+			v.Attachments.AgainDrives(key, r.Drives)
 			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 	}
@@ -170,7 +170,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 			return fmt.Errorf("record of session %s: %w", key, err)
 		}
 	}
-	v.Skills.Release(key)
+	v.giveBack(key)
 	v.Spaces.Release(key)
 	return nil
 }
@@ -192,7 +192,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	})
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)
-	v.Skills.Taken(s)
+	v.secrets.Again(s)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
 	}
 	held := v.cfg.Load().BoundsOf(s.Owner).For(r.Settings.Labels)
 	v.book.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
-	v.Skills.Adopted(ctx, s)
+	v.Attachments.Adopted(ctx, s)
 	s.Adopted(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
 	if r.Asleep {

@@ -45,7 +45,7 @@ func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Reques
 	if err = w.held.Hold(&w.settings, req); err != nil {
 		return w, err
 	}
-	if w.settings.Root, err = v.Skills.Root(w.settings.Image); err != nil {
+	if w.settings.Root, err = v.Attachments.Root(w.settings.Image); err != nil {
 		return w, err
 	}
 	if err = mounts.Leads(ctx, v.boxes, &w.held, who.UID, w.settings.Mounts); err != nil {

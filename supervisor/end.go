@@ -63,7 +63,7 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 	_ = s.Exclusive(func() error {
 		v.record.Ending(s) // and with what was still being mounted
 		v.record.End(caller, s)
-		v.Skills.Release(s.Key)
+		v.giveBack(s.Key)
 		return nil
 	})
 	v.Spaces.Release(s.Key)
@@ -79,3 +79,9 @@ func (v *Supervisor) release(caller context.Context, s *Session) {
 
 // endRetry is how often a box that does not die is tried again.
 const endRetry = time.Second
+
+// giveBack returns what a session has of secrets, skills, drives and images, whose box has ended or has never been.
+func (v *Supervisor) giveBack(key string) {
+	v.secrets.Forget(key)
+	v.Attachments.Release(key)
+}

@@ -156,7 +156,7 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	v.cfg.Store(&cfg)
 	v.ledger.SetKeep(cfg.Usage.KeepDays)
 	v.SetWarm()
-	v.Skills.Review()
+	v.secrets.Review()
 	v.line.Wake()
 	v.execs.Wake()
 	v.totals.Wake()

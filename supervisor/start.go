@@ -24,7 +24,10 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	begin := time.Now()
 	var box *client.Box
 	var warm bool
-	err := v.Skills.Begin(s) // before its record
+	err := v.secrets.Begin(s)
+	if err == nil {
+		err = v.Attachments.Begin(s) // before its record
+	}
 	if err == nil {
 		err = v.Spaces.Hold(s.Key, s.ID, s.Owner.Name, new(s.Current()))
 	}
@@ -36,7 +39,10 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 	}
 	if err == nil {
 		if err = v.bequeath(s, box, s.Environment(), nil); err == nil {
-			err = v.Skills.Mount(ctx, s, box)
+			err = v.secrets.Give(ctx, s, box)
+		}
+		if err == nil {
+			err = v.Attachments.Mount(ctx, s, box)
 		}
 		if err != nil {
 			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
@@ -48,7 +54,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 		box, err = nil, session.StartError(s.ID, &s.Settings, err)
 		v.record.Ending(s)
 		v.record.End(ctx, s)
-		v.Skills.Release(s.Key)
+		v.giveBack(s.Key)
 		v.Spaces.Release(s.Key)
 		v.forget(s)
 	}
@@ -135,7 +141,7 @@ func (v *Supervisor) newPool() *Pool {
 func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	err := v.boxes.End(ctx, key, true)
 	box.Close()
-	v.Skills.Ended()
+	v.Attachments.Ended()
 	if err != nil && !errors.Is(err, client.ErrKeeperGone) {
 		v.log.Warn("box ahead of need does not end", "key", key, "error", err) // the next boxd finds it
 	}
@@ -173,7 +179,7 @@ func (v *Supervisor) SetWarm() {
 		settings, _, err := cfg.Merge(&policy.Request{Profile: name})
 		var by map[string]policy.Mechanism
 		if err == nil {
-			settings.Root, err = v.Skills.Root(settings.Image)
+			settings.Root, err = v.Attachments.Root(settings.Image)
 		}
 		if err == nil {
 			by, err = cfg.Enforcement(&settings, host)
@@ -182,7 +188,7 @@ func (v *Supervisor) SetWarm() {
 			v.log.Warn("no boxes ahead of need", "profile", name, "error", err)
 			continue
 		}
-		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Spec: *session.SpecOf(&settings, by)})
+		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Spec: *policy.BoxSpec(&settings, by, "")})
 	}
 	v.pool.Set(kinds)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/secrets"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -30,6 +31,7 @@ import (
 type Parts struct {
 	Boxes    *driver.Driver
 	Stores   mounts.Stores
+	Secrets  *secrets.Secrets // nil: there are none
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -41,11 +43,12 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	Skills      *mounts.Attachments           // where sessions get skills
+	Attachments *mounts.Attachments           // skills, drives and images of sessions
 	Spaces      *volumes.Workspaces           // the workspaces that have a name
 	Ports       *session.Ports                // connections into boxes
 	cfg         atomic.Pointer[policy.Config] // what it points to does not change
 	boxes       *driver.Driver
+	secrets     *secrets.Secrets
 	state       string
 	log         *slog.Logger
 	events      *events.Log
@@ -108,12 +111,12 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v := &Supervisor{
 		ledger: used, book: quota.NewAccounts(used, time.Now),
-		gate: closed, boxes: parts.Boxes, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, Ghosts: mounts.MountPointCleanup{Boxes: v.boxes, Book: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
-	v.Skills = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
+	v.Attachments = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,

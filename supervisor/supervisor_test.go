@@ -44,7 +44,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Skills: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room

@@ -14,7 +14,6 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -26,7 +25,7 @@ type running struct {
 }
 
 // againstFile is against, of a file, with its lines on standard output.
-func againstFile(cfg *config.Config, state *access.State, name string) error {
+func againstFile(cfg *Config, state *access.State, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
@@ -36,7 +35,7 @@ func againstFile(cfg *config.Config, state *access.State, name string) error {
 }
 
 // against says on out what a configuration would change for a boxd that runs, and take away from those who have sessions there.
-func against(cfg *config.Config, state *access.State, in io.Reader, out io.Writer) error {
+func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) error {
 	var now running
 	if err := json.NewDecoder(in).Decode(&now); err != nil {
 		return fmt.Errorf("what runs: %w", err)
@@ -55,7 +54,7 @@ func against(cfg *config.Config, state *access.State, in io.Reader, out io.Write
 	return err
 }
 
-func changed(was []api.Setting, is []config.Value) (lines []string) {
+func changed(was []api.Setting, is []ConfigValue) (lines []string) {
 	values := map[string]string{}
 	for _, s := range was {
 		values[s.Key] = s.Value
@@ -78,7 +77,7 @@ func changed(was []api.Setting, is []config.Value) (lines []string) {
 }
 
 // takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd restarts.
-func takenAway(cfg *config.Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
+func takenAway(cfg *Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
 	var seen []string
 	for _, text := range sessions {
 		var s api.Session

@@ -20,7 +20,6 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 	"github.com/boxd-dev/boxd/systemd"
@@ -41,7 +40,7 @@ type front struct {
 }
 
 // openFront opens all of it.
-func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*front, error) {
+func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, error) {
 	f, err := openSockets(ctx, &cfg.Daemon, log)
 	if err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func openFront(ctx context.Context, cfg *config.Config, log *slog.Logger) (*fron
 }
 
 // idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot stays connected.
-func (w *front) idleExit(cfg *config.Config) time.Duration {
+func (w *front) idleExit(cfg *Config) time.Duration {
 	if !w.held || len(w.bots) > 0 {
 		return 0
 	}
@@ -78,7 +77,7 @@ func (w *front) idleExit(cfg *config.Config) time.Duration {
 }
 
 // openSockets takes the sockets that the service manager holds, and makes what it does not.
-func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*front, error) {
+func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, error) {
 	w := &front{}
 	var err error
 	w.socket, w.others, w.bots, err = systemd.Listeners()
@@ -102,7 +101,7 @@ func openSockets(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*fr
 		return nil, err
 	}
 	for _, ln := range w.others {
-		if !config.Loopback(ln.Addr().String()) {
+		if !isLoopback(ln.Addr().String()) {
 			w.Close()
 			return nil, fmt.Errorf("socket %v: allowed is an address of the loopback, since tokens would be read on the way", ln.Addr())
 		}
@@ -146,7 +145,7 @@ func (w *front) Close() {
 }
 
 // listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
-func listen(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net.Listener, error) {
+func listen(ctx context.Context, cfg *Daemon, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -188,7 +187,7 @@ func removeOld(path string) error {
 	return nil
 }
 
-func openSocket(cfg *config.Daemon, log *slog.Logger) error {
+func openSocket(cfg *Daemon, log *slog.Logger) error {
 	group, err := user.LookupGroup(cfg.SocketGroup)
 	if err != nil {
 		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)

@@ -13,18 +13,17 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
 )
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
-func gateConfig(c *config.Config, started *config.Daemon) *access.GateConfig {
+func gateConfig(c *Config, started *Daemon) *access.GateConfig {
 	return &access.GateConfig{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure}
 }
 
 // openGate makes the gate of a configuration; the directory is where it keeps grants.
-func openGate(cfg *config.Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
+func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
 		err = settle(cfg, state, func(err error) error {
@@ -46,7 +45,7 @@ func openGate(cfg *config.Config, log *slog.Logger) (*access.Gate, *os.Root, err
 	return access.NewGate(state, store, log), dir, nil
 }
 
-func prepareGate(cfg *config.Config, started *config.Daemon, credentials string, log *slog.Logger) (*access.State, error) {
+func prepareGate(cfg *Config, started *Daemon, credentials string, log *slog.Logger) (*access.State, error) {
 	state, err := access.Prepare(gateConfig(cfg, started), access.LookupHost(), credentials)
 	if err != nil {
 		return nil, err
@@ -60,7 +59,7 @@ func prepareGate(cfg *config.Config, started *config.Daemon, credentials string,
 // settle finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
 // configuration is checked or read again. At the start it is told: an account that was removed is no reason to be of use to
 // nobody.
-func settle(cfg *config.Config, state *access.State, nobody func(error) error) error {
+func settle(cfg *Config, state *access.State, nobody func(error) error) error {
 	none, err := cfg.Settle(state.Person)
 	if none != nil {
 		err = errors.Join(err, nobody(none))
@@ -83,8 +82,8 @@ func fitsNobody(state *access.State) (err error) {
 func refuse(err error) error { return err }
 
 // applyTo puts a configuration in force: all of it or nothing.
-func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *config.Config, log *slog.Logger) func(*config.Config) error {
-	return func(next *config.Config) error {
+func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log *slog.Logger) func(*Config) error {
+	return func(next *Config) error {
 		tellIdle(next, log)
 		state, err := prepareGate(next, &started.Daemon, access.Credentials(), log)
 		if err == nil {
@@ -102,7 +101,7 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *config.Conf
 }
 
 // tellIdle says what of a configuration has no effect.
-func tellIdle(cfg *config.Config, log *slog.Logger) {
+func tellIdle(cfg *Config, log *slog.Logger) {
 	for _, line := range cfg.Idle() {
 		log.Warn("without effect: " + line)
 	}

@@ -12,27 +12,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
 // chooseKeeper settles what "auto" is. A boxd whose unit takes things away from it must not start a keeper: every
 // box would lack them too.
-func chooseKeeper(c *config.Config, unit bool) error {
+func chooseKeeper(c *Config, unit bool) error {
 	switch {
-	case unit && c.Daemon.Keeper == config.KeeperOwn:
-		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", config.KeeperOwn, config.KeeperAuto, config.KeeperExternal)
+	case unit && c.Daemon.Keeper == KeeperOwn:
+		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", KeeperOwn, KeeperAuto, KeeperExternal)
 	case unit:
-		c.Daemon.Keeper = config.KeeperExternal
-	case c.Daemon.Keeper == config.KeeperAuto:
-		c.Daemon.Keeper = config.KeeperOwn
+		c.Daemon.Keeper = KeeperExternal
+	case c.Daemon.Keeper == KeeperAuto:
+		c.Daemon.Keeper = KeeperOwn
 	}
 	return nil
 }
 
 // keeperConfig is what the keeper is told, and the directory of the programs: it lies beside boxd's own.
-func keeperConfig(c *config.Config) (k isolation.KeeperConfig, dir string, err error) {
+func keeperConfig(c *Config) (k isolation.KeeperConfig, dir string, err error) {
 	own, err := os.Executable()
 	if err != nil {
 		return k, "", fmt.Errorf("find boxkeeper: %w", err)
@@ -46,12 +45,12 @@ func keeperConfig(c *config.Config) (k isolation.KeeperConfig, dir string, err e
 }
 
 // startKeeper connects to the keeper, and starts one where that is boxd's to do.
-func startKeeper(ctx context.Context, cfg *config.Config, log *slog.Logger) (*client.Keeper, error) {
+func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Keeper, error) {
 	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	external := cfg.Daemon.Keeper == config.KeeperExternal
+	external := cfg.Daemon.Keeper == KeeperExternal
 	if !external {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, greetPatience)
@@ -64,7 +63,7 @@ func startKeeper(ctx context.Context, cfg *config.Config, log *slog.Logger) (*cl
 
 // becomeKeeper makes this process the keeper of a unit of its own. The keeper cannot read the configuration itself:
 // it links nothing that parses it.
-func becomeKeeper(cfg *config.Config) error {
+func becomeKeeper(cfg *Config) error {
 	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
 		return err

@@ -4,8 +4,6 @@ package main
 
 import (
 	"testing"
-
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 )
 
 // A unit says what its boxd must not do itself.
@@ -16,14 +14,14 @@ func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
 		unit bool
 		want string // "": refused
 	}{
-		{config.KeeperAuto, false, config.KeeperOwn},
-		{config.KeeperOwn, false, config.KeeperOwn},
-		{config.KeeperExternal, false, config.KeeperExternal},
-		{config.KeeperAuto, true, config.KeeperExternal},
-		{config.KeeperExternal, true, config.KeeperExternal},
-		{config.KeeperOwn, true, ""},
+		{KeeperAuto, false, KeeperOwn},
+		{KeeperOwn, false, KeeperOwn},
+		{KeeperExternal, false, KeeperExternal},
+		{KeeperAuto, true, KeeperExternal},
+		{KeeperExternal, true, KeeperExternal},
+		{KeeperOwn, true, ""},
 	} {
-		cfg := config.Default()
+		cfg := DefaultConfig()
 		cfg.Daemon.Keeper = c.said
 		err := chooseKeeper(&cfg, c.unit)
 		if (err == nil) != (c.want != "") || err == nil && cfg.Daemon.Keeper != c.want {

@@ -13,14 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // openLangBot opens the socket for LangBot, unless the service manager holds one, and reads the token it shows.
-func (w *front) openLangBot(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	c := cfg.LangBot
 	if !c.On(len(w.bots) > 0) {
 		return nil
@@ -55,7 +54,7 @@ func (w *front) openLangBot(ctx context.Context, cfg *config.Config, log *slog.L
 }
 
 // waived is what the operator has LangBot's sessions do without.
-func (w *front) waived(cfg *config.Config) []string {
+func (w *front) waived(cfg *Config) []string {
 	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.bots) > 0) {
 		return nil
 	}
@@ -64,7 +63,7 @@ func (w *front) waived(cfg *config.Config) []string {
 
 // langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it
 // fail.
-func (w *front) langBot(ctx context.Context, cfg *config.Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
+func (w *front) langBot(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
 	if len(w.bots) == 0 {
 		return func() {}
 	}

@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
@@ -48,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
-	path := flags.String("config", "", "configuration `file`; default "+config.DefaultPath+", if it exists")
+	path := flags.String("config", "", "configuration `file`; default "+DefaultPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	runs := flags.String("against", "", "with -check: say what would change for a boxd that runs, of which this `file` has configuration and sessions as boxctl config check has them")
 	show := flags.Bool("version", false, "print the version and exit")
@@ -66,10 +65,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	required := *path != ""
 	if !required {
-		*path = config.DefaultPath
+		*path = DefaultPath
 	}
-	load := func() (config.Config, error) {
-		cfg, err := config.Load(*path, required, os.Environ())
+	load := func() (Config, error) {
+		cfg, err := LoadConfig(*path, required, os.Environ())
 		if err == nil {
 			err = chooseKeeper(&cfg, *unit || *be)
 		}
@@ -102,7 +101,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
-func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (config.Config, error), reloads <-chan os.Signal) error {
+func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, error), reloads <-chan os.Signal) error {
 	log := seen.log
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup // what goes on until all else is taken down
@@ -131,7 +130,7 @@ func serve(ctx context.Context, cfg *config.Config, seen *notes, load func() (co
 	if err != nil {
 		return err
 	}
-	keep := cfg.Daemon.OnStop == config.OnStopKeep
+	keep := cfg.Daemon.OnStop == OnStopKeep
 	defer func() { //nolint:contextcheck // boxes end after ctx
 		if keep {
 			keeper.Detach()

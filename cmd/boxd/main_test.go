@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -27,7 +26,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
 	t.Run("nothing there", func(t *testing.T) {
 		path := socket(t)
-		ln, err := listen(t.Context(), &config.Daemon{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), &Daemon{Socket: path, SocketGroup: "no such group"}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +46,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		}
 		dead.SetUnlinkOnClose(false)
 		dead.Close()
-		ln, err := listen(t.Context(), &config.Daemon{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), &Daemon{Socket: path, SocketGroup: "no such group"}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +54,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	})
 	t.Run("a living boxd's", func(t *testing.T) {
 		path := socket(t)
-		cfg := config.Daemon{Socket: path, SocketGroup: "no such group"}
+		cfg := Daemon{Socket: path, SocketGroup: "no such group"}
 		ln, err := listen(t.Context(), &cfg, log)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +74,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listen(t.Context(), &config.Daemon{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
+		if _, err := listen(t.Context(), &Daemon{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
 			t.Errorf("%v", err)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
@@ -184,9 +183,9 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 // What has no effect is told where a configuration is checked and at the start, and fails nothing.
 func TestWhatHasNoEffectIsTold(t *testing.T) {
 	t.Parallel()
-	cfg := config.Default()
+	cfg := DefaultConfig()
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
-	cfg.Mounts.Allow = append(cfg.Mounts.Allow, config.Rule{Path: "/no/such/directory"}, config.Rule{Path: "/usr"})
+	cfg.Mounts.Allow = append(cfg.Mounts.Allow, Rule{Path: "/no/such/directory"}, Rule{Path: "/usr"})
 	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
 	p := cfg.Profiles["default"]
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
@@ -210,7 +209,7 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(path, true, nil)
+	cfg, err := LoadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

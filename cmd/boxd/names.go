@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation/client"
@@ -28,9 +27,9 @@ import (
 const namesSocket = "names.sock"
 
 // openBoxes opens the driver, which has names of boxes resolved. told is set to whom denials of theirs are told.
-func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
+func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
 	boxes, end = driver.Direct(keeper), func() {}
-	if cfg.Groups.Driver == config.DriverSystemd {
+	if cfg.Groups.Driver == DriverSystemd {
 		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
 		boxes, end = driver.Scoped(keeper, scopes, seen.log), scopes.Close
 	}
@@ -56,8 +55,8 @@ func openBoxes(ctx context.Context, cfg *config.Config, keeper *client.Keeper, s
 }
 
 // namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
-func namesProgram(cfg *config.Config) func(context.Context) (*fdpass.Conn, error) {
-	if cfg.Daemon.Keeper == config.KeeperExternal {
+func namesProgram(cfg *Config) func(context.Context) (*fdpass.Conn, error) {
+	if cfg.Daemon.Keeper == KeeperExternal {
 		return driver.DialResolver(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
 	}
 	return func(ctx context.Context) (*fdpass.Conn, error) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/systemd"
@@ -18,17 +17,17 @@ import (
 
 // reloader puts a configuration that has been changed in force.
 type reloader struct {
-	load    func() (config.Config, error)
-	apply   func(*config.Config) error
-	started *config.Config // what boxd has started with
+	load    func() (Config, error)
+	apply   func(*Config) error
+	started *Config // what boxd has started with
 	log     *slog.Logger
 	events  *events.Log
 
 	mu    sync.Mutex
-	force config.Config // what is in force: guarded by mu
+	force Config // what is in force: guarded by mu
 }
 
-func newReloader(load func() (config.Config, error), apply func(*config.Config) error, started *config.Config, log *slog.Logger, events *events.Log) *reloader {
+func newReloader(load func() (Config, error), apply func(*Config) error, started *Config, log *slog.Logger, events *events.Log) *reloader {
 	return &reloader{load: load, apply: apply, started: started, log: log, events: events, force: *started}
 }
 
@@ -41,7 +40,7 @@ func (r *reloader) settings() ([]api.Setting, error) {
 	if err != nil {
 		return nil, err
 	}
-	late, err := config.Fixed(r.started, &force)
+	late, err := fixedSettings(r.started, &force)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +51,7 @@ func (r *reloader) settings() ([]api.Setting, error) {
 	list := make([]api.Setting, 0, len(values))
 	for _, v := range values {
 		if slices.Contains(late, v.Key) {
-			i := slices.IndexFunc(first, func(o config.Value) bool { return o.Key == v.Key })
+			i := slices.IndexFunc(first, func(o ConfigValue) bool { return o.Key == v.Key })
 			if i < 0 {
 				continue
 			}
@@ -96,7 +95,7 @@ func (r *reloader) reload(ctx context.Context) {
 	r.mu.Lock()
 	r.force = next
 	r.mu.Unlock()
-	late, err := config.Fixed(r.started, &next)
+	late, err := fixedSettings(r.started, &next)
 	if err != nil || len(late) > 0 {
 		r.log.Warn("these keys have changed, and take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)
 	}

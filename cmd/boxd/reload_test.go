@@ -19,7 +19,6 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -30,31 +29,31 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
-		change func(*config.Config)
+		change func(*Config)
 		want   []string
 	}{
-		{"nothing", func(*config.Config) {}, nil},
-		{"what new sessions get", func(c *config.Config) {
+		{"nothing", func(*Config) {}, nil},
+		{"what new sessions get", func(c *Config) {
 			c.Sessions.Max, c.Limits.BestEffort, c.Env = 3, []string{"io"}, map[string]string{"A": "b"}
 			c.Profiles = map[string]policy.Profile{"default": {}}
 		}, nil},
-		{"who may come in", func(c *config.Config) {
+		{"who may come in", func(c *Config) {
 			c.Access.DefaultRole, c.Principals = access.Viewer, map[string]access.Rule{"x": {Role: access.Admin}}
 		}, nil},
-		{"another way in", func(c *config.Config) { c.Daemon.HTTP, c.Daemon.HTTPInsecure = "[::1]:1", true }, []string{"daemon.http", "daemon.http_insecure"}},
-		{"the socket", func(c *config.Config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
-		{"the keeper's", func(c *config.Config) {
+		{"another way in", func(c *Config) { c.Daemon.HTTP, c.Daemon.HTTPInsecure = "[::1]:1", true }, []string{"daemon.http", "daemon.http_insecure"}},
+		{"the socket", func(c *Config) { c.Daemon.Socket = "/x" }, []string{"daemon.socket"}},
+		{"the keeper's", func(c *Config) {
 			c.IDs.Count, c.Mounts.Allow, c.Image.Etc, c.Work.StoreSize = 9, nil, []string{"x"}, 0
 		}, []string{"ids.count", "image.etc", "mounts.allow", "workspaces.store_size"}},
-		{"the owner of a mount", func(c *config.Config) { c.Mounts.Allow = []config.Rule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
-		{"groups and times", func(c *config.Config) {
-			c.Groups.Driver, c.Daemon.IdleExit = config.DriverSystemd, quantity.Duration(time.Minute)
+		{"the owner of a mount", func(c *Config) { c.Mounts.Allow = []Rule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
+		{"groups and times", func(c *Config) {
+			c.Groups.Driver, c.Daemon.IdleExit = DriverSystemd, quantity.Duration(time.Minute)
 		}, []string{"cgroups.driver", "daemon.idle_exit"}},
 	} {
-		before, after := config.Default(), config.Default()
+		before, after := DefaultConfig(), DefaultConfig()
 		tc.change(&after)
 		for range 2 { // there and back
-			if got, err := config.Fixed(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
+			if got, err := fixedSettings(&before, &after); err != nil || !cmp.Equal(got, tc.want) {
 				t.Errorf("%s: %q, %v", tc.name, got, err)
 			}
 			before, after = after, before
@@ -71,14 +70,14 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		}
 	}
 	write("")
-	started, err := config.Load(path, true, nil)
+	started, err := LoadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, text := quiet()
 	most, refuses := 0, error(nil)
-	load := func() (config.Config, error) { return config.Load(path, true, nil) }
-	apply := func(c *config.Config) error {
+	load := func() (Config, error) { return LoadConfig(path, true, nil) }
+	apply := func(c *Config) error {
 		if refuses == nil {
 			most = c.Sessions.Max
 		}
@@ -126,8 +125,8 @@ func TestEveryHangupIsAReload(t *testing.T) {
 		log, _ := quiet()
 		loads := 0
 		r := &reloader{
-			load:    func() (config.Config, error) { loads++; return config.Config{}, errors.New("as told") },
-			started: &config.Config{}, log: log,
+			load:    func() (Config, error) { loads++; return Config{}, errors.New("as told") },
+			started: &Config{}, log: log,
 		}
 		told := make(chan os.Signal, 1)
 		ctx, end := context.WithCancel(t.Context())

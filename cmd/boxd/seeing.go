@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/relay"
 
 	"github.com/boxd-dev/boxd/supervisor"
@@ -33,7 +32,7 @@ type notes struct {
 }
 
 // openNotes opens the log, and what keeps the last errors and events.
-func openNotes(cfg *config.Config) *notes {
+func openNotes(cfg *Config) *notes {
 	n := &notes{Telemetry: relay.Telemetry{Errors: events.NewRecent()}}
 	n.log = slog.New(n.Errors.Watch(systemd.Open(cfg.Log, os.Stderr)))
 	n.Metrics = relay.NewMetrics(version, func() relay.MetricsSnapshot { return n.look() })
@@ -42,7 +41,7 @@ func openNotes(cfg *config.Config) *notes {
 }
 
 // openAudit opens the audit log, once nobody else can have it, and looks after it until ctx ends.
-func (n *notes) openAudit(ctx context.Context, cfg *config.Config, beside *sync.WaitGroup) (err error) {
+func (n *notes) openAudit(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
 	n.Audit, err = audit.Open(cfg.Daemon.StateDir, cfg.Audit, n.log, func(failed bool, detail string) {
 		what := events.AuditRecovered
 		if failed {
@@ -68,7 +67,7 @@ func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]boo
 }
 
 // begin notes that boxd serves, and makes metrics of its supervisor.
-func (n *notes) begin(ctx context.Context, cfg *config.Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
+func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
 	left := &supervisor.LeakCheck{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
 	started := time.Now()
 	n.look = func() relay.MetricsSnapshot {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/boxd-dev/boxd/cmd/boxd/config"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -17,7 +16,7 @@ import (
 )
 
 // openSupervisor opens the store of images, and the supervisor, which holds what its sessions have of them. end ends both.
-func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, end func(), err error) {
+func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, end func(), err error) {
 	store, err = images.Open(cfg.Images, images.Parts{ //nolint:contextcheck // what nobody wants is removed in the life of boxd
 		StateDir: cfg.Daemon.StateDir, Boxes: boxes, Log: seen.log, Life: context.WithoutCancel(ctx), // sessions end after ctx
 		Policy: func() *policy.Config { return &cfg.Config }, Changed: func() { sup.SetWarm() },
@@ -27,7 +26,7 @@ func openSupervisor(ctx context.Context, cfg *config.Config, in *front, boxes *d
 	}
 	hush := secrets.Open(secrets.Config{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
-		Boxes: boxes, Stores: mounts.Stores{Skills: in.skills, Drives: in.drives, Images: store, Secrets: hush}, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		Boxes: boxes, Stores: mounts.Stores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
 	})
 	if err != nil {

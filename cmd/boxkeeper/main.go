@@ -97,7 +97,7 @@ func lift(args []string) error {
 }
 
 // parse reads the keeper's configuration from its flags: they come from root, and a configuration
-// file would need a parser here that links far more than the keeper may (arch_test.go).
+// file would need a parser here that links far more than the keeper may (test/arch).
 func parse(args []string) (keeper.Config, error) {
 	cfg := keeper.Config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)

@@ -17,7 +17,7 @@ func (b *Boxes) image(asked string) (*string, error) {
 		return nil, nil //nolint:nilnil // the profile's
 	}
 	for _, name := range calledHere(asked) {
-		if is, err := b.Sup.Skills.Root(name); err == nil && is != nil {
+		if is, err := b.Sup.Attachments.Root(name); err == nil && is != nil {
 			return &name, nil
 		}
 	}

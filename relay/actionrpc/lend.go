@@ -77,7 +77,7 @@ func (b *Boxes) lend(ctx context.Context, s *supervisor.Session, spec *protocol.
 			b.Log.Warn("a skill is not where LangBot wants it, but at its own place", "session", s.ID, "skill", k.Name, "wanted", k.At)
 		}
 	}
-	changed, err := b.Sup.Skills.Have(ctx, s, spec.SkillsOf, names)
+	changed, err := b.Sup.Attachments.Have(ctx, s, spec.SkillsOf, names)
 	if err != nil {
 		return err
 	}

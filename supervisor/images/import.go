@@ -25,7 +25,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Source says what an archive is.
@@ -225,7 +224,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := session.SpecOf(&settings, by)
+	spec := policy.BoxSpec(&settings, by, "")
 	spec.Key, spec.Hostname = strings.ToLower(rand.Text() + rand.Text())[:isolation.KeyLen], "unpack"
 	return spec, nil
 }

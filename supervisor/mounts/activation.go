@@ -30,7 +30,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 
 	"github.com/boxd-dev/boxd/skills"
-	"github.com/boxd-dev/boxd/supervisor/secrets"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -40,7 +39,6 @@ type Attachments struct {
 	store *skills.Store
 	drv   *volumes.Drives
 	imgs  *images.Store
-	hush  *secrets.Desk
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
@@ -51,15 +49,14 @@ type Attachments struct {
 
 // Stores are where it all is. They stay the caller's.
 type Stores struct {
-	Skills  *skills.Store
-	Drives  *volumes.Drives
-	Images  *images.Store // nil: there are none
-	Secrets *secrets.Desk // the same
+	Skills *skills.Store
+	Drives *volumes.Drives
+	Images *images.Store // nil: there are none
 }
 
-// NewAttachments returns a desk for what stores have.
+// NewAttachments returns those of sessions, from these stores.
 func NewAttachments(boxes *driver.Driver, in Stores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
-	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, hush: in.Secrets, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
+	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
 }
 
 // Root is what a session of an image is made from; nil: of the image "host".
@@ -83,9 +80,6 @@ const attachPatience = time.Minute
 // Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
 // named, and nothing else: a session that could do without them is not to fail for them. It fails without its image.
 func (d *Attachments) Begin(s *session.Session) error {
-	if err := d.hush.Begin(s); err != nil {
-		return err
-	}
 	if d.imgs != nil {
 		if err := d.imgs.Take(s.Key, s.Settings.Root); err != nil {
 			return err
@@ -137,11 +131,8 @@ func (d *Attachments) set(key, name string, l *skills.Lease) {
 	}
 }
 
-// Mount mounts the skills of Begin in the box of a session, which nobody else has yet, and gives it its secrets.
+// Mount mounts the skills of Begin in the box of a session, which nobody else has yet.
 func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client.Box) error {
-	if err := d.hush.Give(ctx, s, box); err != nil {
-		return err
-	}
 	found, err := d.mountDrives(ctx, s)
 	if err != nil {
 		return err
@@ -182,12 +173,6 @@ func (d *Attachments) Again(key string, image *policy.ImageRoot, list []policy.A
 	}
 }
 
-// Taken gives a session of an earlier boxd its secrets, before its box is taken over.
-func (d *Attachments) Taken(s *session.Session) { d.hush.Again(s) }
-
-// Review gives living sessions those secrets that the configuration and the files say now.
-func (d *Attachments) Review() { d.hush.Review() }
-
 // Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
 func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
 	d.adoptedDrives(ctx, s)
@@ -203,7 +188,6 @@ func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
 
 // Release gives back all that a session has, whose box has ended or has never been.
 func (d *Attachments) Release(key string) {
-	d.hush.Forget(key)
 	if d.imgs != nil {
 		d.imgs.Release(key)
 	}

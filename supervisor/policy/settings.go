@@ -69,7 +69,7 @@ type Settings struct {
 	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
 	NamesOnly       bool              `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
 	NetworkStrict   bool              `json:"network_strict,omitempty"`
-	Secrets         []string          `json:"secrets,omitempty"`   // their names, see supervisor/policy/secret
+	Secrets         []string          `json:"secrets,omitempty"`   // their names, see supervisor/policy
 	Unsettled       bool              `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot    bool              `json:"read_only_root"`
 	CPUs            float64           `json:"cpus"`

@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Config is what a Desk works with.
+// Config is what Secrets work with.
 type Config struct {
 	Dir         *os.Root // boxd's state, where the authority is kept
 	Credentials string   // the directory of systemd's; "": none
@@ -32,8 +32,8 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Desk is where sessions get secrets. It is safe for concurrent use. The nil Desk has none.
-type Desk struct {
+// Secrets gives sessions their secrets. It is safe for concurrent use. The nil Secrets has none.
+type Secrets struct {
 	cfg Config
 
 	mu   sync.Mutex // guards the fields below
@@ -51,11 +51,11 @@ type holder struct {
 // Bundle is the file of certificates that programs of a box with secrets are told to trust.
 const Bundle = isolation.Home + "/.boxd/ca-certificates.crt"
 
-// Open returns a Desk.
-func Open(cfg Config) *Desk { return &Desk{cfg: cfg, held: map[string]*holder{}} }
+// Open returns the secrets of a configuration.
+func Open(cfg Config) *Secrets { return &Secrets{cfg: cfg, held: map[string]*holder{}} }
 
 // Begin refuses a session with secrets that cannot be read, before anything is made for it.
-func (d *Desk) Begin(s *session.Session) error {
+func (d *Secrets) Begin(s *session.Session) error {
 	list := s.Current().Secrets
 	if len(list) == 0 || d == nil {
 		return nil
@@ -82,7 +82,7 @@ func (d *Desk) Begin(s *session.Session) error {
 }
 
 // Give gives a session its secrets. Nothing has run yet in its box.
-func (d *Desk) Give(ctx context.Context, s *session.Session, box *client.Box) error {
+func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box) error {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (d *Desk) Give(ctx context.Context, s *session.Session, box *client.Box) er
 }
 
 // Again gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
-func (d *Desk) Again(s *session.Session) {
+func (d *Secrets) Again(s *session.Session) {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return
 	}
@@ -107,7 +107,7 @@ func (d *Desk) Again(s *session.Session) {
 }
 
 // Forget is about a session that has ended.
-func (d *Desk) Forget(key string) {
+func (d *Secrets) Forget(key string) {
 	if d == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (d *Desk) Forget(key string) {
 }
 
 // Review gives living sessions what the configuration and the files say now. What has changed is cut.
-func (d *Desk) Review() {
+func (d *Secrets) Review() {
 	if d == nil {
 		return
 	}
@@ -132,7 +132,7 @@ func (d *Desk) Review() {
 	}
 }
 
-func (d *Desk) authority() (*authority, error) {
+func (d *Secrets) authority() (*authority, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.auth != nil {
@@ -145,7 +145,7 @@ func (d *Desk) authority() (*authority, error) {
 
 // give gives the box of a session what it may have now. What it may not have any more, or cannot be read, it loses:
 // its placeholder goes on as it is.
-func (d *Desk) give(h *holder) {
+func (d *Secrets) give(h *holder) {
 	h.giving.Lock()
 	defer h.giving.Unlock()
 	s := h.session
@@ -183,14 +183,14 @@ func (d *Desk) give(h *holder) {
 	}
 }
 
-func (d *Desk) holds(h *holder) bool {
+func (d *Secrets) holds(h *holder) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.held[h.session.Key] == h
 }
 
 // list is what a session may have now, and the variables of its programs.
-func (d *Desk) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
+func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
 	cfg, now := s.Config(), s.Current()
 	held := cfg.BoundsOf(s.Owner)
 	env = map[string]string{}

@@ -24,7 +24,7 @@ const (
 )
 
 // value reads a secret. An end of line behind it is none of it. No error has anything of it.
-func (d *Desk) value(s *policy.Secret) (string, error) {
+func (d *Secrets) value(s *policy.Secret) (string, error) {
 	path := s.File
 	if s.Credential != "" {
 		if d.cfg.Credentials == "" {

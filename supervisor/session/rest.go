@@ -8,9 +8,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
@@ -158,11 +156,4 @@ func (s *Session) SetAsleep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asleep = s.frozen
-}
-
-// SpecOf is the box of a session with these settings, as the keeper is asked for it, without key, hostname and
-// caller.
-func SpecOf(settings *policy.Settings, enforced map[string]policy.Mechanism) *isolation.Spec {
-	s := &Session{Settings: *settings, enforced: enforced}
-	return s.Spec()
 }

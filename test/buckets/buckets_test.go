@@ -26,7 +26,7 @@ import (
 
 const secret = "hush-hush-hush"
 
-// gateway is a server of s3.mod, with a way to it on which things can go wrong.
+// gateway is a server of packaging/tools/s3.mod, with a way to it on which things can go wrong.
 type gateway struct {
 	*httptest.Server
 	dir     string // of its buckets
@@ -47,7 +47,7 @@ func program(t *testing.T) string {
 		return path
 	}
 	path = filepath.Join(boxtest.TempDir(t), "versitygw")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-modfile=s3.mod", "-o", path, "github.com/versity/versitygw/cmd/versitygw")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-modfile=packaging/tools/s3.mod", "-o", path, "github.com/versity/versitygw/cmd/versitygw")
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -262,7 +262,7 @@ func (r *runner) boxes(ctx context.Context) error {
 		return err
 	}
 	if r.defines("test/buckets") {
-		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=s3.mod", "-o", filepath.Join(r.dir, "bin")+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
+		if _, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-modfile=packaging/tools/s3.mod", "-o", filepath.Join(r.dir, "bin")+"/", "github.com/versity/versitygw/cmd/versitygw"); err != nil {
 			return err
 		}
 	}

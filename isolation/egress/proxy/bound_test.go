@@ -86,7 +86,7 @@ func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *bench, t
 		t.Fatal(err)
 	}
 	trusts.AddCert(leaf)
-	return openWith(t, 443, proxy.ProxyConfig{}, up.Listener.Addr().String(), func() *proxy.Secrets { return set }), trusts
+	return openWith(t, 443, proxy.Config{}, up.Listener.Addr().String(), func() *proxy.Secrets { return set }), trusts
 }
 
 func TestSecretsArePutIntoRequests(t *testing.T) {

@@ -58,7 +58,7 @@ type box struct {
 // asked where boxd names no resolvers.
 func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Logger) {
 	conn.Patience = patience
-	c := &Control{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*Secrets{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: NewProxy(ProxyConfig{})}
+	c := &Control{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*Secrets{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: NewProxy(Config{})}
 	others := cfg.Upstreams
 	cfg.Upstreams = func() []netip.AddrPort {
 		if list := c.named.Load(); list != nil {

@@ -18,7 +18,7 @@ import (
 
 // looker is what looks at the connections of a box.
 func (c *Control) looker(b *egress.Box, own *box, asks *ResolverBox) *Server {
-	return c.proxy.Open(&ProxyBox{
+	return c.proxy.Open(&Box{
 		Rules: own.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
 		Dial: func(ctx context.Context, t Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
 		Find: func(ctx context.Context, name egress.Name, six bool) bool {

@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ProxyConfig is what holds for all boxes. Zero values are replaced by defaults.
-type ProxyConfig struct {
+// Config is what holds for all boxes. Zero values are replaced by defaults.
+type Config struct {
 	Hello  time.Duration // for a box to say which name it is for; default 10 s
 	PerBox int           // connections of one box at a time; default 256, further ones wait
 	All    int           // of all boxes; default 4096, further ones are closed
@@ -42,8 +42,8 @@ type Target struct {
 // ErrNotLed says that the name has not led the box to the address, as far as is known.
 var ErrNotLed = errors.New("the name has not led to this address")
 
-// ProxyBox is whom connections come from.
-type ProxyBox struct {
+// Box is whom connections come from.
+type Box struct {
 	// Rules are those that hold when a connection comes.
 	Rules func() *egress.Rules
 	// Secrets are those that the box has when a connection comes; nil: it never has any.
@@ -59,12 +59,12 @@ type ProxyBox struct {
 
 // Proxy looks at connections of all boxes.
 type Proxy struct {
-	cfg ProxyConfig
+	cfg Config
 	all chan struct{}
 }
 
 // NewProxy returns a Proxy.
-func NewProxy(cfg ProxyConfig) *Proxy {
+func NewProxy(cfg Config) *Proxy {
 	if cfg.Hello <= 0 {
 		cfg.Hello = 10 * time.Second
 	}
@@ -83,7 +83,7 @@ func NewProxy(cfg ProxyConfig) *Proxy {
 // Server looks at the connections of one box.
 type Server struct {
 	proxy *Proxy
-	box   *ProxyBox
+	box   *Box
 	own   chan struct{} // its connections
 	web   *web
 	bound *web // for hosts that have secrets, within TLS
@@ -98,7 +98,7 @@ type Server struct {
 }
 
 // Open returns a Server that does nothing until Serve is called.
-func (p *Proxy) Open(box *ProxyBox) *Server {
+func (p *Proxy) Open(box *Box) *Server {
 	s := &Server{proxy: p, box: box, own: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
 	s.web, s.bound = newWeb(s), newBound(s)
 	return s

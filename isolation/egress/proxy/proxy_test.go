@@ -53,12 +53,12 @@ type bench struct {
 	heard  chan struct{}
 }
 
-func open(t *testing.T, port uint16, cfg proxy.ProxyConfig, up string) *bench {
+func open(t *testing.T, port uint16, cfg proxy.Config, up string) *bench {
 	t.Helper()
 	return openWith(t, port, cfg, up, nil)
 }
 
-func openWith(t *testing.T, port uint16, cfg proxy.ProxyConfig, up string, secrets func() *proxy.Secrets) *bench {
+func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets func() *proxy.Secrets) *bench {
 	t.Helper()
 	b := &bench{t: t, up: up, port: port, led: true, heard: make(chan struct{}, 100)}
 	cfg.Original = func(net.Conn) (netip.AddrPort, error) {
@@ -68,7 +68,7 @@ func openWith(t *testing.T, port uint16, cfg proxy.ProxyConfig, up string, secre
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.server = proxy.NewProxy(cfg).Open(&proxy.ProxyBox{
+	b.server = proxy.NewProxy(cfg).Open(&proxy.Box{
 		Rules: func() *egress.Rules { return rules }, Secrets: secrets,
 		Dial: func(ctx context.Context, to proxy.Target) (net.Conn, error) {
 			b.mu.Lock()
@@ -154,7 +154,7 @@ func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
 	// A server that wants another key than it is offered asks for a second hello.
 	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-			b := open(t, 443, proxy.ProxyConfig{}, certified(t, curve))
+			b := open(t, 443, proxy.Config{}, certified(t, curve))
 			client := &http.Client{Transport: &http.Transport{
 				DisableKeepAlives: true,
 				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -210,7 +210,7 @@ func TestHellosThatAreRefused(t *testing.T) {
 		"ECH":               {hello(t, &tls.Config{ServerName: "inner.example", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(t)}), egress.NoName, `"the name is encrypted (ECH)"`, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			b := open(t, 443, proxy.ProxyConfig{}, "127.0.0.1:1")
+			b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
 			conn := b.dial()
 			if _, err := conn.Write(c.sent); err != nil {
 				t.Fatal(err)
@@ -255,7 +255,7 @@ func TestASecondHelloIsForTheSameName(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer up.Close()
-		b := open(t, 443, proxy.ProxyConfig{}, up.Addr().String())
+		b := open(t, 443, proxy.Config{}, up.Addr().String())
 		c := b.dial()
 		if _, err := c.Write(slices.Concat(first, []byte(between), second)); err != nil {
 			t.Fatal(err)
@@ -281,7 +281,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 		fmt.Fprintf(w, "%s %s %q %q %d", r.Host, r.RequestURI, r.Header.Get("X-Forwarded-For"), r.Header.Get("Accept-Encoding"), len(body))
 	}))
 	defer up.Close()
-	b := open(t, 80, proxy.ProxyConfig{}, up.Listener.Addr().String())
+	b := open(t, 80, proxy.Config{}, up.Listener.Addr().String())
 	for _, c := range []struct{ sent, want string }{
 		{"GET /a?b;c=%zz HTTP/1.1\r\nHost: " + allowed + "\r\nX-Forwarded-For: me\r\nConnection: close\r\n\r\n", allowed + " /a?b;c=%zz \"me\" \"\" 0"},
 		{"GET http://WWW.allowed.example:80/x HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", "WWW.allowed.example:80 /x"},
@@ -319,7 +319,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 
 // A name that has not led to an address is resolved once more, and not again and again.
 func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
-	b := open(t, 443, proxy.ProxyConfig{}, "127.0.0.1:1")
+	b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
 	b.led = false
 	for range 3 {
 		c := b.dial()
@@ -338,7 +338,7 @@ func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 // Who says nothing has so much time; of one box so many wait, and change of rules ends what there is.
 func TestConnectionsAreBounded(t *testing.T) {
 	for _, port := range []uint16{80, 443} {
-		b := open(t, port, proxy.ProxyConfig{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
+		b := open(t, port, proxy.Config{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
 		for range 3 { // each waits for the end of the one before
 			c := b.dial()
 			if _, err := c.Write([]byte("G")); err != nil {
@@ -353,7 +353,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	b := open(t, 443, proxy.ProxyConfig{}, up.Addr().String())
+	b := open(t, 443, proxy.Config{}, up.Addr().String())
 	c := b.dial()
 	if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
 		t.Fatal(err)

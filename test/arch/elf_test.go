@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package boxd_test
+package arch_test
 
 import (
 	"debug/elf"

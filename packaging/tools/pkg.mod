@@ -1,4 +1,4 @@
-// The tools that make packages, away from the program's own modules: go tool -modfile=pkg.mod NAME.
+// The tools that make packages, away from the program's own modules: go tool -modfile=packaging/tools/pkg.mod NAME.
 module github.com/boxd-dev/boxd
 
 go 1.26.0

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads box.toml: the file, what is dropped in beside it, and the environment.
-package config
+// This file reads box.toml: the file, what is dropped in beside it, and the environment.
+
+package main
 
 import (
 	"errors"
@@ -184,8 +185,8 @@ func (r Rule) String() string {
 	return r.Path + "=" + r.Owner
 }
 
-// Default is the built-in configuration.
-func Default() Config {
+// DefaultConfig is the built-in configuration.
+func DefaultConfig() Config {
 	return Config{
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: KeeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: OnStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
@@ -244,7 +245,7 @@ func (c *Config) Check(path string) error {
 	if d := time.Duration(c.Mounts.Patience); d < leastPatience || d > mostPatience {
 		errs = append(errs, fmt.Errorf("mounts.patience = %v: allowed is %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
 	}
-	if a := c.Daemon.HTTP; a != "" && !Loopback(a) {
+	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
 	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot())
@@ -257,8 +258,8 @@ func (c *Config) Check(path string) error {
 	return nil
 }
 
-// Loopback reports whether an address with a port is one of the loopback.
-func Loopback(address string) bool {
+// isLoopback reports whether an address with a port is one of the loopback.
+func isLoopback(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

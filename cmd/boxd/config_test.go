@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"os"
@@ -27,7 +27,7 @@ func bare() Config {
 
 func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../../box.toml")
+	data, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 	if err := got.decode("box.toml", string(data)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Default(), got); diff != "" {
+	if diff := cmp.Diff(DefaultConfig(), got); diff != "" {
 		t.Fatalf("box.toml differs from the built-in configuration (-built-in +file):\n%s", diff)
 	}
 }
@@ -43,7 +43,7 @@ func TestShippedFileEqualsTheBuiltInConfiguration(t *testing.T) {
 // The packages install the file with its values commented out, so that a drop-in meets the defaults alone.
 func TestTheInstalledFileSetsNothing(t *testing.T) {
 	t.Parallel()
-	text, err := exec.CommandContext(t.Context(), "../../../packaging/config.sh").Output()
+	text, err := exec.CommandContext(t.Context(), "../../packaging/config.sh").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Load(path, true, nil)
+	got, err := LoadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 		t.Errorf("it sets %v", got.Origins)
 	}
 	got.Origins = nil
-	want := Default()
+	want := DefaultConfig()
 	want.usualCaps() // which each Load does
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-built-in +installed:\n%s", diff)
@@ -71,11 +71,11 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path+".d", "x.toml"), []byte("[sessions]\nmax = 7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = Load(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
+	if got, err = LoadConfig(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
 		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
 	}
 	// Every value of the file is there to be uncommented.
-	shipped, err := os.ReadFile("../../../box.toml")
+	shipped, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 
 func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../../box.toml")
+	data, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestEveryKeyOfTheShippedFileIsExplained(t *testing.T) {
 
 func TestDefaultsAreValid(t *testing.T) {
 	t.Parallel()
-	cfg := Default()
+	cfg := DefaultConfig()
 	if err := cfg.Check("built-in"); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Load(path, true, nil)
+			_, err := LoadConfig(path, true, nil)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -197,7 +197,7 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := Load(path, true, nil)
+	cfg, err := LoadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,10 +207,10 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 	if got := cfg.Allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
 		t.Errorf("allow = %v", got)
 	}
-	if _, err := Load(path+".none", true, nil); err == nil {
+	if _, err := LoadConfig(path+".none", true, nil); err == nil {
 		t.Error("a missing file that was named is no error")
 	}
-	if _, err := Load(path+".none", false, nil); err != nil {
+	if _, err := LoadConfig(path+".none", false, nil); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
 	}
 }
@@ -224,7 +224,7 @@ func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
 		if err := os.WriteFile(path, []byte("[sessions]\n"+text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := Load(path, true, nil); err != nil || cfg.Sessions.MaxPerOwner != want {
+		if cfg, err := LoadConfig(path, true, nil); err != nil || cfg.Sessions.MaxPerOwner != want {
 			t.Errorf("%q: %d, %v, want %d", text, cfg.Sessions.MaxPerOwner, err, want)
 		}
 	}
@@ -263,7 +263,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	if err := os.WriteFile(path, []byte("\n[sessions]\nmax = 3\n[profiles.mine]\nmemory = \"1GiB\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := Load(path, true, []string{
+	cfg, err := LoadConfig(path, true, []string{
 		"BOXD__SESSIONS__MAX=9", "BOXD__PROFILES__MINE__PIDS=77", "BOXD__PROFILES__MINE__TTL=5m", `BOXD__LIMITS__BEST_EFFORT=["cpu", "io"]`,
 		"BOXD__ENV__MyName=a\"b\\c=\n1", "BOXD__DAEMON__SOCKET_GROUP=7", "BOXD_SOCKET=/nothing", "BOXD_=", "HOME=/x",
 	})
@@ -279,7 +279,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]Value{
+	want := map[string]ConfigValue{
 		"sessions.max":         {"sessions.max", "9", "variable BOXD__SESSIONS__MAX"},
 		"profiles.mine.memory": {"profiles.mine.memory", `"1GiB"`, path + ":5"},
 		"profiles.mine.ttl":    {"profiles.mine.ttl", `"5m"`, "variable BOXD__PROFILES__MINE__TTL"},
@@ -298,7 +298,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	}
 	for _, bad := range []string{"BOXD__SESSIONS=1", "BOXD____MAX=1", "BOXD__SESSIONS__MAXX=1", "BOXD__SESSIONS__MAX=many", "BOXD__SESSIONS__MAX=1\nmax_per_owner = 1", "BOXD__PROFILES__MINE__TTL=\xff"} {
 		name, _, _ := strings.Cut(bad, "=")
-		if _, err := Load(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := LoadConfig(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -311,7 +311,7 @@ func FuzzVariable(f *testing.F) {
 	f.Add("ENV__A", "x\ny")
 	f.Add("MOUNTS__ALLOW", `[{path = "/srv", owner = "1:1"}]`)
 	f.Fuzz(func(t *testing.T, name, value string) {
-		cfg := Default()
+		cfg := DefaultConfig()
 		cfg.Origins = map[string]string{}
 		if err := cfg.decodeVariable(variablePrefix+name, value); err != nil {
 			return
@@ -329,7 +329,7 @@ func FuzzVariable(f *testing.F) {
 
 // FuzzConfig feeds arbitrary files to the reader: it answers or refuses, and what it accepts is valid.
 func FuzzConfig(f *testing.F) {
-	data, err := os.ReadFile("../../../box.toml")
+	data, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[policy.x]\nprincipals = [\"uid:1\"]\ntotal_cpus = nan\nsession_template = \"{a}{b}\"\n[policy.x.ceilings]\nmemory = \"1B\"\n")
 	f.Add("a.b.c = 1\n[a]\nb = 2\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		cfg := Default()
+		cfg := DefaultConfig()
 		if cfg.decode("fuzz", text) == nil && cfg.Check("fuzz") == nil {
 			if cfg.Sessions.Max < 1 || len(cfg.Profiles) == 0 || cfg.Profiles["default"].Memory == 0 {
 				t.Fatalf("accepted %+v", cfg)

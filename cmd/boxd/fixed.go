@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Fixed are the keys that differ and that boxd, or its keeper, reads at the start alone: all but those
+// fixedSettings are the keys that differ and that boxd, or its keeper, reads at the start alone: all but those
 // of the policy, and of who may come in.
-func Fixed(before, after *Config) ([]string, error) {
+func fixedSettings(before, after *Config) ([]string, error) {
 	var tables [2]map[string]map[string]any
 	for i, c := range []Config{*before, *after} {
 		c.Config, c.Access, c.Principals = policy.Config{}, access.Config{}, nil

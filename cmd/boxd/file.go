@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"errors"
@@ -20,13 +20,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Load reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
+// LoadConfig reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
 // before it, and all of it on top of the built-in configuration. A missing file is an error only if required.
 //
 // The drop-ins of Path are Path.d/*.toml and those of the vendor and of this boot, in order of their names; of two with
 // one name the administrator's counts, then that of this boot, as systemd does it (systemd.unit(5)).
-func Load(path string, required bool, environ []string) (Config, error) {
-	cfg := Default()
+func LoadConfig(path string, required bool, environ []string) (Config, error) {
+	cfg := DefaultConfig()
 	cfg.Origins = map[string]string{}
 	perOwner := cfg.Sessions.MaxPerOwner
 	cfg.Sessions.MaxPerOwner = unsaid
@@ -231,7 +231,7 @@ func lineOf(text string, key toml.Key) int {
 // knownKeys are the keys of box.toml, with the built-in profiles and languages as examples.
 func knownKeys() []string {
 	var text strings.Builder
-	cfg := Default()
+	cfg := DefaultConfig()
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`

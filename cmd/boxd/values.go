@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 // BuiltIn is the origin of what nobody has set.
 const BuiltIn = "built-in"
 
-// Value is one key that is in force.
-type Value struct {
+// ConfigValue is one key that is in force.
+type ConfigValue struct {
 	Key    string
 	Text   string // as box.toml would have it
 	Origin string // file and line, "variable NAME", or BuiltIn
@@ -42,7 +42,7 @@ func (c *Config) note(name, text string, meta toml.MetaData) {
 }
 
 // Values lists every key with its value, in order. What is set for programs ([env]) is named, and not told.
-func (c *Config) Values() ([]Value, error) {
+func (c *Config) Values() ([]ConfigValue, error) {
 	var text strings.Builder
 	file := struct {
 		*Config
@@ -56,20 +56,20 @@ func (c *Config) Values() ([]Value, error) {
 	if _, err := toml.Decode(text.String(), &tree); err != nil {
 		return nil, fmt.Errorf("show the configuration: %w", err)
 	}
-	var list []Value
+	var list []ConfigValue
 	c.collect(nil, tree, &list)
-	slices.SortFunc(list, func(a, b Value) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b ConfigValue) int { return strings.Compare(a.Key, b.Key) })
 	return list, nil
 }
 
-func (c *Config) collect(above toml.Key, table map[string]any, list *[]Value) {
+func (c *Config) collect(above toml.Key, table map[string]any, list *[]ConfigValue) {
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		key := append(slices.Clone(above), name)
 		if below, ok := table[name].(map[string]any); ok {
 			c.collect(key, below, list)
 			continue
 		}
-		v := Value{Key: key.String(), Text: literal(table[name]), Origin: BuiltIn}
+		v := ConfigValue{Key: key.String(), Text: literal(table[name]), Origin: BuiltIn}
 		if origin, ok := c.Origins[v.Key]; ok {
 			v.Origin = origin
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const resolvePatience = 3 * time.Second
 // Idle lists what of a configuration has no effect on this host, and so is likely a mistake: patterns that match nothing,
 // directories that are not there.
 func (c *Config) Idle() (list []string) {
-	usual := Default().Image.Etc
+	usual := DefaultConfig().Image.Etc
 	for _, pattern := range c.Image.Etc {
 		if slices.Contains(usual, pattern) {
 			continue // not every host has all of those

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package main
 
 import (
 	"os"
@@ -49,7 +49,7 @@ func manualTOML(page string) string {
 
 func TestManualPageHasEveryKeyWithItsValue(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../packaging/man/box.toml.5")
+	page, err := os.ReadFile("../../packaging/man/box.toml.5")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,11 +59,11 @@ func TestManualPageHasEveryKeyWithItsValue(t *testing.T) {
 	if err := got.decode("box.toml(5)", text); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if diff := cmp.Diff(Default(), got); diff != "" {
+	if diff := cmp.Diff(DefaultConfig(), got); diff != "" {
 		t.Errorf("box.toml(5) differs from the built-in configuration (-built-in +page):\n%s", diff)
 	}
 	// What is zero on both sides is not missed above.
-	shipped, err := os.ReadFile("../../../box.toml")
+	shipped, err := os.ReadFile("../../box.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,12 +92,12 @@ func keysOf(t *testing.T, text string) (keys []string) {
 // The examples of the page are files as somebody may write them.
 func TestExamplesOfTheManualPageAreValid(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../packaging/man/box.toml.5")
+	page, err := os.ReadFile("../../packaging/man/box.toml.5")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, examples, _ := strings.Cut(string(page), ".Sh EXAMPLES\n")
-	cfg := Default()
+	cfg := DefaultConfig()
 	n := 0
 	for _, part := range strings.Split(examples, ".Bd -literal -offset indent\n")[1:] {
 		text, _, _ := strings.Cut(part, ".Ed\n")

@@ -1,4 +1,4 @@
-// The S3 server of the tests, away from the program's own modules: go build -modfile=s3.mod.
+// The S3 server of the tests, away from the program's own modules: go build -modfile=packaging/tools/s3.mod.
 module github.com/boxd-dev/boxd
 
 go 1.26.0

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arch_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/boxd-dev/boxd"
+
+// TestMain looks at the module from its root.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// Bounds of the tree: how many packages one has to know, and how far one may have to read down.
+const (
+	maxPackages = 70
+	maxDepth    = 11
+)
+
+// area is a part of the tree, whose packages may import each other, and those of the areas that it names.
+type area struct{ dir, may string }
+
+// areas is the map. The first whose directory a package is in, or is, has it.
+func areas() []area {
+	return []area{
+		{"internal/boxtest", "internal relay/api relay/client"},
+		{"internal", ""},
+		{"cgroup", ""},
+		{"isolation", "cgroup internal"},
+		{"systemd", "internal"},
+		{"skills", "isolation internal"},
+		{"supervisor", "skills systemd isolation cgroup internal"},
+		// A client knows what goes over the wire, and nothing of the server.
+		{"relay/api", "internal"},
+		{"relay/client", "relay/api internal"},
+		{"relay/render", "relay/client relay/api internal"},
+		{"relay/mcp", "relay/render relay/client relay/api internal"},
+		{"relay", "relay/mcp relay/render relay/client relay/api supervisor skills isolation cgroup internal"},
+		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal"},
+		{"cmd/boxinit", "isolation"},
+		{"cmd/boxfiles", "isolation internal"},
+		{"cmd/boxkeeper", "isolation cgroup internal"},
+		{"cmd/boxnames", "isolation internal"},
+		{"cmd/boxd", "relay relay/api supervisor skills systemd isolation cgroup internal"},
+		{"test", "internal internal/boxtest relay/api relay/client"},
+		{"packaging", ""},
+	}
+}
+
+// areaOf is where a package is.
+func areaOf(name string) (area, bool) {
+	for _, a := range areas() {
+		if name == a.dir || strings.HasPrefix(name, a.dir+"/") {
+			return a, true
+		}
+	}
+	return area{}, false
+}
+
+// mustNotLink lists what a program may not contain, with its dependencies counted in. What does not
+// exist in the build any more fails too, so that no rule outlives its reason.
+func mustNotLink() map[string][]string {
+	return map[string][]string{
+		// PID 1 of every box: small, and nothing that parses or connects.
+		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "reflect:never", module + "/isolation/keeper", module + "/isolation/disk", module + "/supervisor"},
+		// It runs in boxes, and everything it does it does there.
+		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client"},
+		// The privileged half parses one binary protocol and nothing else. It links net for the types of addresses that
+		// the libraries of netlink and nftables have; it opens no connection.
+		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/isolation/files/ops", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
+		// It speaks with strangers, and has nothing to do anything with. Requests of boxes are read by net/http.
+		"cmd/boxnames": {"os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client", module + "/relay"},
+		// A client knows the wire and nothing of the server.
+		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
+		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
+		"cmd/boxd": {"github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/zygote", module + "/isolation/inside", module + "/isolation/seccomp", module + "/isolation/egress/proxy", module + "/isolation/files/ops"},
+	}
+}
+
+// prescribed are the libraries that shipped programs must use, and which of them do.
+func prescribed() map[string][]string {
+	return map[string][]string{
+		"github.com/coreos/go-systemd/v22": {"cmd/boxd"},
+		"github.com/containerd/cgroups/v3": {"cmd/boxd"},
+		"golang.org/x/sys":                 {"cmd/boxd", "cmd/boxctl", "cmd/boxkeeper", "cmd/boxinit", "cmd/boxfiles"},
+		"github.com/BurntSushi/toml":       {"cmd/boxd"},
+		"github.com/creack/pty":            {"cmd/boxinit"},
+	}
+}
+
+// sizes of the programs, static and stripped, in bytes. Of boxctl 2.2 MB are the library of MCP, 0.7 that of registries, 2 that of S3.
+func maxSize() map[string]int64 {
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 6 << 20, "boxnames": 9 << 20, "boxctl": 14 << 20, "boxd": 20 << 20}
+}
+
+type goPackage struct {
+	ImportPath   string
+	Dir          string
+	Imports      []string
+	Deps         []string
+	GoFiles      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+}
+
+// packages lists those that match, by their path in the module.
+func packages(t *testing.T, patterns ...string) map[string]goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json"}, patterns...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	found := map[string]goPackage{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")] = p
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for name, p := range packages(t, "./...") {
+		if len(p.GoFiles) == 0 {
+			continue // tests alone
+		}
+		from, ok := areaOf(name)
+		if !ok {
+			t.Errorf("%s is in no area", name)
+			continue
+		}
+		used[from.dir] = true
+		for _, imp := range p.Imports {
+			other, ours := strings.CutPrefix(imp, module+"/")
+			if !ours {
+				continue
+			}
+			if to, _ := areaOf(other); to.dir != from.dir && !slices.Contains(strings.Fields(from.may), to.dir) {
+				t.Errorf("%s imports %s: packages of %s may import those of %q", name, other, from.dir, from.may)
+			}
+		}
+	}
+	for i, a := range areas() {
+		if !used[a.dir] && a.dir != "packaging" {
+			t.Errorf("no package is in %s", a.dir)
+		}
+		for below := range strings.FieldsSeq(a.may) {
+			at := slices.IndexFunc(areas(), func(b area) bool { return b.dir == below })
+			if at < 0 || at > i && a.dir != "internal/boxtest" {
+				t.Errorf("%s may import %s, which is not above it on the map", a.dir, below)
+			}
+		}
+	}
+}
+
+// One person is to know all packages, and follow a call down.
+func TestTheTreeIsSmallAndFlat(t *testing.T) {
+	t.Parallel()
+	all := packages(t, "./...")
+	maps.DeleteFunc(all, func(name string, p goPackage) bool {
+		return len(p.GoFiles) == 0 || name == "internal/boxtest" || strings.HasPrefix(name, "test/") || strings.HasPrefix(name, "packaging")
+	})
+	if len(all) > maxPackages {
+		t.Errorf("the product has %d packages, more than %d", len(all), maxPackages)
+	}
+	depths := map[string]int{}
+	var depth func(name string) int
+	depth = func(name string) int {
+		if d := depths[name]; d > 0 {
+			return d
+		}
+		below := 0
+		for _, imp := range all[name].Imports {
+			if other, ours := strings.CutPrefix(imp, module+"/"); ours {
+				below = max(below, depth(other))
+			}
+		}
+		depths[name] = below + 1
+		return below + 1
+	}
+	for name := range all {
+		if d := depth(name); d > maxDepth {
+			t.Errorf("%s is %d imports deep, more than %d", name, d, maxDepth)
+		}
+	}
+}
+
+func TestProgramsDoNotLink(t *testing.T) {
+	t.Parallel()
+	programs := packages(t, "./cmd/...")
+	linked := map[string]bool{}
+	for _, p := range packages(t, "./...") {
+		for _, d := range append(p.Deps, p.ImportPath) {
+			linked[d] = true
+		}
+	}
+	for name, list := range mustNotLink() {
+		for _, forbidden := range list {
+			if strings.HasSuffix(forbidden, ":never") {
+				continue
+			}
+			if slices.Contains(programs[name].Deps, forbidden) {
+				t.Errorf("%s links %s", name, forbidden)
+			}
+			ours := strings.HasPrefix(forbidden, module)
+			if ours && !linked[forbidden] {
+				t.Errorf("%s must not link %s, which does not exist", name, forbidden)
+			}
+		}
+	}
+}
+
+func TestPrescribedLibrariesAreUsed(t *testing.T) {
+	t.Parallel()
+	programs := packages(t, "./cmd/...")
+	for library, users := range prescribed() {
+		for _, name := range users {
+			if !slices.ContainsFunc(programs[name].Deps, func(d string) bool { return d == library || strings.HasPrefix(d, library+"/") }) {
+				t.Errorf("%s does not use %s", name, library)
+			}
+		}
+	}
+}
+
+func TestProgramsAreStaticAndSmall(t *testing.T) {
+	t.Parallel()
+	for _, arch := range []string{"amd64", "arm64"} {
+		dir := t.TempDir()
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/...")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build for %s: %v: %s", arch, err, out)
+		}
+		for _, name := range slices.Sorted(maps.Keys(maxSize())) {
+			path := filepath.Join(dir, name)
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Size() > maxSize()[name] {
+				t.Errorf("%s for %s has %d bytes, more than %d", name, arch, info.Size(), maxSize()[name])
+			}
+			if interpreter(t, path) {
+				t.Errorf("%s for %s is linked dynamically", name, arch)
+			}
+		}
+	}
+}
+
+func TestEveryPackageHasOneShortComment(t *testing.T) {
+	t.Parallel()
+	const most = 12 // lines: what fits where a reader meets it
+	for name, p := range packages(t, "./...") {
+		var comments []string
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc != nil {
+				comments = append(comments, f.Doc.Text())
+			}
+		}
+		switch {
+		case len(p.GoFiles) == 0:
+		case len(comments) != 1:
+			t.Errorf("%s has %d package comments, not one", name, len(comments))
+		case strings.Count(comments[0], "\n") > most:
+			t.Errorf("the package comment of %s is longer than %d lines", name, most)
+		}
+	}
+}
+
+func TestFilesBeginWithTheirLicence(t *testing.T) {
+	t.Parallel()
+	for name, p := range packages(t, "./...") {
+		for _, file := range p.GoFiles {
+			data, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Generated files begin with that.
+			if !bytes.HasPrefix(data, []byte("// SPDX-License-Identifier: Apache-2.0\n")) && !bytes.Contains(data, []byte("\n// SPDX-License-Identifier: Apache-2.0\n")) {
+				t.Errorf("%s/%s does not begin with its licence", name, file)
+			}
+		}
+	}
+}

@@ -244,7 +244,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass, err := s.admit(&from, known, r, &rt)
 	c.Who, c.Token = pass.Principal, pass.Token
 	left := beginAccessLog(c, &rt) //nolint:contextcheck // the call has its request, and that its context
-	defer left.End() //nolint:contextcheck // the same
+	defer left.End()               //nolint:contextcheck // the same
 	if err == nil {
 		err = Known(r.Context(), pass.Name)
 	}

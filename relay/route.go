@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -96,7 +97,7 @@ func (c *Call) Context() context.Context { return c.R.Context() }
 
 // Session finds the session of the path. Who has the role for that may name another owner; for everybody else a
 // session of somebody else and one that does not exist are the same.
-func (c *Call) Session() (*supervisor.Session, error) {
+func (c *Call) Session() (*session.Session, error) {
 	who, err := c.Owner()
 	if err != nil {
 		return nil, err
@@ -105,17 +106,17 @@ func (c *Call) Session() (*supervisor.Session, error) {
 }
 
 // Process finds the process of the path.
-func (c *Call) Process() (*supervisor.Session, *process.Process, error) {
+func (c *Call) Process() (*session.Session, *process.Process, error) {
 	s, err := c.Session()
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := c.Sup.Process(s, c.Path.Process)
+	p, err := s.Process(c.Path.Process)
 	return s, p, err
 }
 
 // UsedProcess is Process for what needs its programs to run: it wakes a session that is asleep.
-func (c *Call) UsedProcess() (*supervisor.Session, *process.Process, error) {
+func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
 	s, p, err := c.Process()
 	if err == nil {
 		err = s.Use()
@@ -157,7 +158,7 @@ func (c *Call) Owner() (access.Principal, error) {
 const endPatience = 10 * time.Second
 
 // End ends a session that nobody is going to end who knows of it.
-func (c *Deps) End(session *supervisor.Session, reason supervisor.EndReason) {
+func (c *Deps) End(session *session.Session, reason session.EndReason) {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	_ = c.Sup.End(ctx, session, reason) // it goes on ending, and logs what resists

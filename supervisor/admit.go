@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
@@ -21,7 +22,7 @@ func (v *Supervisor) Queue() quota.QueueLimits {
 
 // admit finds the session that is wanted, or enters a new one that its caller must start, as soon as there is
 // room for it.
-func (v *Supervisor) admit(ctx context.Context, w *want) (s *Session, mine bool, err error) {
+func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, mine bool, err error) {
 	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
 		return s, false, nil
 	}
@@ -33,7 +34,7 @@ func (v *Supervisor) admit(ctx context.Context, w *want) (s *Session, mine bool,
 	return s, mine, err
 }
 
-func (v *Supervisor) known(key string) *Session {
+func (v *Supervisor) known(key string) *session.Session {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.sessions[key]
@@ -41,7 +42,7 @@ func (v *Supervisor) known(key string) *Session {
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here. The error
 // is an *quota.Full if there may be room later.
-func (v *Supervisor) claim(w *want) (*Session, bool, error) {
+func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	key := policy.Key(w.who.Name, w.req.ID)
 	if s := v.known(key); s != nil {
 		return s, false, nil
@@ -89,7 +90,7 @@ func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 }
 
 // ownedLocked counts the sessions of one principal.
-func (v *Supervisor) ownedLocked(who Principal) (n int) {
+func (v *Supervisor) ownedLocked(who access.Principal) (n int) {
 	for _, s := range v.sessions {
 		if s.Owner.Name == who.Name {
 			n++
@@ -100,8 +101,8 @@ func (v *Supervisor) ownedLocked(who Principal) (n int) {
 
 // evictLocked ends the session of a principal that was not used for the longest time, if there is one in
 // which nothing runs and none is ending already. It reports whether one is.
-func (v *Supervisor) evictLocked(who Principal) bool {
-	var oldest *Session
+func (v *Supervisor) evictLocked(who access.Principal) bool {
+	var oldest *session.Session
 	var since time.Time
 	for _, s := range v.sessions {
 		if s.Owner.Name != who.Name {
@@ -131,7 +132,7 @@ func (v *Supervisor) started() {
 }
 
 // gone is the answer where there is no session of an id: its owner is told how it has ended, for a while.
-func (v *Supervisor) gone(who Principal, id string) error {
+func (v *Supervisor) gone(who access.Principal, id string) error {
 	now := time.Now()
 	end, ok := v.ended.Get(policy.Key(who.Name, id), now)
 	if !ok {
@@ -142,7 +143,7 @@ func (v *Supervisor) gone(who Principal, id string) error {
 }
 
 // Drain refuses new sessions until Undrain, whatever becomes of boxd. Those that live go on.
-func (v *Supervisor) Drain(who Principal, reason string) (Drained, error) {
+func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error) {
 	d, err := v.gate.Drain(who.Name, reason, time.Now())
 	if err == nil {
 		v.log.Warn("boxd is drained: no new sessions", "by", d.By, "reason", d.Reason)
@@ -153,7 +154,7 @@ func (v *Supervisor) Drain(who Principal, reason string) (Drained, error) {
 }
 
 // Undrain lets sessions start again.
-func (v *Supervisor) Undrain(who Principal) error {
+func (v *Supervisor) Undrain(who access.Principal) error {
 	err := v.gate.Undrain()
 	if err == nil {
 		v.log.Info("boxd takes new sessions again", "by", who.Name)

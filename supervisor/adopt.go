@@ -23,7 +23,7 @@ import (
 
 // bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
-func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting []json.RawMessage) error {
+func (v *Supervisor) bequeath(s *session.Session, box *client.Box, env []string, waiting []json.RawMessage) error {
 	if v.grace == 0 && !v.keep { // it ends with this boxd, whatever an earlier one has told it
 		return box.SetTimes(isolation.Times{})
 	}
@@ -39,7 +39,7 @@ func (v *Supervisor) bequeath(s *Session, box *client.Box, env []string, waiting
 }
 
 // times are how long the box of a session lives without a boxd.
-func (v *Supervisor) times(s *Session, now time.Time) isolation.Times {
+func (v *Supervisor) times(s *session.Session, now time.Time) isolation.Times {
 	settings := s.Current()
 	t := isolation.Times{Grace: v.grace, Idle: time.Duration(settings.TTL)}
 	if life := time.Duration(settings.MaxLifetime); life > 0 {
@@ -49,9 +49,9 @@ func (v *Supervisor) times(s *Session, now time.Time) isolation.Times {
 }
 
 // park leaves a session to the next boxd.
-func (v *Supervisor) park(s *Session) {
+func (v *Supervisor) park(s *session.Session) {
 	<-s.Started()
-	if !s.BeginEnd(EndShutdown) {
+	if !s.BeginEnd(session.EndShutdown) {
 		<-s.Ended() // or it does not end, and this boxd is given up
 		return
 	}
@@ -94,11 +94,11 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	all = slices.Compact(all)
 	var (
 		mu      sync.Mutex
-		adopted []*Session
+		adopted []*session.Session
 		rest    []string
 	)
 	err = AtOnce(all, func(box string) (err error) {
-		var s *Session
+		var s *session.Session
 		if l.Lives(box) {
 			s, err = v.takeOverOne(ctx, l.Sessions[box])
 		}
@@ -116,12 +116,12 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	}
 	// From here on sessions hand on to each other what they have made in directories that they share.
 	v.record.Lost(l, rest)
-	_ = AtOnce(adopted, func(s *Session) error { v.settle(ctx, s); return nil })
+	_ = AtOnce(adopted, func(s *session.Session) error { v.settle(ctx, s); return nil })
 	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
 // takeOverOne takes over the session of a living box; nil: it is lost.
-func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*Session, error) {
+func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 
 // adopt makes a session of a record and a living box. The record is held against the configuration as a
 // request is; the box has what it was given, and mounts nothing anew.
-func (v *Supervisor) adopt(ctx context.Context, key string) (*Session, error) {
+func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, error) {
 	r, err := v.records.Read(key)
 	if err != nil {
 		return nil, err

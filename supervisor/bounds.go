@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -19,7 +20,7 @@ import (
 
 // want is what a request for a session has come to.
 type want struct {
-	who      Principal
+	who      access.Principal
 	req      *policy.Request // its id is the one the session is to have
 	cfg      *policy.Config  // one for the whole of the request
 	held     policy.Held
@@ -30,7 +31,7 @@ type want struct {
 
 // want merges a request with its profile and holds it against the bounds of who asks. What it has found out
 // until a refusal is there too.
-func (v *Supervisor) want(ctx context.Context, who Principal, req *policy.Request) (*want, error) {
+func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
 	w.held = mounts.BoundsOf(w.cfg, who)
 	id, err := w.cfg.SessionID(&w.held, req)
@@ -93,7 +94,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 }
 
 // forget takes a session off the list, with what it had reserved.
-func (v *Supervisor) forget(s *Session) {
+func (v *Supervisor) forget(s *session.Session) {
 	v.mu.Lock()
 	delete(v.sessions, s.Key)
 	v.book.Release(s.Owner.Name, s.Key)
@@ -101,13 +102,13 @@ func (v *Supervisor) forget(s *Session) {
 }
 
 // May refuses a tool that the owner of a session may not use in it: see policy.Tools.
-func (v *Supervisor) May(s *Session, tool string) error {
+func (v *Supervisor) May(s *session.Session, tool string) error {
 	held := v.cfg.Load().BoundsOf(s.Owner)
 	return held.May(tool)
 }
 
 // reading is what a session has at the moment.
-func (v *Supervisor) reading(s *Session) quota.Reading {
+func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	r := quota.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
 	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
 		r.Disk = quantity.Size(d.Used)
@@ -121,7 +122,7 @@ func (v *Supervisor) reading(s *Session) quota.Reading {
 // readings are those of all sessions.
 func (v *Supervisor) readings() map[string]quota.Reading {
 	v.mu.Lock()
-	all := make([]*Session, 0, len(v.sessions))
+	all := make([]*session.Session, 0, len(v.sessions))
 	for _, s := range v.sessions {
 		all = append(all, s)
 	}
@@ -138,7 +139,7 @@ func (v *Supervisor) readings() map[string]quota.Reading {
 }
 
 // CreateSpace makes a workspace that sessions of a principal can be lent.
-func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
+func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
 	held := v.cfg.Load().BoundsOf(who)
 	host, err := v.lookAtHost(ctx)
 	if err != nil {
@@ -148,7 +149,7 @@ func (v *Supervisor) CreateSpace(ctx context.Context, who Principal, w volumes.W
 }
 
 // Usage is what a principal, or everybody, has used on the last days that there are.
-func (v *Supervisor) Usage(who Principal, everybody bool, days int) ([]quota.Row, error) {
+func (v *Supervisor) Usage(who access.Principal, everybody bool, days int) ([]quota.Row, error) {
 	name := who.Name
 	if everybody {
 		name = ""
@@ -172,7 +173,7 @@ type Holding struct {
 }
 
 // Holdings is what a principal has of all that its bounds count, and their name.
-func (v *Supervisor) Holdings(who Principal) (name string, list []Holding) {
+func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
 	held := v.cfg.Load().BoundsOf(who)
 	now := v.book.Standing(who.Name)
 	today, _ := v.ledger.Used(who.Name)

@@ -9,18 +9,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Update gives a living session what a request asks for, all of it or nothing. Fields the request leaves
 // out stay as they are.
-func (v *Supervisor) Update(ctx context.Context, s *Session, req *policy.Request) error {
+func (v *Supervisor) Update(ctx context.Context, s *session.Session, req *policy.Request) error {
 	if err := s.Await(ctx); err != nil {
 		return err
 	}
 	return s.Exclusive(func() error { return v.update(ctx, s, req) })
 }
 
-func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request) error {
+func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy.Request) error {
 	now := s.Current()
 	next, err := s.Profile().Change(&now, req)
 	if err != nil {
@@ -54,7 +55,7 @@ func (v *Supervisor) update(ctx context.Context, s *Session, req *policy.Request
 	return nil
 }
 
-func (v *Supervisor) changer(s *Session) *Updater {
+func (v *Supervisor) changer(s *session.Session) *Updater {
 	return &Updater{
 		Boxes: v.boxes, Session: s, Keep: func() error { return v.record.Write(s) },
 		Enforcement: func(ctx context.Context, next *policy.Settings) (map[string]policy.Mechanism, error) {
@@ -64,7 +65,7 @@ func (v *Supervisor) changer(s *Session) *Updater {
 }
 
 // unsize gives a session the size back that it had, whoever has taken it meanwhile.
-func (v *Supervisor) unsize(s *Session, was *policy.Settings) {
+func (v *Supervisor) unsize(s *session.Session, was *policy.Settings) {
 	held := v.cfg.Load().BoundsOf(s.Owner).For(was.Labels)
 	held.Bounds = policy.NoBounds()
 	_ = v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it

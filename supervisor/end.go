@@ -15,7 +15,7 @@ import (
 
 // End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
 // Ending one that is ending already only waits.
-func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) error {
+func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session.EndReason) error {
 	select {
 	case <-s.Started():
 	case <-ctx.Done():
@@ -33,9 +33,9 @@ func (v *Supervisor) End(ctx context.Context, s *Session, reason EndReason) erro
 }
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
-func (v *Supervisor) release(caller context.Context, s *Session) {
+func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
-	if reason == EndLost || reason == session.EndUnhealthy {
+	if reason == session.EndLost || reason == session.EndUnhealthy {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})

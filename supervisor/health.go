@@ -52,8 +52,8 @@ func (v *Supervisor) pingAll(ctx context.Context, patience time.Duration) {
 }
 
 // ping asks one box. Who does not answer for too long is ended, if the operator wants that.
-func (v *Supervisor) ping(ctx context.Context, s *Session, patience time.Duration) {
-	if state, lost, _ := s.State(); state != StateReady || lost {
+func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time.Duration) {
+	if state, lost, _ := s.State(); state != session.StateReady || lost {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
@@ -75,10 +75,10 @@ func (v *Supervisor) ping(ctx context.Context, s *Session, patience time.Duratio
 }
 
 // all are the sessions there are.
-func (v *Supervisor) all() []*Session {
+func (v *Supervisor) all() []*session.Session {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	all := make([]*Session, 0, len(v.sessions))
+	all := make([]*session.Session, 0, len(v.sessions))
 	for _, s := range v.sessions {
 		all = append(all, s)
 	}
@@ -86,7 +86,7 @@ func (v *Supervisor) all() []*Session {
 }
 
 // Renew begins the idle time of a session anew.
-func (v *Supervisor) Renew(ctx context.Context, s *Session) error {
+func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 	if err := s.Await(ctx); err != nil {
 		return err
 	}
@@ -96,28 +96,28 @@ func (v *Supervisor) Renew(ctx context.Context, s *Session) error {
 }
 
 // rest stops the programs of a session that nobody has used, if that is still so.
-func (v *Supervisor) rest(s *Session) {
+func (v *Supervisor) rest(s *session.Session) {
 	if err := s.Rest(); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Warn("session is not frozen", "session", s.ID, "error", err)
 	}
 }
 
 // keepRecord writes the record of a session anew.
-func (v *Supervisor) keepRecord(s *Session) {
+func (v *Supervisor) keepRecord(s *session.Session) {
 	if err := v.record.Write(s); err != nil {
 		v.log.Error("record not written", "session", s.ID, "error", err)
 	}
 }
 
 // bequeathAgain gives the box of a session what the next boxd needs, as it is now.
-func (v *Supervisor) bequeathAgain(s *Session) {
+func (v *Supervisor) bequeathAgain(s *session.Session) {
 	if err := v.bequeath(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Error("the next boxd will not know what waits", "session", s.ID, "error", err)
 	}
 }
 
 // reclaim takes memory back that the programs of a session do not need.
-func (v *Supervisor) reclaim(s *Session) {
+func (v *Supervisor) reclaim(s *session.Session) {
 	ctx, cancel := context.WithTimeout(v.life, startPatience)
 	defer cancel()
 	if err := v.boxes.Reclaim(ctx, s.BoxKey()); err != nil && !errors.Is(err, errors.ErrUnsupported) {

@@ -9,16 +9,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Mounts changes the mounts of a living session.
-func (v *Supervisor) Mounts(s *Session) *mounts.Changer {
+func (v *Supervisor) Mounts(s *session.Session) *mounts.Changer {
 	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, Ghosts: &v.record.Ghosts}
 }
 
 // Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.
-func (v *Supervisor) Traffic(ctx context.Context, s *Session) *driver.TrafficUse {
-	if i := s.Info(); i.Settings.Network != policy.NetworkEgress || i.State != StateReady {
+func (v *Supervisor) Traffic(ctx context.Context, s *session.Session) *driver.TrafficUse {
+	if i := s.Info(); i.Settings.Network != policy.NetworkEgress || i.State != session.StateReady {
 		return nil
 	}
 	u, err := v.boxes.Traffic(ctx, s.BoxKey())
@@ -30,7 +31,7 @@ func (v *Supervisor) Traffic(ctx context.Context, s *Session) *driver.TrafficUse
 
 // settle finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a
 // mount. What cannot be found out now is before the next change.
-func (v *Supervisor) settle(ctx context.Context, s *Session) {
+func (v *Supervisor) settle(ctx context.Context, s *session.Session) {
 	if err := v.changer(s).Settle(ctx); err != nil {
 		v.log.Error("a change of network_rules was interrupted: nobody knows whether the box has those of its record", "session", s.ID, "error", err)
 	}

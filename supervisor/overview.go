@@ -12,6 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -174,7 +175,7 @@ func (v *Supervisor) Idle() bool {
 // when it had to. It waits for those locks. Of keeper and disk it asks nothing: a new boxd would find them
 // as they are.
 func (v *Supervisor) Alive() error {
-	v.Sessions(Principal{}, true) // which takes every lock
+	v.Sessions(access.Principal{}, true) // which takes every lock
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {

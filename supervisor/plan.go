@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -25,7 +26,7 @@ type Plan struct {
 
 // PlanSession is Create that makes nothing. What only the start of a box finds out, such as whether a directory
 // to mount is there, it does not know.
-func (v *Supervisor) PlanSession(ctx context.Context, who Principal, req *policy.Request) *Plan {
+func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req *policy.Request) *Plan {
 	w, err := v.want(ctx, who, req)
 	p := &Plan{Policy: w.held.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
 	if req.MadeUp { // another one the next time
@@ -61,7 +62,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who Principal, req *policy
 }
 
 // PlanExec is Start that starts nothing, in a session that is there.
-func (v *Supervisor) PlanExec(s *Session, req *ExecRequest) *Plan {
+func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Plan {
 	held := v.cfg.Load().BoundsOf(s.Owner)
 	p := &Plan{Policy: held.Name, ID: s.ID, Exists: true}
 	p.Order, p.Refused = s.Plan(req)
@@ -69,7 +70,7 @@ func (v *Supervisor) PlanExec(s *Session, req *ExecRequest) *Plan {
 }
 
 // PlanOneShot is both, of an execution in a session of its own.
-func (v *Supervisor) PlanOneShot(ctx context.Context, who Principal, req *policy.Request, exec *ExecRequest) *Plan {
+func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req *policy.Request, exec *session.ExecRequest) *Plan {
 	p := v.PlanSession(ctx, who, req)
 	if p.Refused != nil {
 		return p
@@ -84,7 +85,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who Principal, req *policy
 }
 
 // different is the refusal of a session that exists and differs, nil if it does not.
-func different(s *Session, fields []string) error {
+func different(s *session.Session, fields []string) error {
 	if len(fields) == 0 {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // start gives a claimed session its box, outside any lock, and undoes the claim if it fails.
-func (v *Supervisor) start(ctx context.Context, s *Session) error {
+func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	defer v.started()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer cancel()
@@ -73,7 +73,7 @@ func (v *Supervisor) start(ctx context.Context, s *Session) error {
 
 // box takes the box of a session from the pool, or makes it, and writes the record of the session. After an
 // error there is no box.
-func (v *Supervisor) box(ctx context.Context, s *Session) (box *client.Box, warm bool, err error) {
+func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.Box, warm bool, err error) {
 	spec := s.Spec()
 	if m := v.pool.Take(s.Current().Profile, spec); m != nil {
 		s.SetBoxKey(m.Key)
@@ -100,7 +100,7 @@ func (v *Supervisor) box(ctx context.Context, s *Session) (box *client.Box, warm
 }
 
 // beside does something while the record of the session is written.
-func (v *Supervisor) beside(s *Session, do func() error) error {
+func (v *Supervisor) beside(s *session.Session, do func() error) error {
 	written := make(chan error, 1)
 	go func() { written <- v.record.Write(s) }() // waited for below
 	err := do()

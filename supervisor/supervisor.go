@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -76,7 +77,7 @@ type Supervisor struct {
 	life        context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu       sync.Mutex // guards the fields below
-	sessions map[string]*Session
+	sessions map[string]*session.Session
 	closed   bool
 	starting int       // boxes, for sessions
 	nextLook time.Time // when the reaper looks again
@@ -112,7 +113,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v := &Supervisor{
 		ledger: used, book: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*Session{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, Ghosts: mounts.MountPointCleanup{Boxes: v.boxes, Book: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
@@ -121,7 +122,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
-		End:     func(s *Session, why EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
+		End:     func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
 		Events:  parts.Events,
 		Book:    v.book, Used: v.ledger.AddCPU,
@@ -160,7 +161,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
-	all := make([]*Session, 0, len(v.sessions))
+	all := make([]*session.Session, 0, len(v.sessions))
 	for _, s := range v.sessions {
 		all = append(all, s)
 	}
@@ -173,7 +174,7 @@ func (v *Supervisor) Close() {
 				v.park(s)
 				return
 			}
-			_ = v.End(v.life, s, EndShutdown) // logged where it fails
+			_ = v.End(v.life, s, session.EndShutdown) // logged where it fails
 		})
 	}
 	late := time.AfterFunc(startPatience, v.stop)
@@ -191,7 +192,7 @@ func (v *Supervisor) Close() {
 
 // Create returns the principal's session of the requested id, and makes it if there is none; the
 // second result tells which. A session that exists must not differ in what was asked for.
-func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Request) (*Session, bool, error) {
+func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *policy.Request) (*session.Session, bool, error) {
 	w, err := v.want(ctx, who, req)
 	if err != nil {
 		return nil, false, err
@@ -212,7 +213,7 @@ func (v *Supervisor) Create(ctx context.Context, who Principal, req *policy.Requ
 }
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
-func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, asked *policy.Settings) (bool, error) {
+func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.Request, asked *policy.Settings) (bool, error) {
 	if err := different(s, v.differences(s, req, asked)); err != nil {
 		return true, err
 	}
@@ -226,8 +227,8 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 	case err != nil:
 		return true, err
 	case lost: // and nobody has seen to it yet
-		return false, v.End(ctx, s, EndLost)
-	case state == StateReady:
+		return false, v.End(ctx, s, session.EndLost)
+	case state == session.StateReady:
 		s.Touch(time.Now())
 		return true, nil
 	}
@@ -240,7 +241,7 @@ func (v *Supervisor) join(ctx context.Context, s *Session, req *policy.Request, 
 }
 
 // differences names the fields that were asked for and that the session has otherwise.
-func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.Settings) []string {
+func (v *Supervisor) differences(s *session.Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.Current()
 	names := settings.Differences(req, asked)
 	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), settings.Root, req.Env)) {
@@ -250,7 +251,7 @@ func (v *Supervisor) differences(s *Session, req *policy.Request, asked *policy.
 }
 
 // Session returns the principal's session of an id.
-func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
+func (v *Supervisor) Session(who access.Principal, id string) (*session.Session, error) {
 	if err := policy.ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -264,20 +265,20 @@ func (v *Supervisor) Session(who Principal, id string) (*Session, error) {
 }
 
 // Sessions returns the principal's sessions, or everybody's, oldest first.
-func (v *Supervisor) Sessions(who Principal, everybody bool) []Info {
+func (v *Supervisor) Sessions(who access.Principal, everybody bool) []session.Info {
 	v.mu.Lock()
-	var list []*Session
+	var list []*session.Session
 	for _, s := range v.sessions {
 		if everybody || s.Owner.Name == who.Name {
 			list = append(list, s)
 		}
 	}
 	v.mu.Unlock()
-	infos := make([]Info, len(list))
+	infos := make([]session.Info, len(list))
 	for i, s := range list {
 		infos[i] = s.Info()
 	}
-	slices.SortFunc(infos, func(a, b Info) int {
+	slices.SortFunc(infos, func(a, b session.Info) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 	})
 	return infos

@@ -44,16 +44,16 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*Session, EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
+	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 
 // ready is a session of a bare supervisor that has started; its box does nothing.
-func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.Time) *Session {
+func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.Time) *session.Session {
 	t.Helper()
 	cfg := v.cfg.Load()
 	s := session.New(&v.sessionHost, &session.Params{
@@ -65,7 +65,7 @@ func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.T
 	}
 	s.Touch(now)
 	t.Cleanup(func() {
-		s.BeginEnd(EndDeleted)
+		s.BeginEnd(session.EndDeleted)
 		s.FinishEnd()
 	})
 	return s
@@ -90,7 +90,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	ready(t, v, "a", time.Hour, now)
 	ready(t, v, "b", 7*time.Second, now)
 	ready(t, v, "c", 9*time.Second, now)
-	ready(t, v, "e", time.Second, now).BeginEnd(EndDeleted)
+	ready(t, v, "e", time.Second, now).BeginEnd(session.EndDeleted)
 	starting := session.New(&v.sessionHost, &session.Params{ID: "d", Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Second)}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
 	v.sessions["d"] = starting
 	if got := v.endDue(now); got != 7*time.Second {
@@ -111,7 +111,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 }
 
 // wanted is a request for a session of which nothing but its id counts.
-func wanted(who Principal, req *policy.Request, cfg *policy.Config) *want {
+func wanted(who access.Principal, req *policy.Request, cfg *policy.Config) *want {
 	return &want{who: who, req: req, cfg: cfg, held: cfg.BoundsOf(who), profile: &policy.Profile{}}
 }
 
@@ -124,7 +124,7 @@ func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 	b := policy.NoBounds()
 	b.Principals, b.Sessions = []string{"uid:1"}, 5
 	cfg.Policies["ci"] = b
-	one, other := Principal{Name: "uid:1", UID: 1, Role: access.User}, Principal{Name: "uid:2", UID: 2, Role: access.User}
+	one, other := access.Principal{Name: "uid:1", UID: 1, Role: access.User}, access.Principal{Name: "uid:2", UID: 2, Role: access.User}
 	var made, refused atomic.Int64
 	var work sync.WaitGroup
 	for i := range 10_000 {
@@ -163,11 +163,11 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 8, 3
 	cfg.Queue.Starts = 100
-	claim := func(who Principal, id string) error {
+	claim := func(who access.Principal, id string) error {
 		_, _, err := v.claim(wanted(who, &policy.Request{ID: id}, &cfg))
 		return err
 	}
-	one, other, root := Principal{Name: "uid:1", UID: 1}, Principal{Name: "uid:2", UID: 2}, Principal{Name: "uid:0", Role: access.Admin}
+	one, other, root := access.Principal{Name: "uid:1", UID: 1}, access.Principal{Name: "uid:2", UID: 2}, access.Principal{Name: "uid:0", Role: access.Admin}
 	for i := range 3 {
 		if err := claim(one, fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -188,7 +188,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 			t.Errorf("root's number %d: %v", i, err)
 		}
 	}
-	for _, who := range []Principal{other, root} {
+	for _, who := range []access.Principal{other, root} {
 		if err := claim(who, "more"); fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "(sessions.max)") {
 			t.Errorf("%s: %v", who.Name, err)
 		}
@@ -201,8 +201,8 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 
 func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	t.Parallel()
-	v, who := bare(t), Principal{Name: "uid:1", UID: 1}
-	make := func(id string) *Session {
+	v, who := bare(t), access.Principal{Name: "uid:1", UID: 1}
+	make := func(id string) *session.Session {
 		s, mine, err := v.claim(wanted(who, &policy.Request{ID: id, Env: map[string]string{"A": "b"}}, v.cfg.Load()))
 		if err != nil || !mine {
 			t.Fatalf("%s: %v", id, err)
@@ -223,7 +223,7 @@ func TestAConfigurationIsForWhatBeginsUnderIt(t *testing.T) {
 	if slices.Contains(old.Environment(), "B=c") || !slices.Contains(old.Environment(), "LANG=C.UTF-8") || !slices.Equal(young.Environment(), []string{"A=b", "B=c"}) {
 		t.Errorf("the environments are %q and %q", old.Environment(), young.Environment())
 	}
-	for _, s := range []*Session{old, young} {
+	for _, s := range []*session.Session{old, young} {
 		if diff := v.differences(s, &policy.Request{Env: map[string]string{"A": "b"}}, &policy.Settings{}); len(diff) > 0 {
 			t.Errorf("asked again in the same words, %s has another %q", s.ID, diff)
 		}

@@ -20,10 +20,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-
-	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // host is a server whose boxes are a list of ids.
@@ -48,7 +47,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
 		cfg:  Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: Marker(filepath.Join(t.TempDir(), MarkerFile))},
-		book: NewGrants(time.Now), instance: "i", boxes: NewBoxes(BoxesConfig{Who: func() (supervisor.Principal, error) { return supervisor.Principal{}, errors.New("there is none") }}),
+		book: NewGrants(time.Now), instance: "i", boxes: NewBoxes(BoxesConfig{Who: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
 	h.told.Store(Untold())

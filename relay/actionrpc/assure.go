@@ -12,8 +12,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Admitted is what LangBot's own admission allows a tenant.
@@ -81,24 +82,24 @@ func (b *Boxes) MakeWork(ctx context.Context, work string) error {
 	if err != nil {
 		return mountError(err, "")
 	}
-	return b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)
+	return b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot)
 }
 
 // prepare sees to the directory of an admitted tenant, in a box that has LangBot's own directory alone, as who may write
 // there.
-func (b *Boxes) prepare(ctx context.Context, who supervisor.Principal, a *Admitted) error {
+func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) error {
 	s, err := b.withWork(ctx, who, &policy.Request{
 		ID: "langbot-home-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
 	}, a.Work)
 	if err != nil {
 		return mountError(err, "")
 	}
-	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", home, "sh", a.Namespace}, Dir: isolation.Home})
-	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)); err != nil {
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", home, "sh", a.Namespace}, Dir: isolation.Home})
+	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot)); err != nil {
 		return explain(err, "")
 	}
 	switch {
-	case r.Status == supervisor.StatusExited && r.ExitCode == 0:
+	case r.Status == session.StatusExited && r.ExitCode == 0:
 		return nil
 	case r.ExitCode == 24:
 		return protocol.Errorf("BoxAdmissionError", "Managed sandbox host_path is reached by a link, which is not followed")
@@ -107,7 +108,7 @@ func (b *Boxes) prepare(ctx context.Context, who supervisor.Principal, a *Admitt
 }
 
 // withWork makes a session that has LangBot's own directory to write to, which is made if it is missing.
-func (b *Boxes) withWork(ctx context.Context, who supervisor.Principal, req *policy.Request, work string) (*supervisor.Session, error) {
+func (b *Boxes) withWork(ctx context.Context, who access.Principal, req *policy.Request, work string) (*session.Session, error) {
 	mount, err := mountOf(protocol.Mount{HostPath: work, MountPath: isolation.Workspace, Mode: protocol.ReadWrite})
 	if err != nil {
 		return nil, err

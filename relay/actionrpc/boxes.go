@@ -14,6 +14,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -33,7 +35,7 @@ type BoxesConfig struct {
 	// Soft lets a quota of a directory of the host be that cannot be kept here.
 	Soft bool
 	// Who is the principal whose all sessions are, as it is now.
-	Who func() (supervisor.Principal, error)
+	Who func() (access.Principal, error)
 	// Told is what LangBot has said with its last INIT.
 	Told func() *InitConfig
 	Log  *slog.Logger
@@ -112,7 +114,7 @@ func beingDeleted(physical string) error {
 }
 
 // find is the living session of a physical id.
-func (b *Boxes) find(physical string) (*supervisor.Session, error) {
+func (b *Boxes) find(physical string) (*session.Session, error) {
 	who, err := b.Who()
 	if err != nil {
 		return nil, err
@@ -125,12 +127,12 @@ func (b *Boxes) find(physical string) (*supervisor.Session, error) {
 }
 
 // list are all sessions of LangBot, of all Workspaces.
-func (b *Boxes) list() []supervisor.Info {
+func (b *Boxes) list() []session.Info {
 	who, err := b.Who()
 	if err != nil {
 		return nil
 	}
-	var list []supervisor.Info
+	var list []session.Info
 	for _, info := range b.Sup.Sessions(who, false) {
 		if strings.HasPrefix(info.ID, ours) {
 			list = append(list, info)
@@ -157,7 +159,7 @@ func (b *Boxes) Counts() (c Counts) {
 		c.Sessions++
 		c.Running += info.Processes
 		if s, err := b.find(info.ID); err == nil {
-			c.Completed += max(len(b.Sup.Processes(s))-info.Processes, 0)
+			c.Completed += max(len(s.Processes())-info.Processes, 0)
 		} else {
 			c.Ending++
 		}
@@ -228,7 +230,7 @@ func (b *Boxes) EndAll(ctx context.Context, which func(id string) bool) error {
 			continue // it has ended meanwhile
 		}
 		all.Go(func() {
-			if err := b.Sup.End(ctx, s, supervisor.EndDeleted); err != nil {
+			if err := b.Sup.End(ctx, s, session.EndDeleted); err != nil {
 				mu.Lock()
 				errs = append(errs, explain(err, info.ID))
 				mu.Unlock()

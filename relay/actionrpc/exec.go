@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -44,7 +43,7 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*proto
 		return nil, err
 	}
 	req, limit := command(s, spec)
-	r, err := b.Sup.Exec(ctx, s, req)
+	r, err := s.Exec(ctx, req)
 	if err == nil && r.Status == session.StatusStartFailed {
 		err = r.Failed
 	}
@@ -68,7 +67,7 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*proto
 		m.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(r.Timeout/time.Second))
 	}
 	if s.Info().Processes == 0 { // or they would go with it
-		err = b.Sup.End(ctx, s, supervisor.EndDeleted)
+		err = b.Sup.End(ctx, s, session.EndDeleted)
 	}
 	return m, explain(err, physical)
 }
@@ -77,13 +76,13 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*proto
 const maxSeconds = 1 << 30
 
 // command is what the supervisor is asked to run, and how much is kept of each stream.
-func command(s *supervisor.Session, spec *protocol.Spec) (*supervisor.ExecRequest, int) {
+func command(s *session.Session, spec *protocol.Spec) (*session.ExecRequest, int) {
 	limit := min(quantity.Size(protocol.MaxOutput), s.Config().Exec.OutputLimit)
 	cmd, dir := spec.Cmd, inSkill(spec, path.Clean(spec.Workdir))
 	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, and a program may go there itself
 		cmd, dir = "cd "+quoted(dir)+" && "+cmd, isolation.Workspace
 	}
-	return &supervisor.ExecRequest{
+	return &session.ExecRequest{
 		Command: &cmd, Env: spec.Env, Dir: dir, Timeout: new(quantity.Duration(time.Duration(min(spec.TimeoutSec, maxSeconds)) * time.Second)),
 		OutputLimit: &limit, Beginning: true,
 	}, int(limit)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // put has skills where LangBot wants them, as the user of the box: for each its mode, where it is, and where it is
@@ -62,7 +62,7 @@ exit 0`
 // lend gives a session the skills of a spec, each as it is now, and takes away those it has of earlier ones. They are
 // mounted where no program of the box can put anything else, and put from there to where LangBot wants them, in
 // /workspace, which is the user's. What is not there is named in the log and in the session, and never fails it.
-func (b *Boxes) lend(ctx context.Context, s *supervisor.Session, spec *protocol.Spec) error {
+func (b *Boxes) lend(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
 	var names []string
 	for i, k := range spec.Skills {
 		if len(names) == policy.MaxSkills {
@@ -97,10 +97,10 @@ func (b *Boxes) lend(ctx context.Context, s *supervisor.Session, spec *protocol.
 		return nil
 	}
 	// Also where nothing has changed: programs of the box remove what is there, and LangBot wants a skill elsewhere.
-	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: append([]string{"/bin/sh", "-c", put, "sh"}, wanted...), Dir: isolation.Home})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: append([]string{"/bin/sh", "-c", put, "sh"}, wanted...), Dir: isolation.Home})
 	if err == nil {
 		failed := strings.Split(string(r.Streams[0].Data), "\x00")
-		all := r.Status != supervisor.StatusExited || r.ExitCode != 0
+		all := r.Status != session.StatusExited || r.ExitCode != 0
 		for i := range spec.Skills {
 			spec.Skills[i].Elsewhere = spec.Skills[i].Elsewhere || all || slices.Contains(failed, spec.Skills[i].At)
 		}

@@ -11,14 +11,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // reading makes a box of an id that has a directory of the host as its workspace, read-only, and nothing else of it: no link leads
 // out of that. end ends it.
-func (b *Boxes) reading(ctx context.Context, id, root string) (s *supervisor.Session, end func() error, err error) {
+func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Session, end func() error, err error) {
 	who, err := b.Who()
 	if err != nil {
 		return nil, nil, err
@@ -33,7 +33,7 @@ func (b *Boxes) reading(ctx context.Context, id, root string) (s *supervisor.Ses
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, func() error { return b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) }, nil
+	return s, func() error { return b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot) }, nil
 }
 
 func readingID() string { return "langbot-read-" + policy.NewID() }

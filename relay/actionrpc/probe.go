@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // MaxProbe is how long a file may be that LangBot has a box read, in bytes.
@@ -48,12 +48,12 @@ func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 		b.Log.Warn("no box can have the workspace that LangBot wants to be verified", "directory", dir, "error", err)
 		return nil, unready(unread)
 	}
-	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", reads, "sh", name}})
-	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot)); err != nil {
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", reads, "sh", name}})
+	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot)); err != nil {
 		return nil, err
 	}
 	code := r.ExitCode
-	if r.Status != supervisor.StatusExited {
+	if r.Status != session.StatusExited {
 		code = 22
 	}
 	once, twice := halves(r.Streams[0].Data)

@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Of a managed process.
@@ -53,8 +53,8 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *proto
 		return nil, err
 	}
 	defer leave()
-	if old, err := b.Sup.Process(s, spec.ID); err == nil {
-		if err := b.Sup.RemoveProcess(ctx, s, old); err != nil {
+	if old, err := s.Process(spec.ID); err == nil {
+		if err := s.RemoveProcess(ctx, old); err != nil {
 			return nil, explain(err, physical)
 		}
 	}
@@ -66,20 +66,20 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *proto
 	return b.process(ctx, t, s, p), nil
 }
 
-func (b *Boxes) launch(ctx context.Context, s *supervisor.Session, spec *protocol.Process) (*process.Process, error) {
+func (b *Boxes) launch(ctx context.Context, s *session.Session, spec *protocol.Process) (*process.Process, error) {
 	argv, dir := append([]string{spec.Command}, spec.Args...), clean(spec.Cwd)
 	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
 		argv, dir = append([]string{shell, "-c", enter, dir}, argv...), isolation.Workspace
 	}
-	req := &supervisor.ProcessRequest{
+	req := &session.ProcessRequest{
 		ID: spec.ID, Managed: true, Stdin: true, Output: new(keptOutput), Stop: &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
-		Exec: supervisor.ExecRequest{Argv: argv, Env: spec.Env, Dir: dir},
+		Exec: session.ExecRequest{Argv: argv, Env: spec.Env, Dir: dir},
 	}
 	if s.Enforced()[policy.LimitMemory] == policy.MechanismGroup && spec.MemoryMB > 0 {
 		memory := min(quantity.Size(min(spec.MemoryMB, 1<<30))*quantity.MiB, s.Current().Memory)
 		req.Exec.Limits.Memory = &memory
 	}
-	p, _, err := b.Sup.StartProcess(ctx, s, req)
+	p, _, err := s.StartProcess(ctx, req)
 	return p, err
 }
 
@@ -108,7 +108,7 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 		if err != nil {
 			continue
 		}
-		for _, p := range b.Sup.Processes(s) {
+		for _, p := range s.Processes() {
 			if other := (processKey{info.ID, p.Spec().ID}); p.Spec().Managed && other != k && !over(p) {
 				running[other] = struct{}{}
 			}
@@ -143,14 +143,14 @@ func (b *Boxes) expired(p *process.Process) bool {
 }
 
 // known are the managed processes of a session that LangBot may see.
-func (b *Boxes) known(s *supervisor.Session) []*process.Process {
-	return slices.DeleteFunc(b.Sup.Processes(s), func(p *process.Process) bool { return !p.Spec().Managed || b.expired(p) })
+func (b *Boxes) known(s *session.Session) []*process.Process {
+	return slices.DeleteFunc(s.Processes(), func(p *process.Process) bool { return !p.Spec().Managed || b.expired(p) })
 }
 
 // reap forgets processes that ended long ago, and the first to end of too many.
 func (b *Boxes) reap(ctx context.Context) {
 	type one struct {
-		s  *supervisor.Session
+		s  *session.Session
 		p  *process.Process
 		at time.Time
 	}
@@ -160,7 +160,7 @@ func (b *Boxes) reap(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		for _, p := range b.Sup.Processes(s) {
+		for _, p := range s.Processes() {
 			if p.Spec().Managed && over(p) {
 				ended = append(ended, one{s, p, p.Info().EndedAt})
 			}
@@ -170,14 +170,14 @@ func (b *Boxes) reap(ctx context.Context) {
 	most := int(b.Told().Limits.MaxCompletedProcesses)
 	for i, e := range ended {
 		if i >= most || b.expired(e.p) {
-			_ = b.Sup.RemoveProcess(ctx, e.s, e.p) // it has ended: nothing to wait for
+			_ = e.s.RemoveProcess(ctx, e.p) // it has ended: nothing to wait for
 		}
 	}
 	b.dropSeats()
 }
 
 // processOf finds a process that LangBot may see.
-func (b *Boxes) processOf(t Tenant, logical, id string) (*supervisor.Session, *process.Process, error) {
+func (b *Boxes) processOf(t Tenant, logical, id string) (*session.Session, *process.Process, error) {
 	physical, err := t.physical(logical)
 	if err != nil {
 		return nil, nil, err
@@ -186,7 +186,7 @@ func (b *Boxes) processOf(t Tenant, logical, id string) (*supervisor.Session, *p
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := b.Sup.Process(s, id)
+	p, err := s.Process(id)
 	if err != nil || !p.Spec().Managed || b.expired(p) {
 		return nil, nil, protocol.Errorf("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
 	}
@@ -208,13 +208,13 @@ func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
 	if err != nil {
 		return err
 	}
-	err = b.Sup.RemoveProcess(ctx, s, p)
+	err = s.RemoveProcess(ctx, p)
 	s.Touch(time.Now())
 	return explain(err, s.ID)
 }
 
 // process is the info of a process. What has ended is told at once, with its code and time.
-func (b *Boxes) process(ctx context.Context, t Tenant, s *supervisor.Session, p *process.Process) *protocol.ProcessInfo {
+func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *process.Process) *protocol.ProcessInfo {
 	ended := over(p)
 	info := p.Info()
 	argv, cwd := asked(info.Argv, info.Dir)

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Proof is what was seen of a real box.
@@ -50,12 +50,12 @@ const proofPatience = 10 * time.Second
 func (b *Boxes) Prove(ctx context.Context, spec *protocol.Spec, work string) Proof {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
-	s, p := tried(work, func(work string) (*supervisor.Session, error) { return b.specimen(ctx, spec, work) })
+	s, p := tried(work, func(work string) (*session.Session, error) { return b.specimen(ctx, spec, work) })
 	if s == nil {
 		return p
 	}
-	defer b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot) //nolint:errcheck // the supervisor goes on with it
-	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: isolation.Home})
+	defer b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot) //nolint:errcheck // the supervisor goes on with it
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: isolation.Home})
 	if err != nil {
 		return Proof{Error: err.Error(), Full: full(err)}
 	}
@@ -80,7 +80,7 @@ func full(err error) bool {
 
 // tried starts a box with LangBot's own directory, or without it where it is not to be had. Where there is none, the proof
 // says why.
-func tried(work string, start func(work string) (*supervisor.Session, error)) (*supervisor.Session, Proof) {
+func tried(work string, start func(work string) (*session.Session, error)) (*session.Session, Proof) {
 	s, err := start(work)
 	var p Proof
 	if err != nil && work != "" && !full(err) { // of that directory, or of all boxes?
@@ -94,7 +94,7 @@ func tried(work string, start func(work string) (*supervisor.Session, error)) (*
 }
 
 // specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
-func (b *Boxes) specimen(ctx context.Context, spec *protocol.Spec, work string) (*supervisor.Session, error) {
+func (b *Boxes) specimen(ctx context.Context, spec *protocol.Spec, work string) (*session.Session, error) {
 	who, err := b.Who()
 	if err != nil {
 		return nil, err

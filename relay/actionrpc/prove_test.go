@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // seen is what a box of a session has printed, with less lines of mounts.
@@ -107,7 +107,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 			t.Errorf("%s: full is %v", name, !tc.full)
 		}
 		var asked []string
-		s, p := tried("/srv/box", func(work string) (*supervisor.Session, error) {
+		s, p := tried("/srv/box", func(work string) (*session.Session, error) {
 			asked = append(asked, work)
 			return nil, tc.err
 		})
@@ -119,8 +119,8 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 			t.Errorf("%s: %+v, asked %q", name, p, asked)
 		}
 	}
-	some := new(supervisor.Session)
-	s, p := tried("/srv/box", func(work string) (*supervisor.Session, error) {
+	some := new(session.Session)
+	s, p := tried("/srv/box", func(work string) (*session.Session, error) {
 		if work == "" {
 			return some, nil
 		}
@@ -129,7 +129,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 	if s != some || p.Full || !strings.Contains(p.Error, "not lent") {
 		t.Errorf("a directory that cannot be had: %+v", p)
 	}
-	if _, p = tried("/srv/box", func(work string) (*supervisor.Session, error) {
+	if _, p = tried("/srv/box", func(work string) (*session.Session, error) {
 		if work == "" {
 			return nil, fault.Errorf(fault.Unavailable, "others are first")
 		}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func clean(dir string) string { return path.Clean(dir) }
@@ -29,7 +29,7 @@ type Relay struct {
 	Process *process.Process
 
 	boxes   *Boxes
-	session *supervisor.Session
+	session *session.Session
 	key     processKey
 	seat    *seat
 	since   time.Time

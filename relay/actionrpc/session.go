@@ -18,8 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Create finds or makes a session.
@@ -36,7 +37,7 @@ func (b *Boxes) Create(ctx context.Context, t Tenant, spec *protocol.Spec) (*pro
 }
 
 // about is the info of a session.
-func about(t Tenant, info supervisor.Info, kept *protocol.SpecSnapshot) *protocol.Session {
+func about(t Tenant, info session.Info, kept *protocol.SpecSnapshot) *protocol.Session {
 	m := kept.Info(t.logical(info.ID))
 	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
 	m.CreatedAt, m.LastUsedAt = protocol.Time(info.Created), protocol.Time(info.LastUsed)
@@ -46,7 +47,7 @@ func about(t Tenant, info supervisor.Info, kept *protocol.SpecSnapshot) *protoco
 // session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
 // read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
 // for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
-func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *protocol.Spec) (*supervisor.Session, *protocol.SpecSnapshot, error) {
+func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *protocol.Spec) (*session.Session, *protocol.SpecSnapshot, error) {
 	asked := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
 	if err != nil {
@@ -86,14 +87,14 @@ func (b *Boxes) shuttingDown() bool {
 }
 
 // reuse decides about a session that exists. With neither a result nor an error it has ended.
-func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *protocol.SpecSnapshot) (*protocol.SpecSnapshot, error) {
+func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.SpecSnapshot) (*protocol.SpecSnapshot, error) {
 	state, lost, err := s.State()
 	switch {
 	case err != nil: // its start has failed
 		return nil, nil //nolint:nilerr // the next one may not
 	case lost:
-		return nil, b.Sup.End(ctx, s, supervisor.EndLost)
-	case s.Reason() != "" || state != supervisor.StateReady:
+		return nil, b.Sup.End(ctx, s, session.EndLost)
+	case s.Reason() != "" || state != session.StateReady:
 		select {
 		case <-s.Ended():
 			return nil, nil
@@ -121,7 +122,7 @@ func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *protoco
 	}
 	if kept.Mounts != asked.Mounts {
 		if info.Processes == 0 {
-			return nil, b.Sup.End(ctx, s, supervisor.EndDeleted)
+			return nil, b.Sup.End(ctx, s, session.EndDeleted)
 		}
 		b.Log.Warn("LangBot wants other mounts: the session keeps those it has, for the processes that run in it", "session", s.ID)
 	}
@@ -129,7 +130,7 @@ func (b *Boxes) reuse(ctx context.Context, s *supervisor.Session, asked *protoco
 }
 
 // create makes a session, if there is room for one more.
-func (b *Boxes) create(ctx context.Context, t *Tenant, who supervisor.Principal, physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*supervisor.Session, error) {
+func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*session.Session, error) {
 	if !b.Told().Ours() {
 		return nil, protocol.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
@@ -165,7 +166,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who supervisor.Principal,
 		err = t.still()
 	}
 	if err != nil {
-		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndUnclaimed)), physical)
+		return nil, mountError(errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndUnclaimed)), physical)
 	}
 	return s, nil
 }
@@ -237,7 +238,7 @@ func mountOf(m protocol.Mount) (policy.Mount, error) {
 
 // equip gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
 // stays so.
-func (b *Boxes) equip(ctx context.Context, s *supervisor.Session, spec *protocol.Spec) error {
+func (b *Boxes) equip(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
 	wanted := map[string]policy.Mount{}
 	var order []string
 	for _, m := range spec.Mounts(protocol.ReadOnly) {
@@ -317,7 +318,7 @@ const deepest = 16
 
 // makeDirectory makes a directory of the host, and those above it: in a box, as who may write there. boxd itself has
 // no right to.
-func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir string) error {
+func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir string) error {
 	above := dir
 	for range deepest {
 		above = path.Dir(above)
@@ -334,9 +335,9 @@ func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir
 			return err
 		}
 		below := isolation.Workspace + "/" + strings.TrimPrefix(strings.TrimPrefix(dir, above), "/")
-		r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"mkdir", "-p", "--", below}})
-		err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, supervisor.EndOneShot))
-		if err == nil && (r.Status != supervisor.StatusExited || r.ExitCode != 0) {
+		r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"mkdir", "-p", "--", below}})
+		err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot))
+		if err == nil && (r.Status != session.StatusExited || r.ExitCode != 0) {
 			err = fault.Field("host_path", dir, "a directory that can be made ("+strings.TrimSpace(string(r.Streams[1].Data))+")")
 		}
 		return err
@@ -348,9 +349,9 @@ func (b *Boxes) makeDirectory(ctx context.Context, who supervisor.Principal, dir
 const python = `command -v python >/dev/null || { p=$(command -v python3) && mkdir -p "$HOME/.local/bin" && ln -sf "$p" "$HOME/.local/bin/python"; } || :`
 
 // furnish puts what LangBot expects into a new session.
-func (b *Boxes) furnish(ctx context.Context, s *supervisor.Session) error {
-	r, err := b.Sup.Exec(ctx, s, &supervisor.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
-	if err == nil && r.Status != supervisor.StatusExited {
+func (b *Boxes) furnish(ctx context.Context, s *session.Session) error {
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
+	if err == nil && r.Status != session.StatusExited {
 		b.Log.Debug("a session of LangBot has no python", "session", s.ID, "status", r.Status)
 	}
 	return err
@@ -387,7 +388,7 @@ func (b *Boxes) List(t Tenant) []*protocol.Session {
 	list := []*protocol.Session{}
 	for _, info := range b.list() {
 		kept, err := protocol.ReadLabels(info.Settings.Labels)
-		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != supervisor.StateReady {
+		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != session.StateReady {
 			continue
 		}
 		list = append(list, about(t, info, kept))
@@ -406,5 +407,5 @@ func (b *Boxes) Delete(ctx context.Context, t Tenant, logical string) error {
 		return err
 	}
 	b.execs.cutOff(physical)
-	return explain(b.Sup.End(ctx, s, supervisor.EndDeleted), physical)
+	return explain(b.Sup.End(ctx, s, session.EndDeleted), physical)
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/supervisor/driver"
 )
@@ -23,7 +23,7 @@ const stateFrozen = "frozen"
 const stateUnhealthy = "unhealthy"
 
 // Session describes a session.
-func Session(i supervisor.Info) api.Session {
+func Session(i session.Info) api.Session {
 	s := api.Session{
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot,
@@ -33,10 +33,10 @@ func Session(i supervisor.Info) api.Session {
 		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
 		Clamped: Clamped(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
-	if i.Silent >= supervisor.Unhealthy && i.State == supervisor.StateReady {
+	if i.Silent >= session.Unhealthy && i.State == session.StateReady {
 		s.State = stateUnhealthy
 	}
-	if i.Frozen && i.State == supervisor.StateReady {
+	if i.Frozen && i.State == session.StateReady {
 		s.State = stateFrozen
 	}
 	for _, in := range i.Settings.Inputs {
@@ -85,9 +85,9 @@ func Enforced(by map[string]policy.Mechanism) map[string]string {
 }
 
 // ExecResult describes what an execution in a session came to.
-func ExecResult(session string, r *supervisor.Result, encoding string) api.ExecResult {
+func ExecResult(id string, r *session.Result, encoding string) api.ExecResult {
 	res := api.ExecResult{
-		Session: session, Status: string(r.Status), Signal: r.Signal,
+		Session: id, Status: string(r.Status), Signal: r.Signal,
 		DurationMS: Milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
 		Usage:   api.Usage{UserMS: Milliseconds(r.UserTime), SystemMS: Milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
 		Clamped: Clamped(r.Clamped),
@@ -109,7 +109,7 @@ func ExecResult(session string, r *supervisor.Result, encoding string) api.ExecR
 	for _, f := range r.Full {
 		res.Quota = append(res.Quota, api.Quota{Kind: f.Kind, Used: f.Used, Limit: f.Limit, Files: f.Files, FilesLimit: f.FilesLimit, Hit: true})
 	}
-	if r.Status == supervisor.StatusExited {
+	if r.Status == session.StatusExited {
 		res.ExitCode = &r.ExitCode
 	}
 	if r.Failed != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func TestRequestsAreReadExactly(t *testing.T) {
@@ -140,12 +140,12 @@ func TestProcessesAreAskedForExactly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &supervisor.ProcessRequest{
+	want := &session.ProcessRequest{
 		ID: "p/1", Managed: true, Stdin: true, Terminal: &process.Size{Rows: 24, Cols: 80}, Lease: new(30 * time.Second), Output: new(2 * quantity.MiB),
 		Labels: map[string]string{"x": "y"}, Ready: &process.Ready{Line: new("up"), Timeout: new(5 * time.Second)},
 		Restart: &process.Restart{Policy: "always", Delay: new(500 * time.Millisecond), MaxDelay: new(time.Minute), Limit: new(0), Window: new(time.Hour)},
 		Stop:    &process.Stop{Signal: "SIGINT", Grace: new(time.Duration(0))},
-		Exec: supervisor.ExecRequest{
+		Exec: session.ExecRequest{
 			Argv: []string{"a"}, Env: map[string]string{"A": "b"}, Dir: "/tmp", Timeout: new(quantity.Duration(time.Hour)),
 			Limits: policy.ProgramLimits{Memory: new(quantity.MiB)},
 		},

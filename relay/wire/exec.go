@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -23,7 +23,7 @@ import (
 )
 
 // Opener finds the session of a start, and says how to let go of it.
-type Opener func(*api.StreamStart, *supervisor.ExecRequest) (*supervisor.Session, func(), error)
+type Opener func(*api.StreamStart, *session.ExecRequest) (*session.Session, func(), error)
 
 // Exec runs a program and relays its input and output. When the client goes, so does the program, unless
 // it has an id. An error is for an answer in plain HTTP.
@@ -73,7 +73,7 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 }
 
 // streamRequest is the request of a start.
-func streamRequest(start *api.StreamStart) (*supervisor.ExecRequest, error) {
+func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 	x := &start.Exec
 	for field, given := range map[string]bool{
 		"stdin": x.Stdin != "", "stdin_encoding": x.StdinEncoding != "", "encoding": x.Encoding != "", "output_limit": x.OutputLimit != nil,
@@ -92,8 +92,8 @@ func streamRequest(start *api.StreamStart) (*supervisor.ExecRequest, error) {
 }
 
 // exec runs a program that ends with ctx.
-func (c *conn) exec(ctx context.Context, hangUp func(), session *supervisor.Session, req *supervisor.ExecRequest) (*api.ExecResult, error) {
-	e, err := c.Sup.Start(ctx, session, req)
+func (c *conn) exec(ctx context.Context, hangUp func(), session *session.Session, req *session.ExecRequest) (*api.ExecResult, error) {
+	e, err := session.Start(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func pipeWriter(pipe io.WriteCloser) writer {
 }
 
 // follow relays the output and returns the result when there is no more of it.
-func (c *conn) follow(ctx context.Context, session *supervisor.Session, e *supervisor.Execution) (*api.ExecResult, error) {
+func (c *conn) follow(ctx context.Context, session *session.Session, e *session.Execution) (*api.ExecResult, error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	drained := make(chan struct{})
@@ -199,8 +199,8 @@ func (c *conn) follow(ctx context.Context, session *supervisor.Session, e *super
 }
 
 // exitText is for logs.
-func exitText(r *supervisor.Result) string {
-	if r.Status == supervisor.StatusExited {
+func exitText(r *session.Result) string {
+	if r.Status == session.StatusExited {
 		return fmt.Sprintf("exited %d", r.ExitCode)
 	}
 	return string(r.Status)
@@ -211,8 +211,8 @@ const hangUpGrace = 2 * time.Second
 
 // execProcess runs a program that is a process: one with an id, which goes on when its client goes and
 // which a second start of the same id joins; or one with a terminal, which is hung up then.
-func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Session, start *api.StreamStart, exec *supervisor.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
-	req := &supervisor.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
+func (c *conn) execProcess(ctx context.Context, hangUp func(), s *session.Session, start *api.StreamStart, exec *session.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
+	req := &session.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if start.Lease != nil {
 		req.Lease = new(time.Duration(*start.Lease))
 	}
@@ -221,12 +221,12 @@ func (c *conn) execProcess(ctx context.Context, hangUp func(), s *supervisor.Ses
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
 		req.Lease = new(drainPatience) // in case that boxd dies meanwhile
 	}
-	p, isNew, err := c.Sup.StartProcess(ctx, s, req)
+	p, isNew, err := s.StartProcess(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if start.Exec.ID == "" {
-		defer func() { _ = c.Sup.RemoveProcess(context.WithoutCancel(ctx), s, p) }() // logged where it fails
+		defer func() { _ = s.RemoveProcess(context.WithoutCancel(ctx), p) }() // logged where it fails
 	}
 	// The client has nothing yet: neither of the output, nor has it sent any input. Of a process that it
 	// joins it gets what there was, and input that this has taken is not given to it again.

@@ -8,25 +8,25 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // stdioDirect is the one value of the field stdio.
 const stdioDirect = "direct"
 
 // ProcessRequest is what a request for a process of that id means.
-func ProcessRequest(id string, r *api.ProcessRequest) (*supervisor.ProcessRequest, error) {
+func ProcessRequest(id string, r *api.ProcessRequest) (*session.ProcessRequest, error) {
 	if err := CheckTerminal("terminal.", r.Terminal); err != nil {
 		return nil, err
 	}
 	if r.Stdio != "" && r.Stdio != stdioDirect {
 		return nil, fault.Field("stdio", r.Stdio, stdioDirect+", or left out")
 	}
-	req := &supervisor.ProcessRequest{
+	req := &session.ProcessRequest{
 		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
-		Exec: supervisor.ExecRequest{
+		Exec: session.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Timeout: r.Timeout,
 			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
 		},

@@ -8,8 +8,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -37,7 +37,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 }
 
 // ExecRequest is what a request for an execution means.
-func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+func ExecRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	if r.DryRun {
 		return nil, fault.Field("dry_run", "true", "left out of a stream")
 	}
@@ -50,7 +50,7 @@ func ExecRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := &supervisor.ExecRequest{
+	req := &session.ExecRequest{
 		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: sessionfiles.WorkingDirectory(r.Cwd, r.OutputVersion),
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
 		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,

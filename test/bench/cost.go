@@ -74,7 +74,7 @@ func (b *bench) costCases(ctx context.Context, without string) error {
 
 // withoutRecords builds a boxd that records no call, and returns the directory of it and its companions.
 func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
-	const source, line, instead = "relay/trail.go", "if t.alter && c.Audit != nil {", "if t.alter = false; t.alter {"
+	const source, line, instead = "relay/accesslog.go", "if t.alter && c.Audit != nil {", "if t.alter = false; t.alter {"
 	text, err := os.ReadFile(source)
 	if err != nil {
 		return "", err

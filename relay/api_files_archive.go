@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -96,7 +96,7 @@ func collectOutputs(c *Call) (any, error) {
 	return send(c, s, req)
 }
 
-func send(c *Call, s *supervisor.Session, req *files.Pack) (any, error) {
+func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
 	to := &filesSender{c: c}
 	_, err := sessionfiles.Pack(c.Context(), s, req, to)
 	if err != nil && to.begun {

@@ -22,7 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -126,7 +125,7 @@ type visit struct {
 }
 
 // admit holds a token against what is now: its maker must be somebody who could make it, and the session the same one.
-func (v visit) admit() (*supervisor.Session, access.Pass, error) {
+func (v visit) admit() (*session.Session, access.Pass, error) {
 	t := v.token
 	by := &t.By
 	pass := v.c.Gate.Again(&access.Peer{Local: by.Token == "" && by.Name != access.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
@@ -204,7 +203,7 @@ func lifetime(asked string, most time.Duration) (time.Duration, error) {
 }
 
 // proxy hands the request on to the box. Each has a connection of its own: what one leaves behind in it is nobody's.
-func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *supervisor.Session) error {
+func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session) error {
 	var failed error
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Process attaches a client to a process, which goes on when the client goes. An error is for an answer in
 // plain HTTP.
-func (o *Opening) Process(ctx context.Context, s *supervisor.Session, p *process.Process) error {
+func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Process) error {
 	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
 		first, err := c.first(ctx)
 		if err != nil {
@@ -40,7 +40,7 @@ func (o *Opening) Process(ctx context.Context, s *supervisor.Session, p *process
 
 // attend relays between a process and its client until one of them has ended. Its first message is what
 // greet makes of the beginning.
-func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session, p *process.Process, asked *api.StreamAttach,
+func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach,
 	greet func(*api.StreamAttached) api.ServerControl,
 ) (*api.ExecResult, error) {
 	if err := p.Started(ctx); ctx.Err() != nil { // before, nobody knows how much output there is
@@ -87,7 +87,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *supervisor.Session,
 	if err := out.relay(ctx, a); err != nil {
 		return nil, err
 	}
-	r, err := c.Sup.ProcessEnd(ctx, s, p) // the client has the output
+	r, err := s.ProcessEnd(ctx, p) // the client has the output
 	if err != nil {
 		return nil, err
 	}

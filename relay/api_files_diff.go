@@ -9,13 +9,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // diffFiles says what the programs of a session have changed of its image.
 func diffFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.RootDiff, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.RootDiff, s *session.Session) (*files.Request, []byte, error) {
 		if err := Writable(s); err != nil {
 			return nil, nil, err
 		}
@@ -33,7 +33,7 @@ func diffFiles(c *Call) (any, error) {
 
 // discardOutputs undoes what the programs of a session have changed of its image.
 func discardOutputs(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.RootDiscard, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.RootDiscard, s *session.Session) (*files.Request, []byte, error) {
 		if err := Writable(s); err != nil {
 			return nil, nil, err
 		}
@@ -53,7 +53,7 @@ func discardOutputs(c *Call) (any, error) {
 }
 
 // Writable refuses what is about changes of a root where there can be none.
-func Writable(s *supervisor.Session) error {
+func Writable(s *session.Session) error {
 	if !s.Settings.ReadOnlyRoot {
 		return nil
 	}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/wire"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // MaxWait is how long an answer about a process may wait for its end.
@@ -31,7 +31,7 @@ func listProcesses(c *Call) (any, error) {
 		return nil, err
 	}
 	list := api.ProcessList{Processes: []api.Process{}}
-	for _, p := range c.Sup.Processes(s) {
+	for _, p := range s.Processes() {
 		list.Processes = append(list.Processes, describeProcess(c, s, p))
 	}
 	return list, nil
@@ -51,7 +51,7 @@ func startProcess(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, isNew, err := c.Sup.StartProcess(c.Context(), s, req)
+	p, isNew, err := s.StartProcess(c.Context(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func deleteProcess(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.RemoveProcess(c.Context(), s, p)
+	return NoContent{}, s.RemoveProcess(c.Context(), p)
 }
 
 // stopProcess ends a process the way its request says.
@@ -155,8 +155,8 @@ func renewProcess(c *Call) (any, error) {
 }
 
 // describeProcess describes a process without its output.
-func describeProcess(c *Call, s *supervisor.Session, p *process.Process) api.Process {
-	a, err := describeWith(c, s, p, c.Sup.ProcessEnd)
+func describeProcess(c *Call, s *session.Session, p *process.Process) api.Process {
+	a, err := describeWith(c, s, p, s.ProcessEnd)
 	if err != nil {
 		c.Log.Warn("end of a process not told", "session", s.ID, "process", a.ID, "error", err)
 	}
@@ -164,16 +164,16 @@ func describeProcess(c *Call, s *supervisor.Session, p *process.Process) api.Pro
 }
 
 // detailed describes a process with the output of one that has ended.
-func detailed(c *Call, s *supervisor.Session, p *process.Process) (any, error) {
-	return describeWith(c, s, p, c.Sup.ProcessResult)
+func detailed(c *Call, s *session.Session, p *process.Process) (any, error) {
+	return describeWith(c, s, p, s.ProcessResult)
 }
 
-func describeWith(c *Call, s *supervisor.Session, p *process.Process, end func(context.Context, *supervisor.Session, *process.Process) (*supervisor.Result, error)) (api.Process, error) {
+func describeWith(c *Call, s *session.Session, p *process.Process, end func(context.Context, *process.Process) (*session.Result, error)) (api.Process, error) {
 	info := p.Info()
 	if info.State != process.StateEnded {
 		return wire.Process(s.ID, info, nil), nil
 	}
-	r, err := end(c.Context(), s, p) // does not wait
+	r, err := end(c.Context(), p) // does not wait
 	if err != nil {
 		return wire.Process(s.ID, info, nil), err
 	}

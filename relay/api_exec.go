@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -46,7 +46,7 @@ func execSession(c *Call) (any, error) {
 
 // executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
 // go: it goes on.
-func executeProcess(c *Call, s *supervisor.Session, r *api.ExecRequest, exec *supervisor.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, r.OutputVersion); err != nil {
 		return nil, err
 	}
@@ -54,14 +54,14 @@ func executeProcess(c *Call, s *supervisor.Session, r *api.ExecRequest, exec *su
 	if err != nil {
 		return nil, err
 	}
-	p, isNew, err := c.Sup.StartProcess(c.Context(), s, &supervisor.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+	p, isNew, err := s.StartProcess(c.Context(), &session.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
 	if err != nil {
 		return nil, err
 	}
 	if r.Detach {
 		return Answer{Status: http.StatusAccepted, Body: describeProcess(c, s, p)}, nil
 	}
-	result, err := c.Sup.ProcessResult(c.Context(), s, p)
+	result, err := s.ProcessResult(c.Context(), p)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +93,12 @@ func run(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.End(s, supervisor.EndOneShot)
+	defer c.End(s, session.EndOneShot)
 	return execute(c, s, &req.Exec, exec, asked)
 }
 
 // oneShotRequest is the request of an execution that ends with its session.
-func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
+func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	switch {
 	case r.ID != "":
 		return nil, fault.Field("exec.id", r.ID, "left out: nobody can come back to an execution that ends with its session")
@@ -109,7 +109,7 @@ func oneShotRequest(r *api.ExecRequest) (*supervisor.ExecRequest, error) {
 }
 
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
-func makeOneShot(c *Call, req *api.SessionRequest, exec *supervisor.ExecRequest) (*supervisor.Session, error) {
+func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*session.Session, error) {
 	if req.DryRun {
 		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
 	}
@@ -127,7 +127,7 @@ func makeOneShot(c *Call, req *api.SessionRequest, exec *supervisor.ExecRequest)
 	return s, err
 }
 
-func execute(c *Call, s *supervisor.Session, req *api.ExecRequest, exec *supervisor.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
+func execute(c *Call, s *session.Session, req *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, req.OutputVersion); err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func execute(c *Call, s *supervisor.Session, req *api.ExecRequest, exec *supervi
 	if err != nil {
 		return nil, err
 	}
-	result, err := c.Sup.Exec(c.Context(), s, exec)
+	result, err := s.Exec(c.Context(), exec)
 	if err != nil {
 		return nil, err
 	}

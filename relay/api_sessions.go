@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // listSessions answers with the sessions of the caller, or of everybody.
@@ -50,7 +50,7 @@ func createSession(c *Call) (any, error) {
 	}
 	answer := Created{Body: wire.Session(s.Info())}
 	if want.MadeUp { // nobody could use it who does not learn its id
-		answer.Undo = func() { c.End(s, supervisor.EndUnclaimed) }
+		answer.Undo = func() { c.End(s, session.EndUnclaimed) }
 	}
 	return answer, nil
 }
@@ -65,10 +65,10 @@ func getSession(c *Call) (any, error) {
 }
 
 // detailedSession describes a session with what it uses.
-func detailedSession(c *Call, s *supervisor.Session) api.Session {
+func detailedSession(c *Call, s *session.Session) api.Session {
 	answer := wire.Session(s.Info())
 	if w := c.Sup.Work(c.Context(), s); w != nil {
-		full := supervisor.IsFull(*w)
+		full := session.IsFull(*w)
 		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
 	}
 	if u := c.Sup.Traffic(c.Context(), s); u != nil {
@@ -118,7 +118,7 @@ func setFrozen(c *Call, on bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Sup.Freeze(c.Context(), s, on); err != nil {
+	if err := s.Freeze(c.Context(), on); err != nil {
 		return nil, err
 	}
 	return wire.Session(s.Info()), nil
@@ -142,5 +142,5 @@ func deleteSession(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NoContent{}, c.Sup.End(c.Context(), s, supervisor.EndDeleted)
+	return NoContent{}, c.Sup.End(c.Context(), s, session.EndDeleted)
 }

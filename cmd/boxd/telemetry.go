@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay"
 
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -76,7 +77,7 @@ func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervis
 			Started: started, Ready: sup.Ready() == nil, Degraded: len(o.Degraded), Sessions: map[relay.MetricsGroup]int{}, Most: o.MaxSessions,
 			Processes: o.Processes, Running: o.Running, Leaks: left.Count(ctx),
 		}
-		for _, i := range sup.Sessions(supervisor.Principal{}, true) {
+		for _, i := range sup.Sessions(access.Principal{}, true) {
 			s.Sessions[relay.MetricsGroup{State: string(i.State), Profile: i.Settings.Profile}]++
 			if i.Frozen {
 				s.Frozen++

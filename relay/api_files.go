@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -37,7 +37,7 @@ const (
 )
 
 // ask finds the session, reads the body and has a request carried out.
-func ask[In any](c *Call, translate func(in *In, s *supervisor.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
+func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
 	s, err := c.Session()
 	if err != nil {
 		return nil, nil, err
@@ -104,7 +104,7 @@ func isBase64(encoding string) (bool, error) {
 // readFile answers with a part of a file.
 func readFile(c *Call) (any, error) {
 	var raw bool
-	a, data, err := ask(c, func(in *api.FileRead, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, data, err := ask(c, func(in *api.FileRead, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
 		p, err := path("path", in.Path, in.PathBase64, "")
 		if err != nil {
@@ -174,7 +174,7 @@ func checkDigest(d string) error {
 
 // writeFile makes a content that of a file.
 func writeFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileWrite, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileWrite, s *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
@@ -219,7 +219,7 @@ func writeFile(c *Call) (any, error) {
 
 // editFile replaces texts in a file.
 func editFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileEdit, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileEdit, s *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		if err == nil {
 			err = checkDigest(in.IfMatch)

@@ -16,9 +16,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 
 	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -41,13 +43,13 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 	}, seen.log)
 	boxes.Watch(func(key string, r driver.Refused, name egress.Name) { //nolint:contextcheck // the same
 		if v := told.Load(); v != nil {
-			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string {
+			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string {
 				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
 			})
 		}
 	}, func(key string, packets uint64) {
 		if v := told.Load(); v != nil {
-			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *supervisor.Info) string { return crowded(i, packets) })
+			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string { return crowded(i, packets) })
 		}
 	})
 	closeScopes := end
@@ -84,7 +86,7 @@ func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, 
 	if d.Setting != "" {
 		detail += "; network_rules with " + d.Setting + " would allow it"
 	}
-	tell(ctx, v, log, d.Key, func(*supervisor.Info) string { return detail })
+	tell(ctx, v, log, d.Key, func(*session.Info) string { return detail })
 }
 
 // looked says what a connection was refused that was looked at.
@@ -108,7 +110,7 @@ func looked(d *egress.Denied) (text string, ok bool) {
 }
 
 // crowded says that a session has met its cap on connections.
-func crowded(i *supervisor.Info, packets uint64) string {
+func crowded(i *session.Info, packets uint64) string {
 	c := driver.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
 	for _, cut := range i.Settings.Clamped {
 		if cut.Field == policy.FieldConnections {
@@ -119,8 +121,8 @@ func crowded(i *supervisor.Info, packets uint64) string {
 }
 
 // tell makes an event for the session of a box.
-func tell(ctx context.Context, v *supervisor.Supervisor, log *events.Log, key string, detail func(*supervisor.Info) string) {
-	for _, i := range v.Sessions(supervisor.Principal{}, true) {
+func tell(ctx context.Context, v *supervisor.Supervisor, log *events.Log, key string, detail func(*session.Info) string) {
+	for _, i := range v.Sessions(access.Principal{}, true) {
 		if i.Box == key {
 			log.Add(ctx, events.Event{Type: events.Denied, Session: i.ID, Owner: i.Owner, Reason: string(fault.LayerNetwork), Detail: detail(&i)})
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
@@ -70,7 +70,7 @@ func keepWorkspace(c *Call) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), keepPatience)
 	defer cancel()
-	if err := c.Sup.End(ctx, s, supervisor.EndDeleted); err != nil {
+	if err := c.Sup.End(ctx, s, session.EndDeleted); err != nil {
 		return nil, err
 	}
 	i, err := c.Sup.Spaces.Kept(s.Owner.Name, in.Workspace)
@@ -128,7 +128,7 @@ func wireWorkspace(i *volumes.Workspace) api.Workspace {
 		Name: i.Name, Owner: i.Owner, CreatedAt: i.Created.UTC(), Quota: i.Quota, Inodes: i.Inodes, Enforcement: string(i.KeptBy), Sessions: append([]string{}, i.Sessions...),
 	}
 	if u := i.Used; u != nil {
-		w.Usage = &api.Quota{Kind: "workspace", Used: quantity.Size(u.Used), Limit: quantity.Size(u.Limit), Files: u.Files, FilesLimit: u.FilesLimit, Hit: supervisor.IsFull(*u)}
+		w.Usage = &api.Quota{Kind: "workspace", Used: quantity.Size(u.Used), Limit: quantity.Size(u.Limit), Files: u.Files, FilesLimit: u.FilesLimit, Hit: session.IsFull(*u)}
 	}
 	return w
 }

@@ -5,9 +5,9 @@ package relay
 import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
 )
 
 // execStream runs a program in a session and relays its input and output.
@@ -16,7 +16,7 @@ func execStream(c *Call) (any, error) {
 		return nil, err // before the upgrade, so that it is an ordinary answer
 	}
 	return nil, c.Stream(func(o *wire.Opening) error {
-		return o.Exec(c.Context(), func(start *api.StreamStart, _ *supervisor.ExecRequest) (*supervisor.Session, func(), error) {
+		return o.Exec(c.Context(), func(start *api.StreamStart, _ *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Session != nil {
 				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out: the path names the session")
 			}
@@ -29,7 +29,7 @@ func execStream(c *Call) (any, error) {
 // runStream does the same in a session that lives as long as the stream.
 func runStream(c *Call) (any, error) {
 	return nil, c.Stream(func(o *wire.Opening) error {
-		return o.Exec(c.Context(), func(start *api.StreamStart, req *supervisor.ExecRequest) (*supervisor.Session, func(), error) {
+		return o.Exec(c.Context(), func(start *api.StreamStart, req *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Exec.ID != "" {
 				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out: nobody can come back to an execution that ends with its session")
 			}
@@ -40,7 +40,7 @@ func runStream(c *Call) (any, error) {
 			if err != nil {
 				return nil, nil, err
 			}
-			return s, func() { c.End(s, supervisor.EndOneShot) }, nil
+			return s, func() { c.End(s, session.EndOneShot) }, nil
 		})
 	})
 }

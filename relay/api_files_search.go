@@ -9,9 +9,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor"
 )
 
 func entries(a *files.Answer, err error) (any, error) {
@@ -30,7 +30,7 @@ func entries(a *files.Answer, err error) (any, error) {
 
 // globFiles finds files by name.
 func globFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileGlob, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileGlob, s *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, workspace)
 		g := &files.Glob{Path: p, Pattern: in.Pattern, Walk: s.Config().Files.MaxEntries, Ignore: !in.NoIgnore, ByName: in.Sort == "name"}
 		if err == nil && in.Sort != "" && in.Sort != "name" && in.Sort != "time" {
@@ -49,7 +49,7 @@ func globFiles(c *Call) (any, error) {
 
 // listFiles answers with what is in a directory.
 func listFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileList, _ *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, workspace)
 		l := &files.List{Path: p}
 		if err == nil {
@@ -65,7 +65,7 @@ func listFiles(c *Call) (any, error) {
 
 // grepFiles finds lines.
 func grepFiles(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileGrep, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileGrep, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
 		p, err := path("path", in.Path, in.PathBase64, workspace)
 		g := &files.Grep{
@@ -111,7 +111,7 @@ func grepFiles(c *Call) (any, error) {
 
 // statFile describes what is at a path.
 func statFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileStat, s *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		r := &files.Stat{Path: p, Follow: !in.NoFollow}
 		if in.Digest {
@@ -131,7 +131,7 @@ func statFile(c *Call) (any, error) {
 
 // moveFile renames a file or directory.
 func moveFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileMove, _ *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileMove, _ *session.Session) (*files.Request, []byte, error) {
 		from, err := path("from", in.From, in.FromBase64, "")
 		if err != nil {
 			return nil, nil, err
@@ -144,7 +144,7 @@ func moveFile(c *Call) (any, error) {
 
 // removeFile removes a file or directory.
 func removeFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileRemove, _ *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileRemove, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		return &files.Request{Remove: &files.Remove{Path: p, Recursive: in.Recursive, Missing: in.MissingOK}}, nil, err
 	})
@@ -153,7 +153,7 @@ func removeFile(c *Call) (any, error) {
 
 // chmodFile changes the mode of a file or directory.
 func chmodFile(c *Call) (any, error) {
-	a, _, err := ask(c, func(in *api.FileChmod, _ *supervisor.Session) (*files.Request, []byte, error) {
+	a, _, err := ask(c, func(in *api.FileChmod, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -44,15 +43,6 @@ type Config struct {
 	IdleExit time.Duration
 }
 
-// Bounds of what a peer can make boxd hold.
-const (
-	maxHeader      = 64 << 10
-	headerPatience = 10 * time.Second
-	answerPatience = time.Minute // for an answer to be taken
-	idlePatience   = 2 * time.Minute
-	stopPatience   = 5 * time.Second
-)
-
 // Server serves one supervisor.
 type Server struct {
 	cfg     Config
@@ -80,45 +70,20 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	if len(others) > 0 {
 		s.common.HTTP = others[0].Addr().String()
 	}
-	srv := &http.Server{
-		Handler:           s,
-		ConnContext:       withPeer,
-		ConnState:         watchHeads,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn),
-		ReadHeaderTimeout: headerPatience,
-		IdleTimeout:       idlePatience,
-		MaxHeaderBytes:    maxHeader,
-
-		DisableGeneralOptionsHandler: true, // every answer is ours
-	}
-	done := make(chan struct{}) // closed when every ordinary request has its answer
-	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
-		defer cancel()
-		if srv.Shutdown(late) != nil {
-			_ = srv.Close() // ends what does not end by itself
-		}
+	front := NewFront(ctx, FrontConfig{
+		Handler: s, Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
 	})
 	var itself sync.WaitGroup
-	itself.Go(func() { _ = srv.Serve(ownListener{s.mirror}) }) // ends with the mirror
-	itself.Go(func() { _ = srv.Serve(s.within) })
+	itself.Go(func() { _ = front.serveUncounted(ownListener{s.mirror}) }) // ends with the mirror
+	itself.Go(func() { _ = front.serveUncounted(s.within) })
 	for _, other := range others {
-		itself.Go(func() { _ = srv.Serve(peerListener{other, s.callers, s.gate.User}) }) // ends with the server
+		itself.Go(func() { _ = front.Serve(other) }) // ends with the front
 	}
 	if unix, ok := ln.(*net.UnixListener); ok && s.cfg.IdleExit > 0 {
 		ln = &IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
 	}
-	err := srv.Serve(peerListener{ln, s.callers, s.gate.User})
-	if stop() { // the listener has ended by itself; what came in by another one has its answer
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
-		_ = srv.Shutdown(late)
-		cancel()
-		_ = srv.Close()
-	} else {
-		<-done
-	}
+	err := front.Serve(ln)
+	front.End()
 	_, _ = s.mirror.Close(), s.within.Close() // cannot fail
 	itself.Wait()
 	s.mcp.Close()
@@ -127,10 +92,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	case errors.Is(err, ErrIdle):
 		s.common.Log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
 		return nil
-	case errors.Is(err, http.ErrServerClosed):
-		return nil
+	case err != nil:
+		return fmt.Errorf("serve: %w", err)
 	}
-	return fmt.Errorf("serve: %w", err)
+	return nil
 }
 
 // Check asks the server that serves whether it is well.

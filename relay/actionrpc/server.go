@@ -44,14 +44,12 @@ const (
 
 // Bounds of what clients can make boxd hold.
 const (
-	maxConnections = 512 // of who has been let in
-	maxHeader      = 32 << 10
-	maxLongest     = 4 // messages of the longest kind that are read, or under way, at once; and as many of relays
-	maxWorkspace   = 256
-	headerPatience = 10 * time.Second
-	stopPatience   = 5 * time.Second
-	maxOwed        = 2 * protocol.MaxCalls // answers of a connection that its client has not taken, or that are to come
-	sendPatience   = time.Minute           // for an answer, which may have 16 MiB, unless Config has another
+	maxConnections  = 512 // of who has been let in
+	maxLongest      = 4   // messages of the longest kind that are read, or under way, at once; and as many of relays
+	maxWorkspace    = 256
+	requestPatience = 10 * time.Second      // for a request that is no WebSocket
+	maxOwed         = 2 * protocol.MaxCalls // answers of a connection that its client has not taken, or that are to come
+	sendPatience    = time.Minute           // for an answer, which may have 16 MiB, unless Config has another
 )
 
 // goodbye is why connections end with boxd.
@@ -130,27 +128,15 @@ func (s *Server) who() (access.Principal, error) {
 
 // Serve answers until ctx ends, and returns when every connection has ended too.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
-	callers := relay.NewConnLimiter(maxConnections)
-	srv := &http.Server{
-		Handler: s, ConnContext: relay.WithSeatOf, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: headerPatience, ReadTimeout: headerPatience, WriteTimeout: headerPatience, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true,
-	}
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
-		defer cancel()
-		if srv.Shutdown(late) != nil {
-			_ = srv.Close() // ends what does not end by itself
-		}
+	front := relay.NewFront(ctx, relay.FrontConfig{
+		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: relay.NewConnLimiter(maxConnections), Name: s.cfg.Gate.User, Patience: requestPatience,
 	})
-	defer stop()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
 	for _, ln := range listeners {
-		all.Go(func() { // ends with the server
-			if err := srv.Serve(callers.Seats(ln)); !errors.Is(err, http.ErrServerClosed) {
+		all.Go(func() { // ends with the front
+			if err := front.Serve(ln); err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("serve LangBot: %w", err))
 				mu.Unlock()
@@ -161,9 +147,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweeps(watched) })
 	all.Wait()
-	if ctx.Err() != nil {
-		<-done
-	}
+	front.End()
 	unwatch()
 	sweeping.Wait()
 	s.live.Wait()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says what trees of files are called that boxes read, and where a box has those of drives and of its root.
+// Where a box has its drives and the trees that its writable root is made of.
 
 package isolation
 

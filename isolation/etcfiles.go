@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has what things of a box are called, for its two halves.
+// Files and links that every box has in /etc and /run/box.
 
 package isolation
 

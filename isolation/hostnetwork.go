@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what is other in a box that is in the network of the host. It has no say there, since that
-// belongs to another user namespace, but it connects as any program of the host does.
+// A box in the host's network. It may not configure that, which belongs to another user namespace, but it connects
+// as any program of the host does.
 
 package isolation
 

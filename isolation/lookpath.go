@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file finds programs by name, inside a box.
-
 package isolation
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says where the files of skills and drives are in boxd's state directory: Store/<space>/Trees/<tree>. boxd puts
-// them there, and the keeper mounts nothing else as a skill.
+// Files of skills and drives lie in boxd's state directory at Store/<owner>/Trees/<tree>. boxd puts them there, and
+// the keeper mounts nothing else as a skill.
 
 package isolation
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what every request leaves behind: its id and trace, a count, an error among the last ones, an
-// event if it was denied, and a record in the audit log if it was to change something.
+// Every request leaves behind its id and trace, a count, an error among the latest ones, an event if it was denied,
+// and a record in the audit log if it was to change something.
 
 package relay
 

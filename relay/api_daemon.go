@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about boxd and its host.
-
 package relay
 
 import (

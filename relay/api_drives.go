@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about drives, and about those that sessions have.
-
 package relay
 
 import (

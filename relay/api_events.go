@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes by which people and programs see what happens: events as they come, the last
-// errors, the audit log, and metrics.
-
 package relay
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file answers requests about files of sessions, and archives of them.
-
 package relay
 
 import (

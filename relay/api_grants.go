@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about roles that somebody has for a time.
-
 package relay
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about images: what / of sessions can be made from.
-
 package relay
 
 import (

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the route of what a process has written: as text or lines, from where it is asked for,
-// as it comes.
-
 package relay
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes into ports of boxes.
-
 package relay
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file shows ports of boxes to browsers, each under a name of its own, to who has a token for it. It is a
-// way in of its own: whatever comes for such a name is never for the API, and no right on the API is worth anything here.
+// Previews show ports of boxes to browsers, each under a host name of its own, to whoever has a token. What arrives
+// for such a name never reaches the API, and no right on the API counts here.
 
 package relay
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about sessions, and of what is run in one and waited for.
-
 package relay
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the routes about workspaces that have a name.
-
 package relay
 
 import (

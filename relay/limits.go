@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file bounds what one caller can make boxd hold, so that nobody keeps the others out.
+// How many connections one caller may have and how much memory its requests may take, so that nobody keeps the
+// others out.
 
 package relay
 

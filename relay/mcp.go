@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the Model Context Protocol over HTTP: who has begun a conversation there has boxes and tools of its
-// own, as with boxctl mcp. What the tools do are calls of the API in the caller's name: roles, policies, quotas and
-// the audit log hold for them as for any.
+// The Model Context Protocol over HTTP: each client that opens an MCP session has boxes and tools of its own, as
+// with boxctl mcp. Its tools call the API in the caller's name, so roles, policies, quotas and the audit log hold.
 
 package relay
 

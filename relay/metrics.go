@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is boxd in figures, for Prometheus. Counters are fed by events, and gauges are looked up when they
-// are asked for. No figure has the id of a session or of a principal: their number has no bound.
+// Metrics for Prometheus. Counters are fed by events; gauges are looked up when they are scraped. No metric has the
+// id of a session or principal as a label: their number has no bound.
 
 package relay
 

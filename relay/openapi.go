@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the description of the API that boxd serves: openapi.yaml, which people write and read,
-// as JSON.
+// The description of the API that boxd serves is openapi.yaml, which people write and read, as JSON.
 
 package relay
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what every way into boxd is made of: the line of a route in the table, and the call, a
-// request on its way to the handler of that line and back.
+// A route is a line of the table in routes.go; a Call is a request on its way to the handler of that line and back.
 
 package relay
 

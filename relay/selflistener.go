@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is how the server knows whether it is alive, and whether anybody needs it.
+// The server checks its own health through a listener in memory, for systemd's watchdog.
 
 package relay
 

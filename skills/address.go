@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file tells which archive a person means who gives the address of a page: of a repository, a directory in
-// it, a SKILL.md or a release at GitHub, GitLab or Gitea, or of an archive itself. It connects to nobody.
+// People give the address of a page: a repository, a directory in it, a SKILL.md or a release at GitHub, GitLab or
+// Gitea, or an archive itself. This finds out which archive they mean, without connecting to anybody.
 
 package skills
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file fetches archives from hosts that the operator has named, and from nowhere else: neither a redirect
-// nor a name that leads somewhere else gets it there.
+// Archives are fetched from hosts that the operator has named and from nowhere else: neither a redirect nor a DNS
+// answer leads anywhere else.
 
 package skills
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says whether the host has room for another session.
-
 package supervisor
 
 import (

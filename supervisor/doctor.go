@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file finds out what a host can and cannot do for boxes.
-
 package supervisor
 
 import (

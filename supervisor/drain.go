@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file knows whether an operator has closed boxd for new sessions. That outlives boxd, which may end
-// and start again at any time.
+// An operator drains boxd: no new session starts. The switch is on disk, so it holds when boxd ends and starts
+// again.
 
 package supervisor
 

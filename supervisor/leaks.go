@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file counts what exists on the host for boxes that nothing has any more: zero is the aim.
+// The leak check counts what exists on the host for boxes that nothing refers to any more. It should find nothing.
 
 package supervisor
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps boxes that were started before anybody has asked for them. Each is whole but for its
-// name, and becomes the box of a session by being taken.
+// The pool holds boxes that were started before anybody asked for them. Each is complete but for its name, and
+// becomes the box of a session when it is taken.
 
 package supervisor
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file writes down what the next boxd needs of a session, and removes it: one at a time for each session,
-// and nothing is written after its end.
+// The record of a session is what the next boxd restores it from. Records of one session are written one at a time,
+// and none after its end.
 
 package supervisor
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps what a session leaves on disk: enough for the next boxd to take it over or to clean
-// up after it, and for a person to see what was running.
+// A session's record on disk: enough for the next boxd to restore it or to clean up after it, and for a person to
+// see what was running.
 
 package supervisor
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives living sessions other limits, and other rules of where their programs may connect to.
+// Live sessions can be given other limits and network rules.
 
 package supervisor
 

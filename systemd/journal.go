@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is where boxd's log goes: to the journal with fields one can ask for (journalctl
-// BOXD_SESSION=work), where standard error is the journal's, and elsewhere as text or JSON.
+// boxd logs to the journal with fields one can ask for (journalctl BOXD_SESSION=work) where standard error is the
+// journal's, and as text or JSON elsewhere.
 
 package systemd
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads box.toml: the file, what is dropped in beside it, and the environment.
+// box.toml is read here: the file, its drop-ins, and the environment.
 
 package main
 

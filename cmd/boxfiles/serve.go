@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is boxfiles: it reads one request, does what it asks, and answers.
-
 package main
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes directories of archives that nobody vouches for: zip and tar. What is wrong with one is found
-// before anything is written where the format allows it, and while it is written otherwise. Nothing is executed, and
-// an archive in an archive is a file.
+// Archives that nobody vouches for, zip and tar, become directories. What is wrong with one is found before
+// anything is written where the format allows it, and while writing otherwise. Nothing is executed, and an archive
+// in an archive is a file.
 
 package archive
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads files that have secrets in them, if nobody but root can.
-
 package durable
 
 import (

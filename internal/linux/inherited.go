@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what PID 1 of a box has come with by execve(2) that the programs it starts must not have
-// from it in turn: signals that are ignored, and the slack of its timers.
+// What PID 1 of a box got by execve(2) and programs must not inherit from it: ignored signals, timer slack.
 
 package linux
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file handles mounts and paths as descriptors, so that nothing is looked up twice.
-//
-// Every descriptor it returns is close-on-exec and the caller's. It needs nothing but system calls
-// and is linked into PID 1 of every box.
+// Mounts and paths as descriptors, so that nothing is looked up twice. Every descriptor is close-on-exec and the
+// caller's.
 
 package linux
 

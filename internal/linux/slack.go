@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file lets a program wake a little late, for want of which a Go program that has something to do now and then
-// wakes often: a thread of the runtime looks every 20 µs after the others while any of them is at work.
+// Timer slack. A Go program that is mostly idle wakes often without it: while any thread works, one of the
+// runtime's looks after the others every 20 µs.
 
 package linux
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives directories of the host that boxes may write to quotas of the kernel, and takes them away again. It
-// runs in the keeper.
+// Project quotas for directories of the host that boxes may write to.
 
 package disk
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file removes trees that boxes have made, however deep: with a few descriptors, where a walk to the bottom
-// would need one for each level. It runs in the keeper.
+// Trees that boxes have created are removed however deep they are: with a few descriptors, where walking to the
+// bottom would need one for each level.
 
 package disk
 

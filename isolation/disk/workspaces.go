@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds the managed workspaces of boxes, and what each may hold. It runs in the keeper.
+// Workspaces that boxd manages, and the quota of each.
 
 package disk
 

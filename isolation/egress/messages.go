@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what boxd and the program that resolves names say to each other, over a SEQPACKET socket. boxd hands
-// in each box with two sockets that are in the box's network, and is asked for every pin. One end trusts the other with
-// no more than that: boxd holds each pin against the rules it has itself.
+// Messages between boxd and the egress proxy, over a SEQPACKET socket. boxd hands the proxy each box with two
+// sockets that are in the box's netns, and is asked to allow every address. Neither end trusts the other further:
+// boxd checks each address against its own rules.
 
 package egress
 

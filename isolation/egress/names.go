@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds which host names a box may ask for: one strict parser of names for whoever reads one, rules by
-// name, and which addresses an answer may have. It connects to nobody.
+// Which host names a box may resolve: one strict parser of names, rules by name, and which addresses an answer may
+// contain. Nothing here connects to anybody.
 
 package egress
 

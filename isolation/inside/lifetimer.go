@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reckons how long a box lives without boxd.
+// How long a box lives without boxd.
 
 package inside
 

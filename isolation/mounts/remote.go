@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the directories looked at that callers name: opened, held against the rules, made mounts of,
-// mounted in living boxes. Their filesystems may never answer, so workers do it, and are given up when they are late.
+// Directories that callers name are opened, checked against the rules and mounted by workers: their filesystem may
+// never answer, and a worker that is late is given up.
 
 package mounts
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file decides which host directories boxes may have, and whose files they make there. It runs in
-// the keeper.
+// Which host directories a box may have, and who owns the files that it creates there.
 
 package mounts
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file connects to ports at the loopback of boxes, from within their networks. It runs in the keeper.
+// Connections to ports at the loopback of boxes, made inside their netns.
 
 package network
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file does something in the network of a box, on a thread that goes there and never comes back.
+// Work in the netns of a box is done on a thread that enters it and never comes back.
 
 package network
 

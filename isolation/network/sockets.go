@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file opens sockets in the network of a box, for a program without privilege that is not in it: those
-// where the box asks for names, those where its connections are looked at, and connections that go on from there.
+// Sockets in the netns of a box for the egress proxy, which has no privilege and is not in that netns: where the
+// box sends DNS queries, where its connections are redirected to, and connections that go on from there.
 
 package network
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes the pair of links that joins a box to the host: both ends with their addresses, routes, settings
-// and how much goes through them in a second. It runs in the keeper.
+// The veth pair that joins a box to the host: addresses, routes, settings, and how much goes through in a second.
 
 package network
 

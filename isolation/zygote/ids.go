@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives every box of a host a range of host ids of its own.
+// Every box gets a range of host ids that no other box has.
 
 package zygote
 

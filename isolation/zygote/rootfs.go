@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes mount trees from directories: the tree every box of an image starts in.
+// Mount trees: what every box of an image starts in.
 
 package zygote
 

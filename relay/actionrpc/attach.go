@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file relays between a managed process and a client of LangBot's: a message is a line, either way.
+// The relay between a managed process and a client of LangBot: one message is one line, either way.
 
 package actionrpc
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file does LangBot's actions with the sessions and processes of the one supervisor.
+// LangBot's actions as sessions and processes of the supervisor.
 
 package actionrpc
 

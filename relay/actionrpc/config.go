@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what LangBot's dialect is told: by the operator in box.toml, and by LangBot with its first action.
+// Settings of LangBot's protocol: the operator's in box.toml, and those that LangBot sends with its first action.
 
 package actionrpc
 

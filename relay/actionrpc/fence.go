@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps what was placed before from what is placed now: of every Workspace it knows the highest
-// generation that was seen, and ends what is under way for an earlier one.
+// Generation fencing: for every Workspace the highest placement generation that was seen counts, and what runs for
+// an earlier one is ended.
 
 package actionrpc
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what LangBot's own admission knows: the policy it is told with, the grants and revocations it gets,
-// and who may have a session by them.
+// LangBot's own admission: its policy, grants and revocations, and who may have a session by them.
 
 package actionrpc
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads messages of LangBot's clients into memory that all connections share. A short one has room of
+// Messages of LangBot's clients are read into a memory budget that all connections share. A short one has room of
 // its own; a longer one is read only when there is room for the longest that it can be.
 
 package actionrpc

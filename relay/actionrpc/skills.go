@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file does LangBot's actions with skills, in the one store: each Workspace has its own there, whatever its
-// generation.
+// LangBot's actions on skills, in the one store: each Workspace has its own there, whatever its generation.
 
 package actionrpc
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file takes files that LangBot sends in pieces, before the action that uses them. They are gone with the
-// connection, and with boxd: no file of theirs has a name.
+// LangBot sends files in pieces before the action that uses them. They have no name in any filesystem and are gone
+// with the connection.
 
 package actionrpc
 

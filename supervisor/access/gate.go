@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says of every call who makes it, and ends calls whose makers may not make them any more: a
-// configuration that was read again, a token or a grant whose time is over.
+// The gate authenticates every call, and ends calls whose caller loses its role while they run: by a reload, or
+// when a token or grant expires.
 
 package access
 

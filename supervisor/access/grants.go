@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps roles that somebody has for a time only.
+// A grant gives a principal a role for a limited time.
 
 package access
 

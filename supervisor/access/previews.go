@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes the tokens of previews, and knows them again: who has one may reach one port of one session
-// for a time, and nothing else. Nothing is kept of them but the key that signs them.
+// A preview token lets its bearer reach one port of one session for a time, and nothing else. boxd stores only the
+// key that signs them.
 
 package access
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads from box.toml who is which principal, and with which role.
-
 package access
 
 import (

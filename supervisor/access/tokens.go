@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads the file of bearer tokens, which has their hashes, and knows one when it is shown.
+// The token file holds the hashes of bearer tokens, never the tokens.
 
 package access
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the names of boxes resolved by a program of its own, which has no privilege: it hands in each
-// box with sockets of the box's network, and holds every address that the program wants reachable against the rules.
+// The egress proxy (boxnames) resolves names for boxes without any privilege. boxd hands it each box with sockets
+// in the box's netns, and checks every address that the proxy wants to make reachable against the rules of the
+// session.
 
 package driver
 

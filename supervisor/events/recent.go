@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps the last errors, of requests and of boxd itself, where people look for them first. What
-// one principal does wrong, however often, pushes out none of what others did.
+// The latest errors, of requests and of boxd itself, where people look first. Errors of one principal, however
+// many, displace none of another's.
 
 package events
 

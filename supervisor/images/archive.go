@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads images as they come: an OCI image layout, what "docker save" has written, or a plain tar archive
-// of a root directory. It verifies every digest that somebody has given, and looks into no layer: that is done in a box.
+// Images arrive as an OCI image layout, as what "docker save" writes, or as a plain tar archive of a root
+// directory. Every digest that the archive states is verified; layers are unpacked in a box and not looked at here.
 
 package images
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives sessions skills and drives and takes them away: each is mounted read-only, and held in the store for as
-// long. What a session has is in its record, so that the next boxd holds it too.
+// Skills, drives and images are attached to sessions: mounted read-only, and held in their store for as long. The
+// record of a session lists them, so that the next boxd holds them too.
 
 package mounts
 

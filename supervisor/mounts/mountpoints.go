@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file knows where sessions have mounts in directories of the host, and which directories were made there for
-// them. Each of those is removed by the last who needs it, and not before: removing a directory takes the mounts off it
-// that others have there.
+// Mounts inside a writable directory of the host need a mount point there. Several sessions may use the same one:
+// the last that needs a mount point removes it, and none before, because removing a directory would take the mounts
+// of others with it.
 
 package mounts
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says when something should have happened that has not. A boxd that stood still, stopped by a
-// signal, or on a host that has no time for it, has not heard yet of what happened meanwhile: its timers are due
-// before it has read a word. So what is due is looked at again a little later, in time that boxd has run.
+// A watchdog says when something should have happened and has not. A boxd that was stopped by a signal, or starved
+// of CPU, has not read yet what happened meanwhile, and its timers are due before it has read a word. So the
+// watchdog looks again a little later, in time that boxd has really run.
 
 package process
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps what every principal has used on every day (UTC), for plans and bills. It is on disk
-// every few seconds: that much is lost when boxd dies, and time in which sessions lived without a boxd is made
-// up for by the next.
+// The ledger keeps what every principal has used on every day (UTC), for plans and bills. It is written every few
+// seconds: that much is lost when boxd dies. Time in which sessions lived without a boxd is added by the next one.
 
 package quota
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the kernel keep what the sessions of one owner may have together, beside the book that
-// reserves it (supervisor/quota): limits of the control group that all their boxes are in.
+// Owner limits are cgroup limits of the group that all boxes of one owner are in: the kernel enforces what the
+// accounts only reserve.
 
 package quota
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the line in which starts wait for their turn: bounded in length and time, and fair
-// between those who wait.
+// The queue in which starts and executions wait for their turn. It is bounded in length and time, and fair between
+// principals.
 
 package quota
 

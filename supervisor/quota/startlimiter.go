@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps the programs that one principal begins from being in the way of those of all others: of each
-// only so many begin at a time, and the rest wait in order. A program that has just begun wants a core and is often
-// over in a millisecond; one that lasts is held by its control group, and is in nobody's way here.
+// The start limiter keeps one principal's new programs from delaying everybody else's: each principal may start
+// only so many at a time, the rest wait in order. A program that has just started wants a core and is often over in
+// a millisecond; one that lasts is limited by its cgroup and does not count here.
 
 package quota
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file turns what callers ask to run into what PID 1 of a box is told.
+// What callers ask to run becomes what PID 1 of a box is told.
 
 package session
 

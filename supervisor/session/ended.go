@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file knows why sessions end, and remembers for a while those that have.
+// Why sessions end, and which have ended lately: a caller who asks for one of those hears why it is gone.
 
 package session
 

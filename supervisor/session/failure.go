@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file turns the words of keeper and PID 1 into something a caller can act on.
+// Failures of keeper and PID 1 become errors that a caller can act on.
 
 package session
 

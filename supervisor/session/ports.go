@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file connects callers to ports of boxes. The keeper connects within the network of the box, and boxd gets
-// the descriptor: nothing of the host listens for it, and no rule of the network is about it.
+// Connections to ports of a box. The keeper connects inside the netns of the box and boxd gets the descriptor:
+// nothing on the host listens for it, and no network rule is involved.
 
 package session
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says what a program has come to, in the words of its callers.
-
 package session
 
 import (

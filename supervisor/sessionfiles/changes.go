@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says what an execution has created, changed and removed in the workspace, by a look at all of it before
-// and one after.
+// What an execution has created, changed and removed in the workspace, found by comparing the whole of it before
+// and after.
 
 package sessionfiles
 

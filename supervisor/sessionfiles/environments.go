@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes virtual environments of Python for the skills of a session: inside its box, as its user, in
-// its workspace, where all sessions find them that have the same. See docs/design/skills.md.
+// Virtual environments of Python for the skills of a session. They are created inside its box, as its user, in its
+// workspace, where every session with the same workspace finds them. See docs/design/skills.md.
 
 package sessionfiles
 

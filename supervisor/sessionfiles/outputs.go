@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives executions a directory of their own for what they make: one for each version, below the
-// workspace. It is made inside the box as the box user, who may as well have put something else there.
+// Executions get an output directory of their own, one for each version, below the workspace. It is created inside
+// the box as the box user, who may as well have put something else there.
 
 package sessionfiles
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps directories that sessions read: each is a row of versions, and a version is a tree of files that
-// never changes. What fills a drive makes the next version beside the others, which are kept by count and by age.
+// Drives are directories that sessions read. Each is a row of versions; a version is a tree of files that never
+// changes. Filling a drive creates the next version beside the others, which are kept by number and age.
 
 package volumes
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps the workspaces that have a name: they are a principal's, are lent to as many of its sessions as
-// want them, and outlive those. What is made in them the kernel counts against a quota of their own.
+// Named workspaces belong to a principal, are mounted in as many of its sessions as ask for them, and outlive
+// those. The kernel counts what is written to one against a quota of its own.
 
 package volumes
 

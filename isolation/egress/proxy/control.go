@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is where boxd hands in the boxes whose names are to be resolved: the program's end of the
-// conversation.
+// boxd hands in boxes over a control socket: this is the proxy's end.
 
 package proxy
 

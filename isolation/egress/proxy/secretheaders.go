@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file puts secrets into the headers of requests, where the programs of a box have placeholders, and takes them
-// out of the headers of answers again. Each secret is for some hosts alone; to all others its placeholder is sent.
+// Secrets are put into the headers of requests, where programs of the box have placeholders, and taken out of the
+// headers of answers again. Each secret is for some hosts alone; all others get the placeholder.
 
 package proxy
 

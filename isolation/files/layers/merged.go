@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file knows the root of a box that its programs can write to by what it is made of: the image, and what
-// overlayfs keeps of the changes. It runs inside the box, as the box user: nothing here can do more than any program there.
+// The writable root of a box is an image and what overlayfs keeps of the changes. This runs inside the box, as the
+// box user: nothing here can do more than any program there.
 
 package layers
 

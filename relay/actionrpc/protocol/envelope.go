@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the messages of LangBot's action RPC: requests, the context they come with, answers and errors.
+// The messages of LangBot's action RPC: requests with their context, answers, errors.
 
 package protocol
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what the payloads of LangBot's Box actions mean: sessions, processes, results, and their ids.
+// What the payloads of LangBot's Box actions mean: sessions, processes, results, and their ids.
 
 package protocol
 

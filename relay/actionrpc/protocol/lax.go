@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads values of JSON as forgivingly as LangBot's own runtime does: "30" and 30.0 are 30, "yes" is true.
+// JSON values are coerced as LangBot's own runtime does (Pydantic): "30" and 30.0 are 30, "yes" is true.
 
 package protocol
 

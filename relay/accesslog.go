@@ -193,7 +193,7 @@ func (t *accessLog) write() {
 			r.Error, r.Detail = kind(came.Problem), came.Problem.Detail
 		}
 		if r.Principal == "" {
-			t.call.Audit.AppendUnknown(r)
+			t.call.Audit.AppendAnonymous(r)
 			return
 		}
 		t.call.Audit.Append(r)

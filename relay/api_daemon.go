@@ -66,8 +66,8 @@ func queue(c *Call) api.Queue {
 	starts, executions := c.Sup.Waiting()
 	q := api.Queue{Waiting: len(starts), Executions: len(executions), Length: limits.Length, Wait: quantity.Duration(limits.Wait), Places: []api.Place{}}
 	for _, p := range starts {
-		if p.Who == c.Who.Name || c.Who.Is(access.Admin) {
-			q.Places = append(q.Places, api.Place{ID: p.What, Owner: p.Who, Position: p.Position, Reason: string(p.Reason), Since: p.Since})
+		if p.Caller == c.Who.Name || c.Who.Is(access.Admin) {
+			q.Places = append(q.Places, api.Place{ID: p.What, Owner: p.Caller, Position: p.Position, Reason: string(p.Reason), Since: p.Since})
 		}
 	}
 	return q

@@ -69,7 +69,7 @@ func changeDrive(c *Call) (any, error) {
 	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
 		return nil, err
 	}
-	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.Kept{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
+	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.RetentionChange{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ type visit struct {
 func (v visit) admit() (*session.Session, access.Pass, error) {
 	t := v.token
 	by := &t.By
-	pass := v.c.Gate.Again(&access.Peer{Local: by.Token == "" && by.Name != access.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
+	pass := v.c.Gate.Reauthenticate(&access.Peer{Local: by.Token == "" && by.Name != access.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
 	if pass.Name != by.Name || !pass.Allows(previewRoute) || !pass.Is(access.User) || by.Name != t.Owner && !pass.Is(access.Admin) {
 		return nil, pass, fault.Errorf(fault.Denied, "who has made this preview may not any more").WithHint("boxctl preview makes another, for who may")
 	}

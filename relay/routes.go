@@ -291,7 +291,7 @@ func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *Route) (
 	switch {
 	case err != nil || rt.Role == Anyone:
 		return pass, err
-	case pass.Nobody():
+	case pass.Anonymous():
 		return pass, s.gate.Unknown()
 	case !pass.Allows(rt.Pattern):
 		return pass, fault.Errorf(fault.Denied, "the token %s is not for that", fault.Show(pass.Token)).

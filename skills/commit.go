@@ -64,7 +64,7 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 	}
 	err := s.allow(sp, list)
 	if err == nil {
-		err = s.settle(sp, who)
+		err = s.reconcile(sp, who)
 	}
 	if err != nil {
 		return nil, err
@@ -172,8 +172,8 @@ func full(key, used, most string) error {
 	return f
 }
 
-// settle makes the directory of a principal, if it has none. The lock is held.
-func (s *Store) settle(sp *space, who string) error {
+// reconcile makes the directory of a principal, if it has none. The lock is held.
+func (s *Store) reconcile(sp *space, who string) error {
 	key := sp.key
 	if s.spaces[key] == sp && !sp.broken {
 		return nil

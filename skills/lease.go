@@ -45,8 +45,8 @@ func (s *Store) Lease(who string, names []string) (l *Lease, missing []string) {
 	return l, missing
 }
 
-// Again holds trees that an earlier boxd has leased, before Sweep is called.
-func (s *Store) Again(list []Leased) *Lease {
+// Restore holds trees that an earlier boxd has leased, before Sweep is called.
+func (s *Store) Restore(list []Leased) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range list {

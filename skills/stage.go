@@ -146,7 +146,7 @@ func (st *Stage) Candidates(c *Choice) ([]Candidate, error) {
 		return nil, f
 	}
 	var found []Candidate
-	if err := st.look(dir, sub, sub, c, 0, &found); err != nil {
+	if err := st.scan(dir, sub, sub, c, 0, &found); err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
@@ -159,8 +159,8 @@ func (st *Stage) Candidates(c *Choice) ([]Candidate, error) {
 	return found, nil
 }
 
-// look finds packages at a directory and below it; there is none in a package.
-func (st *Stage) look(dir *os.Root, at, sub string, c *Choice, depth int, found *[]Candidate) error {
+// scan finds packages at a directory and below it; there is none in a package.
+func (st *Stage) scan(dir *os.Root, at, sub string, c *Choice, depth int, found *[]Candidate) error {
 	in, err := dir.OpenRoot(at)
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (st *Stage) look(dir *os.Root, at, sub string, c *Choice, depth int, found 
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := st.look(dir, path.Join(at, e.Name()), sub, c, depth+1, found); err != nil {
+			if err := st.scan(dir, path.Join(at, e.Name()), sub, c, depth+1, found); err != nil {
 				return err
 			}
 		}

@@ -284,7 +284,7 @@ func TestLeasesHoldWhatWasThere(t *testing.T) {
 		t.Errorf("what is leased is now %s", held())
 	}
 	next := open(t, state, nil) // the next boxd, whose sessions have it mounted
-	again := next.Again(lease.Skills)
+	again := next.Restore(lease.Skills)
 	if err := next.Sweep(); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, mi
 	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
 		return s, false, nil
 	}
-	t := quota.Waiter{Who: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
+	t := quota.Waiter{Caller: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
 	err = v.line.Admit(ctx, t, func() (err error) {
 		s, mine, err = v.claim(w)
 		return err
@@ -61,7 +61,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	if err := v.roomLocked(w); err != nil {
 		return nil, false, err
 	}
-	if err := v.book.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
+	if err := v.accounts.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHost, &session.Params{

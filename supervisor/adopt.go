@@ -21,9 +21,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// bequeath tells the box of a session how long to live without this boxd, and gives it what the next needs.
+// handOver tells the box of a session how long to live without this boxd, and gives it what the next needs.
 // The record is there by then.
-func (v *Supervisor) bequeath(s *session.Session, box *client.Box, env []string, waiting []json.RawMessage) error {
+func (v *Supervisor) handOver(s *session.Session, box *client.Box, env []string, waiting []json.RawMessage) error {
 	if v.grace == 0 && !v.keep { // it ends with this boxd, whatever an earlier one has told it
 		return box.SetTimes(isolation.Times{})
 	}
@@ -74,9 +74,9 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	v.record.Left(l)
 	for key, r := range l.Records {
 		if !r.Over() {
-			v.Attachments.Again(key, r.Settings.Root, r.Skills)
-			v.Attachments.AgainDrives(key, r.Drives)
-			v.Spaces.Again(key, r.ID, r.Owner.Name, &r.Settings)
+			v.Attachments.Restore(key, r.Settings.Root, r.Skills)
+			v.Attachments.RestoreDrives(key, r.Drives)
+			v.Spaces.Restore(key, r.ID, r.Owner.Name, &r.Settings)
 		}
 	}
 	if l.Living, err = v.boxes.List(ctx); err != nil {
@@ -165,7 +165,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	if key == "" {
 		return nil
 	}
-	if v.record.Ghosts.End(ctx, key) == nil { // else the record is for the next boxd, which has that done
+	if v.record.MountPoints.End(ctx, key) == nil { // else the record is for the next boxd, which has that done
 		if err := v.records.Remove(key); err != nil {
 			return fmt.Errorf("record of session %s: %w", key, err)
 		}
@@ -192,7 +192,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	})
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)
-	v.secrets.Again(s)
+	v.secrets.Restore(s)
 	box, found, err := v.boxes.Adopt(ctx, s.Spec())
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 		err = errors.New("the record is wrong about control groups")
 	}
 	if err == nil {
-		err = v.bequeath(s, box, env, waiting)
+		err = v.handOver(s, box, env, waiting)
 	}
 	if err != nil {
 		box.Close()
@@ -215,7 +215,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 		return nil, err
 	}
 	held := v.cfg.Load().BoundsOf(s.Owner).For(r.Settings.Labels)
-	v.book.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
+	v.accounts.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
 	v.Attachments.Adopted(ctx, s)
 	s.Adopted(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))

@@ -58,7 +58,7 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	if w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings); err != nil {
 		return w, err
 	}
-	return w, v.Spaces.Suit(who.Name, &w.settings, w.enforced)
+	return w, v.Spaces.Validate(who.Name, &w.settings, w.enforced)
 }
 
 // roomLocked refuses a session that would be one too many, whoever asks: an *quota.Full, but for a boxd that
@@ -97,7 +97,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 func (v *Supervisor) forget(s *session.Session) {
 	v.mu.Lock()
 	delete(v.sessions, s.Key)
-	v.book.Release(s.Owner.Name, s.Key)
+	v.accounts.Release(s.Owner.Name, s.Key)
 	v.mu.Unlock()
 }
 
@@ -175,7 +175,7 @@ type Holding struct {
 // Holdings is what a principal has of all that its bounds count, and their name.
 func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
 	held := v.cfg.Load().BoundsOf(who)
-	now := v.book.Standing(who.Name)
+	now := v.accounts.Standing(who.Name)
 	today, _ := v.ledger.Used(who.Name)
 	for _, h := range []Holding{
 		{"sessions", float64(now.Sessions), float64(held.Sessions)},

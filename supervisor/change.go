@@ -37,7 +37,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if err := req.Fits(v.machine, &next); err != nil {
 		return err
 	}
-	if err := v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); err != nil {
+	if err := v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); err != nil {
 		return err
 	}
 	if err := v.changer(s).Apply(ctx, &now, &next); err != nil {
@@ -68,5 +68,5 @@ func (v *Supervisor) changer(s *session.Session) *Updater {
 func (v *Supervisor) unsize(s *session.Session, was *policy.Settings) {
 	held := v.cfg.Load().BoundsOf(s.Owner).For(was.Labels)
 	held.Bounds = policy.NoBounds()
-	_ = v.book.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
+	_ = v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
 }

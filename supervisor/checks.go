@@ -32,7 +32,7 @@ func (v *Supervisor) CheckExec(who access.Principal, profile string, req *sessio
 	if _, _, err := held.ExecTimeout(&p, profile, req.Timeout); err != nil {
 		return err
 	}
-	err := v.book.TryExecution(who.Name, &held)
+	err := v.accounts.TryExecution(who.Name, &held)
 	if d := fault.DenialOf(err); d != nil && d.After == 0 {
 		return nil // what others of its owner have now may be waited for
 	}

@@ -109,9 +109,9 @@ func (v *Supervisor) keepRecord(s *session.Session) {
 	}
 }
 
-// bequeathAgain gives the box of a session what the next boxd needs, as it is now.
-func (v *Supervisor) bequeathAgain(s *session.Session) {
-	if err := v.bequeath(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
+// handOverAgain gives the box of a session what the next boxd needs, as it is now.
+func (v *Supervisor) handOverAgain(s *session.Session) {
+	if err := v.handOver(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Error("the next boxd will not know what waits", "session", s.ID, "error", err)
 	}
 }

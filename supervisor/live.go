@@ -14,7 +14,7 @@ import (
 
 // Mounts changes the mounts of a living session.
 func (v *Supervisor) Mounts(s *session.Session) *mounts.Changer {
-	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, Ghosts: &v.record.Ghosts}
+	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, MountPoints: &v.record.MountPoints}
 }
 
 // Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.
@@ -32,14 +32,14 @@ func (v *Supervisor) Traffic(ctx context.Context, s *session.Session) *driver.Tr
 // settle finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a
 // mount. What cannot be found out now is before the next change.
 func (v *Supervisor) settle(ctx context.Context, s *session.Session) {
-	if err := v.changer(s).Settle(ctx); err != nil {
+	if err := v.changer(s).Reconcile(ctx); err != nil {
 		v.log.Error("a change of network_rules was interrupted: nobody knows whether the box has those of its record", "session", s.ID, "error", err)
 	}
 	_, change := s.Mounting()
 	if change == nil {
 		return
 	}
-	if err := v.Mounts(s).Settle(ctx); err != nil {
+	if err := v.Mounts(s).Reconcile(ctx); err != nil {
 		v.log.Warn("a change of a mount was interrupted, and is not settled", "session", s.ID, "target", change.Target, "error", err)
 	}
 }

@@ -50,7 +50,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 		return p
 	}
 	if p.Refused == nil {
-		p.Refused = v.book.TrySession(who.Name, &w.held, quota.SizeOf(&w.settings))
+		p.Refused = v.accounts.TrySession(who.Name, &w.held, quota.SizeOf(&w.settings))
 	}
 	if p.Refused == nil {
 		p.Refused = v.room(dir)
@@ -79,7 +79,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	profile := cfg.Profiles[p.Settings.Profile]
 	given := session.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
 	if p.Order, p.Refused = given.Order(exec, false); p.Refused == nil {
-		p.Refused = v.book.TryExecution(who.Name, &given.Held)
+		p.Refused = v.accounts.TryExecution(who.Name, &given.Held)
 	}
 	return p
 }

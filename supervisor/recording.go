@@ -18,14 +18,14 @@ import (
 // Recorder writes the records of sessions, and has what is named in them removed from directories of the host before
 // they go.
 type Recorder struct {
-	Dir    *Records
-	Ghosts mounts.MountPointCleanup
-	Log    *slog.Logger
+	Dir         *Records
+	MountPoints mounts.MountPointCleanup
+	Log         *slog.Logger
 }
 
 // Begin writes down what will be made for mounts of a session in directories of the host, before it is made.
 func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
-	if some, err := r.Ghosts.Begin(ctx, s); err != nil || !some {
+	if some, err := r.MountPoints.Begin(ctx, s); err != nil || !some {
 		return err
 	}
 	return r.Write(s)
@@ -42,7 +42,7 @@ func (r *Recorder) Write(s *session.Session) error {
 	return r.Dir.Write(&Record{
 		ID: s.ID, Key: s.Key, Owner: RecordOwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
 		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
-		Shared: r.Ghosts.Book.Of(s.Key), Ending: s.Record.Ending,
+		Shared: r.MountPoints.Points.Of(s.Key), Ending: s.Record.Ending,
 	})
 }
 
@@ -59,7 +59,7 @@ func boxOf(s *session.Session) string {
 func (r *Recorder) Ending(s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
-	if !r.Ghosts.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live)) {
+	if !r.MountPoints.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live)) {
 		r.remove(s)
 		return
 	}
@@ -74,7 +74,7 @@ func (r *Recorder) Ending(s *session.Session) {
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and its record.
 // That stays where nobody has answered, for the next boxd.
 func (r *Recorder) End(ctx context.Context, s *session.Session) {
-	if r.Ghosts.End(ctx, s.Key) == nil {
+	if r.MountPoints.End(ctx, s.Key) == nil {
 		r.remove(s)
 		return
 	}
@@ -86,7 +86,7 @@ func (r *Recorder) End(ctx context.Context, s *session.Session) {
 // Left has the directories ready that sessions of an earlier boxd have made, and need.
 func (r *Recorder) Left(l *Left) {
 	for key, rec := range l.Records {
-		r.Ghosts.Book.Again(key, rec.Shared)
+		r.MountPoints.Points.Restore(key, rec.Shared)
 	}
 }
 
@@ -95,7 +95,7 @@ func (r *Recorder) Lost(l *Left, boxes []string) {
 	for _, box := range boxes {
 		if rec := l.Of(box); rec != nil {
 			o := &rec.Owner
-			r.Ghosts.Ending(rec.Key, isolation.Caller{UID: o.UID, GID: o.GID, Groups: o.Groups}, &rec.Settings, rec.Mounting.Leftovers(rec.Live))
+			r.MountPoints.Ending(rec.Key, isolation.Caller{UID: o.UID, GID: o.GID, Groups: o.Groups}, &rec.Settings, rec.Mounting.Leftovers(rec.Live))
 		}
 	}
 }

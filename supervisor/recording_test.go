@@ -38,7 +38,7 @@ func TestTheRecordStaysWhileSomethingIsToBeRemoved(t *testing.T) {
 		}
 		defer dir.Close()
 		log := slog.New(slog.DiscardHandler)
-		r := &Recorder{Dir: dir, Log: log, Ghosts: mounts.MountPointCleanup{Boxes: &keeper{gone}, Book: mounts.NewMountPoints(), Keep: func(string) error { return nil }, Log: log}}
+		r := &Recorder{Dir: dir, Log: log, MountPoints: mounts.MountPointCleanup{Boxes: &keeper{gone}, Points: mounts.NewMountPoints(), Keep: func(string) error { return nil }, Log: log}}
 		s := session.New(nil, &session.Params{ID: "s", Created: time.Now(), Owner: access.Principal{Name: "ci", UID: 1001}, Profile: &policy.Profile{}, Settings: policy.Settings{Mounts: []policy.Mount{
 			{Source: "/srv/p", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly},
 		}}})
@@ -59,7 +59,7 @@ func TestTheRecordStaysWhileSomethingIsToBeRemoved(t *testing.T) {
 			continue
 		}
 		l, err := dir.All(func(error) bool { return false })
-		if rec := l.Records[s.Key]; err != nil || rec == nil || !rec.Over() || rec.Asleep || rec.Shared == nil || len(rec.Shared.Ghosts) != 1 {
+		if rec := l.Records[s.Key]; err != nil || rec == nil || !rec.Over() || rec.Asleep || rec.Shared == nil || len(rec.Shared.Created) != 1 {
 			t.Errorf("the record: %+v, %v", rec, err)
 		}
 	}

@@ -43,7 +43,7 @@ type Record struct {
 	// Drives are those it has, and the versions of them that its programs may use.
 	Drives []policy.ActiveDrive `json:"drives,omitempty"`
 	// Shared is where it has mounts in directories of the host, and what was made there for them.
-	Shared *mounts.Has `json:"shared,omitempty"`
+	Shared *mounts.HostMounts `json:"shared,omitempty"`
 	// Ending says that it is not taken over: its end has begun, and what is Shared is removed after its box.
 	Ending bool `json:"ending,omitempty"`
 }

@@ -38,7 +38,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		box, warm, err = v.box(ctx, s)
 	}
 	if err == nil {
-		if err = v.bequeath(s, box, s.Environment(), nil); err == nil {
+		if err = v.handOver(s, box, s.Environment(), nil); err == nil {
 			err = v.secrets.Give(ctx, s, box)
 		}
 		if err == nil {

@@ -66,7 +66,7 @@ type Supervisor struct {
 	stop        context.CancelFunc
 	executed    atomic.Uint64 // programs ever started
 	sessionHost session.Host
-	book        *quota.Accounts
+	accounts    *quota.Accounts
 	ledger      *quota.Ledger
 	gate        *DrainSwitch
 	line, execs *quota.Queue // where starts wait; where executions wait for room in their session
@@ -111,21 +111,21 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		return nil, err
 	}
 	v := &Supervisor{
-		ledger: used, book: quota.NewAccounts(used, time.Now),
+		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{},
 	}
 	v.cfg.Store(&cfg)
-	v.record = Recorder{Dir: found, Log: v.log, Ghosts: mounts.MountPointCleanup{Boxes: v.boxes, Book: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
+	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
 	v.Attachments = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwner, v.log)
 	v.sessionHost = session.Host{
-		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.bequeathAgain,
+		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.handOverAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
 		End:     func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
 		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
 		Events:  parts.Events,
-		Book:    v.book, Used: v.ledger.AddCPU,
+		Book:    v.accounts, Used: v.ledger.AddCPU,
 		Turns: quota.NewStartLimiter(quota.PerCore*runtime.GOMAXPROCS(0), quota.Hold),
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))

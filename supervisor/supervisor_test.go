@@ -44,11 +44,11 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, book: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.book, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
+	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 
@@ -153,7 +153,7 @@ func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 	for _, s := range v.sessions {
 		v.forget(s)
 	}
-	if got := v.book.Standing("uid:1"); got != (quota.Standing{}) {
+	if got := v.accounts.Standing("uid:1"); got != (quota.Standing{}) {
 		t.Errorf("left %+v", got)
 	}
 }

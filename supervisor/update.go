@@ -102,8 +102,8 @@ func refusal(id string, err error) error {
 	return fmt.Errorf("set the rules of session %q: %w", id, err)
 }
 
-// Settle ends a change of rules that an earlier boxd had begun.
-func (c *Updater) Settle(ctx context.Context) error {
+// Reconcile ends a change of rules that an earlier boxd had begun.
+func (c *Updater) Reconcile(ctx context.Context) error {
 	now := c.Session.Current()
 	if !now.Unsettled {
 		return nil

@@ -27,7 +27,7 @@ type HostQuotas struct {
 	act   sync.Mutex // held while a directory is given an id, or a box
 
 	mu   sync.Mutex // guards the fields below
-	book *book
+	ids  *idTable
 	why  error              // why there is no book
 	busy map[[2]uint64]bool // directories that are being given to a box, by device and inode
 }
@@ -36,7 +36,7 @@ type HostQuotas struct {
 // nothing can be, and Take says why.
 func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 	h := &HostQuotas{roots: roots, log: l, busy: map[[2]uint64]bool{}}
-	if h.book, h.why = openBook(state); h.why != nil {
+	if h.ids, h.why = openIDTable(state); h.why != nil {
 		l.Printf("quotas of directories of the host: %v", h.why)
 	}
 	return h
@@ -46,14 +46,14 @@ func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 func (h *HostQuotas) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.book != nil {
-		h.book.close()
-		h.book, h.why = nil, os.ErrClosed
+	if h.ids != nil {
+		h.ids.close()
+		h.ids, h.why = nil, os.ErrClosed
 	}
 }
 
-// Look says of each of the roots, by its path, why nothing below it can be bounded; "" if it can.
-func (h *HostQuotas) Look() []string {
+// Probe says of each of the roots, by its path, why nothing below it can be bounded; "" if it can.
+func (h *HostQuotas) Probe() []string {
 	h.mu.Lock()
 	why := h.why
 	h.mu.Unlock()
@@ -75,7 +75,7 @@ func (h *HostQuotas) Look() []string {
 // Checks are what doctor says of the roots.
 func (h *HostQuotas) Checks() []isolation.Check {
 	var list []isolation.Check
-	for found := h.Look(); len(found) > 1; found = found[2:] {
+	for found := h.Probe(); len(found) > 1; found = found[2:] {
 		c := isolation.Check{Name: "quotas below " + found[0], Detail: "kept by project quota, by the kernel's word"}
 		if found[1] != "" {
 			c.Level, c.Detail = isolation.CheckWarn, found[1]
@@ -90,8 +90,8 @@ func (h *HostQuotas) Checks() []isolation.Check {
 func (h *HostQuotas) Held(req *isolation.Held) (*isolation.Listed, error) {
 	h.mu.Lock()
 	var e *entry
-	if h.book != nil {
-		e = h.book.ofBox(req.Key, req.Source)
+	if h.ids != nil {
+		e = h.ids.ofBox(req.Key, req.Source)
 	}
 	h.mu.Unlock()
 	if e == nil {
@@ -190,10 +190,10 @@ func (h *HostQuotas) begin(dev, ino uint64) (done func(), err error) {
 func (h *HostQuotas) left(path string) (list []*entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.book == nil {
+	if h.ids == nil {
 		return nil
 	}
-	for _, e := range h.book.entries {
+	for _, e := range h.ids.entries {
 		if e.path == path && e.state != bound && !e.active {
 			list = append(list, e)
 		}
@@ -219,21 +219,21 @@ func (e *otherLimitError) Error() string {
 func (h *HostQuotas) note(change func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.book == nil {
+	if h.ids == nil {
 		return h.why
 	}
 	change()
-	return h.book.write()
+	return h.ids.write()
 }
 
 // find is the entry of a project, nil if there is none.
 func (h *HostQuotas) find(id uint32) *entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.book == nil {
+	if h.ids == nil {
 		return nil
 	}
-	return h.book.byID(id)
+	return h.ids.byID(id)
 }
 
 // share has one more box use a directory that is bounded, or that is in one.
@@ -303,9 +303,9 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 		id, err := t.Free(func(id uint32) bool { return h.find(id) != nil })
 		if err == nil {
 			err = h.note(func() {
-				h.book.drop(e)
+				h.ids.drop(e)
 				e.id = id
-				h.book.entries = append(h.book.entries, e)
+				h.ids.entries = append(h.ids.entries, e)
 			})
 		}
 		if err == nil {

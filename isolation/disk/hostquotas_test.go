@@ -32,7 +32,7 @@ func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 func TestABookIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	b, err := openBook(state)
+	b, err := openIDTable(state)
 	if err != nil || len(b.entries) != 0 {
 		t.Fatalf("%v, %v", b, err)
 	}
@@ -40,11 +40,11 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 	if err := b.write(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openBook(state); err == nil {
+	if _, err := openIDTable(state); err == nil {
 		t.Error("two have it")
 	}
 	b.close()
-	b, err = openBook(state)
+	b, err = openIDTable(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,15 +78,15 @@ func TestADamagedBookIsNotTouched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			state := t.TempDir()
-			path := filepath.Join(state, bookName)
+			path := filepath.Join(state, idTableName)
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			h := OpenHostQuotas(state, []string{"/srv"}, quiet())
 			defer h.Close()
-			h.Settle(func(string) bool { return false })
+			h.Reconcile(func(string) bool { return false })
 			h.Release("k1")
-			if found := h.Look(); len(found) != 2 || found[0] != "/srv" || found[1] == "" {
+			if found := h.Probe(); len(found) != 2 || found[0] != "/srv" || found[1] == "" {
 				t.Errorf("%q", found)
 			}
 			if now, err := os.ReadFile(path); err != nil || string(now) != text {
@@ -103,7 +103,7 @@ func TestADamagedBookIsNotTouched(t *testing.T) {
 func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	b, err := openBook(state)
+	b, err := openIDTable(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +112,9 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.close()
-	users := func(h *HostQuotas) string { return strings.Join(h.book.entries[0].users, " ") }
+	users := func(h *HostQuotas) string { return strings.Join(h.ids.entries[0].users, " ") }
 	h := OpenHostQuotas(state, nil, quiet())
-	h.Settle(func(key string) bool { return key == "k2" })
+	h.Reconcile(func(key string) bool { return key == "k2" })
 	if got := users(h); got != "k2" {
 		t.Errorf("%q", got)
 	}
@@ -136,7 +136,7 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 	if err := unix.Stat(dir, &st); err != nil {
 		t.Fatal(err)
 	}
-	b, err := openBook(state)
+	b, err := openIDTable(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,9 +150,9 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 	b.close()
 	h := OpenHostQuotas(state, nil, quiet())
 	defer h.Close()
-	h.Settle(func(string) bool { return true })
+	h.Reconcile(func(string) bool { return true })
 	if h.find(FirstBound) != nil || h.find(FirstBound+1) == nil {
-		t.Errorf("%s", encode(h.book.entries))
+		t.Errorf("%s", encode(h.ids.entries))
 	}
 }
 
@@ -191,8 +191,8 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 		if (err == nil) != (tc.allowed == "") || err != nil && (!ok || step.Refused == nil || step.Refused.Field != "workspace_quota" || !strings.Contains(step.Refused.Allowed, tc.allowed)) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
-		if ok && len(h.Look()) != 2 {
-			t.Errorf("%s: %q", tc.name, h.Look())
+		if ok && len(h.Probe()) != 2 {
+			t.Errorf("%s: %q", tc.name, h.Probe())
 		}
 	}
 }
@@ -247,7 +247,7 @@ func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 		again()
 	}
 	stale := &entry{path: "/a", state: lifting}
-	h.book.entries = []*entry{stale, {path: "/a", state: making, active: true}, {path: "/a", state: bound}, {path: "/b", state: making}}
+	h.ids.entries = []*entry{stale, {path: "/a", state: making, active: true}, {path: "/a", state: bound}, {path: "/b", state: making}}
 	if got := h.left("/a"); len(got) != 1 || got[0] != stale {
 		t.Errorf("%v", got)
 	}

@@ -19,9 +19,9 @@ import (
 
 // Names in the state directory.
 const (
-	bookName = "host-quotas"
-	newName  = "host-quotas.new"
-	lockName = "host-quotas.lock"
+	idTableName = "host-quotas"
+	newName     = "host-quotas.new"
+	lockName    = "host-quotas.lock"
 )
 
 // What has become of an entry. All but bound is undone by who finds it.
@@ -43,21 +43,21 @@ type entry struct {
 	active   bool     // somebody is at work with it; not in the file
 }
 
-// book is what a keeper has to know of directories that are not its own, whatever becomes of it. It is written before
+// idTable is what a keeper has to know of directories that are not its own, whatever becomes of it. It is written before
 // anything is done to one.
-type book struct {
+type idTable struct {
 	dir     *os.Root
 	lock    *os.File
 	entries []*entry
 }
 
-// openBook reads the book of a state directory. EWOULDBLOCK: another keeper has it.
-func openBook(state string) (*book, error) {
+// openIDTable reads the book of a state directory. EWOULDBLOCK: another keeper has it.
+func openIDTable(state string) (*idTable, error) {
 	dir, err := os.OpenRoot(state)
 	if err != nil {
 		return nil, err
 	}
-	b := &book{dir: dir}
+	b := &idTable{dir: dir}
 	if b.lock, err = dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
 		err = unix.Flock(int(b.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
@@ -66,23 +66,23 @@ func openBook(state string) (*book, error) {
 	}
 	if err != nil {
 		b.close()
-		return nil, fmt.Errorf("%s/%s: %w", state, bookName, err)
+		return nil, fmt.Errorf("%s/%s: %w", state, idTableName, err)
 	}
 	return b, nil
 }
 
-func (b *book) close() {
+func (b *idTable) close() {
 	if b.lock != nil {
 		b.lock.Close()
 	}
 	b.dir.Close()
 }
 
-// maxBook is far more than any book has.
-const maxBook = 64 << 20
+// maxIDTable is far more than any book has.
+const maxIDTable = 64 << 20
 
-func (b *book) read() error {
-	f, err := b.dir.OpenFile(bookName, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+func (b *idTable) read() error {
+	f, err := b.dir.OpenFile(idTableName, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (b *book) read() error {
 		return err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBook))
+	data, err := io.ReadAll(io.LimitReader(f, maxIDTable))
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (b *book) read() error {
 }
 
 // write replaces the book, and waits for the disk: what it is about outlives a loss of power.
-func (b *book) write() error {
+func (b *idTable) write() error {
 	f, err := b.dir.OpenFile(newName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (b *book) write() error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = b.dir.Rename(newName, bookName)
+		err = b.dir.Rename(newName, idTableName)
 	}
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (b *book) write() error {
 }
 
 // byID finds what has a project, nil if nothing has.
-func (b *book) byID(id uint32) *entry {
+func (b *idTable) byID(id uint32) *entry {
 	for _, e := range b.entries {
 		if e.id == id {
 			return e
@@ -133,7 +133,7 @@ func (b *book) byID(id uint32) *entry {
 }
 
 // ofBox finds what a box uses that a directory is in, by its path; nil if there is none.
-func (b *book) ofBox(key, path string) *entry {
+func (b *idTable) ofBox(key, path string) *entry {
 	for _, e := range b.entries {
 		if slices.Contains(e.users, key) && isolation.Within(path, e.path) {
 			return e
@@ -143,7 +143,7 @@ func (b *book) ofBox(key, path string) *entry {
 }
 
 // drop removes an entry.
-func (b *book) drop(gone *entry) {
+func (b *idTable) drop(gone *entry) {
 	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool { return e == gone })
 }
 

@@ -35,7 +35,7 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 		h.log.Printf("quota of %s, project %d: it cannot be taken away now: %v", e.path, e.id, err)
 		return err
 	}
-	return h.note(func() { h.book.drop(e) })
+	return h.note(func() { h.ids.drop(e) })
 }
 
 // everything is the reach of who takes quotas away.
@@ -50,17 +50,17 @@ func (h *HostQuotas) Release(key string) { h.keep(func(user string) bool { retur
 func (h *HostQuotas) keep(lives func(key string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.book == nil {
+	if h.ids == nil {
 		return
 	}
 	changed := false
-	for _, e := range h.book.entries {
+	for _, e := range h.ids.entries {
 		n := len(e.users)
 		e.users = slices.DeleteFunc(e.users, func(key string) bool { return !lives(key) })
 		changed = changed || len(e.users) != n
 	}
 	if changed {
-		if err := h.book.write(); err != nil {
+		if err := h.ids.write(); err != nil {
 			h.log.Printf("quotas of directories of the host: %v", err) // the next keeper finds that the box is dead
 		}
 	}
@@ -70,15 +70,15 @@ func (h *HostQuotas) keep(lives func(key string) bool) {
 // directory.
 const settling = 10 * time.Second
 
-// Settle undoes what an earlier keeper had begun, and forgets the boxes that have ended since. Nobody else has h yet.
-func (h *HostQuotas) Settle(lives func(key string) bool) {
+// Reconcile undoes what an earlier keeper had begun, and forgets the boxes that have ended since. Nobody else has h yet.
+func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	h.keep(lives)
-	if h.book == nil {
+	if h.ids == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settling)
 	defer cancel()
-	for _, e := range slices.Clone(h.book.entries) {
+	for _, e := range slices.Clone(h.ids.entries) {
 		if e.state != bound {
 			if err := h.lift(ctx, e); err != nil {
 				h.log.Printf("quota of %s, which an earlier keeper was at work on: %v", e.path, err)
@@ -136,24 +136,24 @@ func (h *HostQuotas) forget(e *entry) error {
 		if err != nil {
 			return err
 		}
-		return h.note(func() { h.book.drop(e) })
+		return h.note(func() { h.ids.drop(e) })
 	}
 }
 
 // RemoveHostQuotas takes all quotas away that the book of a state directory knows of. No keeper may be at work there; who calls it has
 // ended the boxes.
 func RemoveHostQuotas(state string, l *log.Logger) error {
-	if _, err := os.Lstat(filepath.Join(state, bookName)); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(state, idTableName)); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	b, err := openBook(state)
+	b, err := openIDTable(state)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("a keeper is at work with %s: stop boxd-keeper.service first", state)
 	}
 	if err != nil {
 		return err
 	}
-	h := &HostQuotas{log: l, book: b}
+	h := &HostQuotas{log: l, ids: b}
 	defer h.Close()
 	var errs []error
 	for _, e := range slices.Clone(b.entries) {

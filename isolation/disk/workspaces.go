@@ -132,8 +132,8 @@ func (w *Workspaces) Close(inUse bool, l *log.Logger) {
 	}
 }
 
-// Look says what keeps quotas. On a disk that was full it tries again: then there was no room to find out.
-func (w *Workspaces) Look(h *isolation.Host) {
+// Probe says what keeps quotas. On a disk that was full it tries again: then there was no room to find out.
+func (w *Workspaces) Probe(h *isolation.Host) {
 	h.Workspaces = w.root.Name()
 	w.mu.Lock()
 	defer w.mu.Unlock()

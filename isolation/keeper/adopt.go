@@ -87,7 +87,7 @@ func (k *Keeper) takeOver() error {
 			k.clear(key, known[key])
 		}
 	}
-	k.bounds.Settle(func(key string) bool { return alive[key] })
+	k.bounds.Reconcile(func(key string) bool { return alive[key] })
 	k.net.Adopt(slices.Collect(maps.Keys(alive)))
 	for key, b := range maps.Clone(k.boxes) { // only now: the end of a box removes a link that is known
 		go k.watch(key, b)

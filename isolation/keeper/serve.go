@@ -215,8 +215,8 @@ func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, req *isolation.K
 		defer fdpass.CloseAll(files)
 	case req.Look:
 		reply.Host = k.groups.look(k)
-		k.work.Look(reply.Host)
-		reply.Host.Bounds = k.bounds.Look()
+		k.work.Probe(reply.Host)
+		reply.Host.Bounds = k.bounds.Probe()
 	case req.Held != nil:
 		var err error
 		if reply.Listed, err = k.bounds.Held(req.Held); err != nil {

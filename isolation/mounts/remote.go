@@ -32,9 +32,9 @@ type Sources struct {
 // How many filesystems that callers have named may be waited for at a time, and how many of one user, each with a process
 // of some megabytes; and for how long, where the configuration says nothing.
 const (
-	mostErrands     = 64
-	mostErrandsEach = 8
-	patience        = 5 * time.Second
+	maxJobs          = 64
+	maxJobsPerCaller = 8
+	patience         = 5 * time.Second
 )
 
 // OpenSources checks the rules by which directories are lent, and returns a desk whose workers go by them.
@@ -45,7 +45,7 @@ func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces
 		}
 	}
 	return &Sources{Maps: maps, Pool: NewWorkerPool(PoolConfig{
-		Args: WorkerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: mostErrands, Each: mostErrandsEach, Keep: 2, Log: log,
+		Args: WorkerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
 	})}, nil
 }
 

@@ -94,7 +94,7 @@ func (h *host) enter() (root int, item string, err error) {
 		return -1, item, err
 	}
 	defer unix.Close(m)
-	if item, err := h.furnish(m, upperPlace+"/"+Upper+"/"+rootName); err != nil {
+	if item, err := h.populate(m, upperPlace+"/"+Upper+"/"+rootName); err != nil {
 		return -1, item, err
 	}
 	for i := range h.trees {

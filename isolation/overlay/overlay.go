@@ -64,7 +64,7 @@ func (l *layers) enter() (root int, item string, err error) {
 		return -1, item, err
 	}
 	defer unix.Close(m)
-	if item, err := l.furnish(m, upperPlace+"/"+Upper); err != nil {
+	if item, err := l.populate(m, upperPlace+"/"+Upper); err != nil {
 		return -1, item, err
 	}
 	if err := enter(m); err != nil {
@@ -161,8 +161,8 @@ type shown struct {
 	attr      uint64
 }
 
-// furnish brings what is mounted in the old tree to the new one, and shows what that is made of: upper is what was changed.
-func (l *layers) furnish(root int, upper string) (item string, err error) {
+// populate brings what is mounted in the old tree to the new one, and shows what that is made of: upper is what was changed.
+func (l *layers) populate(root int, upper string) (item string, err error) {
 	// The procfs has what covers parts of it below it, and was mounted in this namespace: it can be moved.
 	if err := linux.AttachMount(l.proc, root, "proc"); err != nil {
 		return "/proc", err

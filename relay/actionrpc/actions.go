@@ -46,7 +46,7 @@ func (s *Server) table() map[string]action {
 	for name, a := range t {
 		if do := a.do; a.sandbox {
 			a.do = func(ctx context.Context, c *call) (any, error) {
-				if err := s.assure(ctx, c); err != nil {
+				if err := s.requireAdmission(ctx, c); err != nil {
 					return nil, err
 				}
 				return do(ctx, c)
@@ -69,7 +69,7 @@ func (s *Server) table() map[string]action {
 	} {
 		t["box_"+name] = action{skill: true, alters: a.alters, ends: a.ends, do: func(ctx context.Context, c *call) (any, error) {
 			return a.do(ctx, &SkillRequest{
-				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.told.Load().Work, Old: s.told.Load().Skills, Files: c.conn.files,
+				Data: c.Data, Principal: s.cfg.Principal, Namespace: c.namespace, Work: s.initConfig.Load().Work, Old: s.initConfig.Load().Skills, Files: c.conn.files,
 			})
 		}}
 	}
@@ -78,7 +78,7 @@ func (s *Server) table() map[string]action {
 
 // upload takes a piece of a file.
 func (s *Server) upload(_ context.Context, c *call) (any, error) {
-	return struct{}{}, c.conn.files.Put(c.Data, s.told.Load().Limits.MaxRPCFileBytes)
+	return struct{}{}, c.conn.files.Put(c.Data, s.initConfig.Load().Limits.MaxRPCFileBytes)
 }
 
 // text is a key of the payload that has to be there.
@@ -123,16 +123,16 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 }
 
 func (s *Server) init(ctx context.Context, c *call) (any, error) {
-	s.telling.Lock()
-	defer s.telling.Unlock()
-	next, err := s.told.Load().Merge(c.Data)
+	s.initializing.Lock()
+	defer s.initializing.Unlock()
+	next, err := s.initConfig.Load().Merge(c.Data)
 	if next == nil {
 		return nil, err
 	}
-	s.told.Store(next) // also where it is refused: what it says of the admission holds
-	s.stirred.Store(true)
-	s.book.Look()
-	if err := errors.Join(err, s.cfg.Mark.Set(next.Required)); err != nil {
+	s.initConfig.Store(next) // also where it is refused: what it says of the admission holds
+	s.invalid.Store(true)
+	s.grants.Lookup()
+	if err := errors.Join(err, s.cfg.Marker.Set(next.Required)); err != nil {
 		return nil, err
 	}
 	if next.Work != "" {
@@ -150,7 +150,7 @@ func (s *Server) shutdown(ctx context.Context, _ *call) (any, error) {
 func (s *Server) status(ctx context.Context, c *call) (any, error) {
 	sessions, processes := s.boxes.Status(c.tenant)
 	return map[string]any{
-		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(TTL.Seconds()), "limits": s.told.Load().Limits,
+		"backend": s.backend(ctx), "active_sessions": sessions, "managed_processes": processes, "session_ttl_sec": int(TTL.Seconds()), "limits": s.initConfig.Load().Limits,
 	}, nil
 }
 
@@ -161,7 +161,7 @@ func (s *Server) spec(c *call) (*protocol.Spec, error) {
 		return nil, err
 	}
 	if c.tenant.Admitted != nil {
-		return s.admitted(c, spec, &s.told.Load().Policy)
+		return s.admitted(c, spec, &s.initConfig.Load().Policy)
 	}
 	return spec, Lend(spec, s.cfg.Principal, c.namespace)
 }

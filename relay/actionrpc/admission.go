@@ -34,7 +34,7 @@ func unbroken(told *InitConfig) error {
 
 // grant installs a grant. What it ends has ended when it is in force.
 func (s *Server) grant(ctx context.Context, c *call) (any, error) {
-	told := s.told.Load()
+	told := s.initConfig.Load()
 	g, err := ReadGrant(c.Data)
 	switch {
 	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
@@ -48,12 +48,12 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	}
 	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
 	namespace, most := protocol.Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
-	done, err := s.book.Turn(ctx, namespace)
+	done, err := s.grants.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	have, drop, err := s.book.Weigh(namespace, g, &told.Policy, most)
+	have, drop, err := s.grants.Weigh(namespace, g, &told.Policy, most)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 		return ok && of == namespace && (drop == DropAll || id != canonical)
 	})
 	if err == nil {
-		err = s.book.Install(namespace, g, drop)
+		err = s.grants.Install(namespace, g, drop)
 	} else {
-		s.stir()
+		s.invalidate()
 	}
 	if stale := entered.Leave(); stale != nil {
 		return nil, stale
@@ -92,15 +92,15 @@ func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
 	return err
 }
 
-// stir has what has not ended, and is not admitted any more, be ended by a sweep.
-func (s *Server) stir() {
-	s.stirred.Store(true)
-	s.book.Look()
+// invalidate has what has not ended, and is not admitted any more, be ended by a sweep.
+func (s *Server) invalidate() {
+	s.invalid.Store(true)
+	s.grants.Lookup()
 }
 
 // revoke takes a grant away at once, whoever else has the turn, and ends what it has admitted.
 func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
-	told := s.told.Load()
+	told := s.initConfig.Load()
 	v, err := ReadRevocation(c.Data)
 	switch {
 	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
@@ -111,7 +111,7 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	namespace := protocol.Namespace(v.Instance, v.Workspace)
-	if err := s.book.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
+	if err := s.grants.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
@@ -119,19 +119,19 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 		return ok && of == namespace
 	})
 	if err != nil {
-		s.stir() // what has not ended is ended later; the revocation holds
+		s.invalidate() // what has not ended is ended later; the revocation holds
 		s.cfg.Log.Warn("what a revoked grant of LangBot has admitted has not ended yet", "error", err)
 	}
 	return map[string]any{"revoked": true, "workspace_uuid": v.Workspace, "entitlement_revision": v.Revision}, nil
 }
 
-// assure holds a call against the grant of its Workspace, where LangBot's own admission is required: first that boxes
+// requireAdmission holds a call against the grant of its Workspace, where LangBot's own admission is required: first that boxes
 // are what it demands, then that there is a grant, then what the call is about.
-func (s *Server) assure(ctx context.Context, c *call) error {
-	told := s.told.Load()
+func (s *Server) requireAdmission(ctx context.Context, c *call) error {
+	told := s.initConfig.Load()
 	if !told.Required {
 		c.tenant.Still = func() error { // an INIT may come meanwhile
-			if s.told.Load().Required {
+			if s.initConfig.Load().Required {
 				return denied("Sandbox admission grant is missing")
 			}
 			return nil
@@ -146,11 +146,11 @@ func (s *Server) assure(ctx context.Context, c *call) error {
 	generation := c.Context.Generation
 	namespace := c.namespace
 	c.tenant.Still = func() error {
-		now := s.told.Load()
+		now := s.initConfig.Load()
 		if err := unbroken(now); err != nil {
 			return err
 		}
-		return s.book.Still(namespace, generation, &now.Policy, pass)
+		return s.grants.Still(namespace, generation, &now.Policy, pass)
 	}
 	switch c.Action {
 	case "box_exec", "box_create_session", "box_get_sessions":
@@ -176,7 +176,7 @@ func (s *Server) pass(ctx context.Context, told *InitConfig, namespace string, g
 	if r := s.readiness(ctx, false); !r.Ready {
 		return nil, protocol.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
 	}
-	return s.book.Admit(namespace, generation, &told.Policy)
+	return s.grants.Admit(namespace, generation, &told.Policy)
 }
 
 // shape is what every admitted session has, whatever is asked for.
@@ -229,14 +229,14 @@ func (s *Server) sweeps(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.book.Changed():
+		case <-s.grants.Changed():
 		case <-timer.C:
 		}
-		some, next := s.book.Expire()
-		if told := s.told.Load(); told.Required && (some || time.Since(last) >= sweepEvery || s.stirred.Swap(false)) {
+		some, next := s.grants.Expire()
+		if told := s.initConfig.Load(); told.Required && (some || time.Since(last) >= sweepEvery || s.invalid.Swap(false)) {
 			last = time.Now()
 			if !s.sweep(ctx, told) {
-				s.stirred.Store(true)
+				s.invalid.Store(true)
 				next = time.Second
 			}
 		}
@@ -254,7 +254,7 @@ func (s *Server) sweep(ctx context.Context, told *InitConfig) bool {
 		if !ok {
 			return false
 		}
-		_, refused := s.book.Admit(namespace, generation, &told.Policy)
+		_, refused := s.grants.Admit(namespace, generation, &told.Policy)
 		if refused == nil && logical == Logical {
 			return false
 		}

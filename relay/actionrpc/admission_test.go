@@ -46,13 +46,13 @@ func admitting(t *testing.T, inits ...string) *host {
 	t.Helper()
 	h := &host{t: t, proof: all}
 	h.Server = &Server{
-		cfg:  Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Mark: Marker(filepath.Join(t.TempDir(), MarkerFile))},
-		book: NewGrants(time.Now), instance: "i", boxes: NewBoxes(BoxesConfig{Who: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
+		cfg:    Config{Settings: Settings{Principal: "langbot", AllowSoftStorage: true}, Log: slog.New(slog.DiscardHandler), Marker: Marker(filepath.Join(t.TempDir(), MarkerFile))},
+		grants: NewGrants(time.Now), instance: "i", boxes: NewBoxes(BoxesConfig{Owner: func() (access.Principal, error) { return access.Principal{}, errors.New("there is none") }}),
 	}
 	h.seen.turn = make(chan struct{}, 1)
-	h.told.Store(Untold())
+	h.initConfig.Store(DefaultInit())
 	h.available = func() bool { return true }
-	h.look = func(context.Context, *protocol.Spec, string) Proof {
+	h.attest = func(context.Context, *protocol.Spec, string) Proof {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.looks++
@@ -151,7 +151,7 @@ func TestNoActionOfASandboxIsDoneWithoutAGrant(t *testing.T) {
 		h.refused(name, payload, 1, missing)
 	}
 	h.proof.Groups, h.proof.Network = false, false
-	h.seen.told = nil // it is looked at again
+	h.seen.init = nil // it is looked at again
 	for _, name := range eight {
 		h.refused(name, payload, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: cgroup_v2, network_isolation)")
 	}
@@ -178,7 +178,7 @@ func TestAnInitThatIsRefusedForItsDirectoriesStillRequiresAdmission(t *testing.T
 	}
 	h.refused("box_verify_shared_workspace", `{"marker_name":".langbot-box-volume-probe-`+strings.Repeat("a", 32)+`"}`, 0,
 		"BoxReadinessError: Managed sandbox workspace is outside box.local.allowed_mount_roots")
-	if told := h.cfg.Mark.Told(); !told.Required {
+	if told := h.cfg.Marker.Init(); !told.Required {
 		t.Error("the next boxd would admit everybody")
 	}
 }
@@ -279,7 +279,7 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		}
 		global := protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"
 		c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: protocol.Namespace("i", "w")}
-		if err := h.assure(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
+		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
 			t.Fatalf("%v, %+v", err, c.tenant)
 		}
 		h.mu.Lock()
@@ -370,11 +370,11 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		}
 		// A revocation is in force at once, also while somebody else has the turn of its Workspace.
 		h.sessions = []string{stuck, other}
-		done, err := h.book.Turn(t.Context(), protocol.Namespace("i", "w"))
+		done, err := h.grants.Turn(t.Context(), protocol.Namespace("i", "w"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.stirred.Store(false) // it was, by what came before
+		h.invalid.Store(false) // it was, by what came before
 		took(Patience, func() {
 			if _, err := h.ask(revoke, `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 				t.Error(err)
@@ -382,13 +382,13 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		})
 		done()
 		h.refused("box_get_sessions", `{}`, 1, missing)
-		if !h.stirred.Load() {
+		if !h.invalid.Load() {
 			t.Error("nobody ends what a revocation has not ended")
 		}
 		// What has expired meanwhile ends though the other does not, and that one as soon as it can.
 		took(Patience, func() {
-			h.book.Expire()
-			if h.sweep(t.Context(), h.told.Load()) {
+			h.grants.Expire()
+			if h.sweep(t.Context(), h.initConfig.Load()) {
 				t.Error("all has ended")
 			}
 		})
@@ -431,7 +431,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		synctest.Wait()
-		h.stirred.Store(false) // it was, by what came before
+		h.invalid.Store(false) // it was, by what came before
 		h.mu.Lock()
 		h.sessions, h.fails = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
 		h.mu.Unlock()
@@ -454,7 +454,7 @@ func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
 	c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Generation: 1}}}
-	if err := h.assure(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
+	if err := h.requireAdmission(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.ask("box_init", policyInit, 0); err != nil {
@@ -472,10 +472,10 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
 		t.Fatal(err)
 	}
-	mark := h.cfg.Mark
+	mark := h.cfg.Marker
 	h = admitting(t)
-	h.cfg.Mark = mark
-	h.told.Store(mark.Told())
+	h.cfg.Marker = mark
+	h.initConfig.Store(mark.Init())
 	h.proof.Work = false
 	ready := func(code int, text string) {
 		t.Helper()
@@ -490,7 +490,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
 	h.sessions = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}
-	if !h.sweep(t.Context(), h.told.Load()) {
+	if !h.sweep(t.Context(), h.initConfig.Load()) {
 		t.Error("what was admitted is not ended")
 	}
 	h.has()
@@ -502,18 +502,18 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	ready(200, `"mode":"grant_enforced"`)
 	// One that was told that it is not required notes that too; and what cannot be noted is an error, and holds.
 	h = admitting(t)
-	h.cfg.Mark = mark
-	h.told.Store(mark.Told())
+	h.cfg.Marker = mark
+	h.initConfig.Store(mark.Init())
 	if _, err := h.ask("box_init", `{"admission":{"required":false}}`, 0); err != nil {
 		t.Fatal(err)
 	}
-	if mark.Told().Required {
+	if mark.Init().Required {
 		t.Error("the note is there")
 	}
 	if err := os.Mkdir(string(mark), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.ask("box_init", policyInit, 0); err == nil || !h.told.Load().Required {
+	if _, err := h.ask("box_init", policyInit, 0); err == nil || !h.initConfig.Load().Required {
 		t.Error(err)
 	}
 }
@@ -526,7 +526,7 @@ func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	spec := func(text string) (*protocol.Spec, error) {
 		fields, _ := protocol.Object(json.RawMessage(text))
 		c := &call{Request: &protocol.Request{Data: fields}, namespace: ns}
-		c.tenant.Admitted = &Admitted{Most: 1, Namespace: ns, Work: h.told.Load().Work}
+		c.tenant.Admitted = &Admitted{Most: 1, Namespace: ns, Work: h.initConfig.Load().Work}
 		return h.spec(c)
 	}
 	got, err := spec(`{"session_id":"person_1","cmd":" echo ","workdir":"/workspace/a","timeout_sec":900,"env":{"A":"b"},"image":"mine","host_path":"` + home + `/","host_path_mode":"ro","persistent":false,
@@ -663,8 +663,8 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		block := make(chan struct{})
 		before := h.looks
 		h.proof = all
-		look := h.look
-		h.look = func(ctx context.Context, spec *protocol.Spec, work string) Proof {
+		look := h.attest
+		h.attest = func(ctx context.Context, spec *protocol.Spec, work string) Proof {
 			<-block
 			return look(ctx, spec, work)
 		}
@@ -705,7 +705,7 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	attach(`{"error":{"code":"BoxAdmissionError","message":"Sandbox admission grant does not permit managed process relay"}}`)
-	h.proof.Mounts, h.seen.told = false, nil
+	h.proof.Mounts, h.seen.init = false, nil
 	attach(`{"error":{"code":"BoxReadinessError","message":"Managed sandbox isolation is not ready (failed checks: mount_isolation)"}}`)
 }
 

@@ -72,7 +72,7 @@ done`
 // MakeWork makes LangBot's own directory of the host, if there is none: LangBot looks for it as soon as it has said which
 // that is.
 func (b *Boxes) MakeWork(ctx context.Context, work string) error {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return err
 	}

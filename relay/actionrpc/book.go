@@ -231,8 +231,8 @@ func (b *Grants) Expire() (some bool, next time.Duration) {
 // Changed has a word when something new will expire, or was to be looked at.
 func (b *Grants) Changed() <-chan struct{} { return b.changed }
 
-// Look has whoever waits for Changed look again.
-func (b *Grants) Look() { b.tell() }
+// Lookup has whoever waits for Changed look again.
+func (b *Grants) Lookup() { b.tell() }
 
 func (b *Grants) tell() {
 	select {

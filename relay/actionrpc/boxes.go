@@ -35,9 +35,9 @@ type BoxesConfig struct {
 	// Soft lets a quota of a directory of the host be that cannot be kept here.
 	Soft bool
 	// Who is the principal whose all sessions are, as it is now.
-	Who func() (access.Principal, error)
+	Owner func() (access.Principal, error)
 	// Told is what LangBot has said with its last INIT.
-	Told func() *InitConfig
+	Init func() *InitConfig
 	Log  *slog.Logger
 }
 
@@ -52,13 +52,13 @@ type Boxes struct {
 	mu       sync.Mutex // guards the fields below
 	reserved map[string]struct{}
 	starting map[processKey]struct{}
-	seats    map[processKey]*seat
+	slots    map[processKey]*slot
 	closing  bool // box_shutdown is under way
 }
 
 // NewBoxes returns the sessions that LangBot has.
 func NewBoxes(c BoxesConfig) *Boxes {
-	return &Boxes{BoxesConfig: c, reserved: map[string]struct{}{}, starting: map[processKey]struct{}{}, seats: map[processKey]*seat{}}
+	return &Boxes{BoxesConfig: c, reserved: map[string]struct{}{}, starting: map[processKey]struct{}{}, slots: map[processKey]*slot{}}
 }
 
 // Tenant is a Workspace in one generation.
@@ -115,7 +115,7 @@ func beingDeleted(physical string) error {
 
 // find is the living session of a physical id.
 func (b *Boxes) find(physical string) (*session.Session, error) {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (b *Boxes) find(physical string) (*session.Session, error) {
 
 // list are all sessions of LangBot, of all Workspaces.
 func (b *Boxes) list() []session.Info {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (b *Boxes) list() []session.Info {
 }
 
 // Available reports whether sessions can start.
-func (b *Boxes) Available() bool { return b.Told().Ours() && b.Sup.Ready() == nil }
+func (b *Boxes) Available() bool { return b.Init().Ours() && b.Sup.Ready() == nil }
 
 // Counts are what LangBot has altogether.
 type Counts struct {
@@ -214,7 +214,7 @@ func (b *Boxes) Shutdown(ctx context.Context) error {
 
 // EndAll ends some sessions at once, of all Workspaces, and waits until they have ended.
 func (b *Boxes) EndAll(ctx context.Context, which func(id string) bool) error {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return err
 	}

@@ -43,8 +43,8 @@ type InitConfig struct {
 	left bool // it is what an earlier boxd was told
 }
 
-// Untold is what holds before LangBot has told anything.
-func Untold() *InitConfig {
+// DefaultInit is what holds before LangBot has told anything.
+func DefaultInit() *InitConfig {
 	return &InitConfig{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}, Policy: DefaultPolicy()}
 }
 
@@ -69,10 +69,10 @@ func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, erro
 	return n, nil
 }
 
-// Left is what holds before LangBot has told this boxd anything, where it has told the one before that its admission is
+// RequiredInit is what holds before LangBot has told this boxd anything, where it has told the one before that its admission is
 // required: nobody is admitted until the first INIT, which decides anew.
-func Left() *InitConfig {
-	t := Untold()
+func RequiredInit() *InitConfig {
+	t := DefaultInit()
 	t.Required, t.left = true, true
 	return t
 }
@@ -94,7 +94,7 @@ func (t *InitConfig) limits() error {
 	if !ok {
 		return protocol.Errorf("ValueError", "box.limits must be an object")
 	}
-	limits, retention := Untold().Limits, int64(300)
+	limits, retention := DefaultInit().Limits, int64(300)
 	for _, f := range []struct {
 		name        string
 		value       *int64

@@ -59,10 +59,10 @@ for stamp in /workspace/.skills/.boxd/*; do
 done
 exit 0`
 
-// lend gives a session the skills of a spec, each as it is now, and takes away those it has of earlier ones. They are
+// mountSkills gives a session the skills of a spec, each as it is now, and takes away those it has of earlier ones. They are
 // mounted where no program of the box can put anything else, and put from there to where LangBot wants them, in
 // /workspace, which is the user's. What is not there is named in the log and in the session, and never fails it.
-func (b *Boxes) lend(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
+func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
 	var names []string
 	for i, k := range spec.Skills {
 		if len(names) == policy.MaxSkills {

@@ -41,13 +41,13 @@ func (m Marker) Set(required bool) error {
 	return nil
 }
 
-// Told is what holds before the first INIT. What cannot be looked at is taken to be there.
-func (m Marker) Told() *InitConfig {
+// Init is what holds before the first INIT. What cannot be looked at is taken to be there.
+func (m Marker) Init() *InitConfig {
 	if m == "" {
-		return Untold()
+		return DefaultInit()
 	}
 	if _, err := os.Lstat(string(m)); errors.Is(err, fs.ErrNotExist) {
-		return Untold()
+		return DefaultInit()
 	}
-	return Left()
+	return RequiredInit()
 }

@@ -19,7 +19,7 @@ import (
 // reading makes a box of an id that has a directory of the host as its workspace, read-only, and nothing else of it: no link leads
 // out of that. end ends it.
 func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Session, end func() error, err error) {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -28,7 +28,7 @@ head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 	unready := func(text string) error { return protocol.Errorf("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func asked(argv []string, dir string) (program []string, cwd string) {
 
 // reserveProcess admits one process more, of as many as LangBot wants in all. One of the same id makes room for it.
 func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
-	most := b.Told().Limits.MaxManagedProcesses
+	most := b.Init().Limits.MaxManagedProcesses
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	running := map[processKey]struct{}{}
@@ -139,7 +139,7 @@ func over(p *process.Process) bool {
 
 // expired reports whether a process has ended so long ago that it is not known any more.
 func (b *Boxes) expired(p *process.Process) bool {
-	return over(p) && time.Since(p.Info().EndedAt) > b.Told().Limits.Retention
+	return over(p) && time.Since(p.Info().EndedAt) > b.Init().Limits.Retention
 }
 
 // known are the managed processes of a session that LangBot may see.
@@ -167,13 +167,13 @@ func (b *Boxes) reap(ctx context.Context) {
 		}
 	}
 	slices.SortFunc(ended, func(x, y one) int { return y.at.Compare(x.at) })
-	most := int(b.Told().Limits.MaxCompletedProcesses)
+	most := int(b.Init().Limits.MaxCompletedProcesses)
 	for i, e := range ended {
 		if i >= most || b.expired(e.p) {
 			_ = e.s.RemoveProcess(ctx, e.p) // it has ended: nothing to wait for
 		}
 	}
-	b.dropSeats()
+	b.dropSlots()
 }
 
 // processOf finds a process that LangBot may see.

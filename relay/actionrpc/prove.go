@@ -45,9 +45,9 @@ echo end`
 // proofPatience is how long a box may take to tell what it is.
 const proofPatience = 10 * time.Second
 
-// Prove starts a box as an admitted Workspace has it, by its spec but with LangBot's own directory in the place of the
+// Attest starts a box as an admitted Workspace has it, by its spec but with LangBot's own directory in the place of the
 // Workspace's, and looks at it from within. work is "" if that is not known.
-func (b *Boxes) Prove(ctx context.Context, spec *protocol.Spec, work string) Proof {
+func (b *Boxes) Attest(ctx context.Context, spec *protocol.Spec, work string) Proof {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
 	s, p := tried(work, func(work string) (*session.Session, error) { return b.specimen(ctx, spec, work) })
@@ -95,7 +95,7 @@ func tried(work string, start func(work string) (*session.Session, error)) (*ses
 
 // specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
 func (b *Boxes) specimen(ctx context.Context, spec *protocol.Spec, work string) (*session.Session, error) {
-	who, err := b.Who()
+	who, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ var storage = []string{"hard_workspace_quota", "hard_skill_storage_quota", "boun
 type evidence struct {
 	turn  chan struct{} // has room for who looks
 	mu    sync.Mutex
-	told  *InitConfig // guarded by mu, as all below
+	init  *InitConfig // guarded by mu, as all below
 	at    time.Time
 	proof Proof
 	good  *Proof // the last one of a box that was there
@@ -61,7 +61,7 @@ type evidence struct {
 func (e *evidence) recent(told *InitConfig, since time.Time) (Proof, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.proof, e.told == told && !e.at.Before(since)
+	return e.proof, e.init == told && !e.at.Before(since)
 }
 
 // leastCache is how long anybody's questions are answered by what was seen before: each look is a box.
@@ -88,7 +88,7 @@ func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proo
 		return p
 	}
 	begin := time.Now()
-	p := s.look(context.WithoutCancel(ctx), shape(&told.Policy), told.Work) // others wait for it
+	p := s.attest(context.WithoutCancel(ctx), shape(&told.Policy), told.Work) // others wait for it
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -96,16 +96,16 @@ func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proo
 		if p.Available {
 			e.good = new(p)
 		}
-	case e.good != nil && e.told != nil && e.told.Work == told.Work: // all room is taken by boxes such as were seen
+	case e.good != nil && e.init != nil && e.init.Work == told.Work: // all room is taken by boxes such as were seen
 		p = *e.good
 	}
-	e.told, e.at, e.proof = told, begin, p
+	e.init, e.at, e.proof = told, begin, p
 	return p
 }
 
 // readiness says what is so. Nothing in it is true that was not found out, but what the operator does without.
 func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
-	told := s.told.Load()
+	told := s.initConfig.Load()
 	if !told.Required {
 		return s.plainly(told)
 	}
@@ -172,7 +172,7 @@ var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 // verify has a box read a file that cloud LangBot has put into its workspace, to know that both see one directory.
 func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	name, err := c.text("marker_name")
-	told := s.told.Load()
+	told := s.initConfig.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
 		return nil, protocol.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")

@@ -18,7 +18,7 @@ import (
 // recorded does what a request asks for, counts it, and writes down what was to change something: it is not done
 // where no record of it can be written.
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
-	who, err := s.who()
+	who, err := s.owner()
 	if err != nil {
 		return nil, protocol.Errorf("PermissionError", "%s", err.Error())
 	}

@@ -15,8 +15,8 @@ import (
 
 func clean(dir string) string { return path.Clean(dir) }
 
-// seat is where one relay of a process sits, and how far those before it have come.
-type seat struct {
+// slot is where one relay of a process sits, and how far those before it have come.
+type slot struct {
 	taken chan struct{} // has room for one
 	of    *process.Process
 	users int // guarded by the lock of Boxes
@@ -31,7 +31,7 @@ type Relay struct {
 	boxes   *Boxes
 	session *session.Session
 	key     processKey
-	seat    *seat
+	slot    *slot
 	since   time.Time
 }
 
@@ -55,19 +55,19 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	b := r.boxes
 	b.mu.Lock()
-	if old := b.seats[r.key]; old == nil || old.of != r.Process {
+	if old := b.slots[r.key]; old == nil || old.of != r.Process {
 		// What a boxd before this one has delivered of an older process, nobody knows.
 		fresh := r.Process.Info().StartedAt.After(started)
-		b.seats[r.key] = &seat{taken: make(chan struct{}, 1), of: r.Process, known: fresh}
+		b.slots[r.key] = &slot{taken: make(chan struct{}, 1), of: r.Process, known: fresh}
 	}
-	r.seat = b.seats[r.key]
-	r.seat.users++
+	r.slot = b.slots[r.key]
+	r.slot.users++
 	b.mu.Unlock()
 	select {
-	case r.seat.taken <- struct{}{}:
+	case r.slot.taken <- struct{}{}:
 	case <-r.Process.Done():
 		select {
-		case r.seat.taken <- struct{}{}: // the rest of its output may be nobody's yet
+		case r.slot.taken <- struct{}{}: // the rest of its output may be nobody's yet
 		case <-ctx.Done():
 			r.rise()
 			return nil, context.Cause(ctx)
@@ -76,23 +76,23 @@ func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 		r.rise()
 		return nil, context.Cause(ctx)
 	}
-	if !r.seat.known {
+	if !r.slot.known {
 		return nil, nil
 	}
-	return new(r.seat.at), nil
+	return new(r.slot.at), nil
 }
 
 // Leave lets the next relay go on where this one has come to.
 func (r *Relay) Leave(at [2]int64) {
-	r.seat.at, r.seat.known = at, true
-	<-r.seat.taken
+	r.slot.at, r.slot.known = at, true
+	<-r.slot.taken
 	r.rise()
 }
 
 func (r *Relay) rise() {
 	r.boxes.mu.Lock()
 	defer r.boxes.mu.Unlock()
-	r.seat.users--
+	r.slot.users--
 }
 
 // touchEvery is how often traffic is noted as a use of the session.
@@ -106,13 +106,13 @@ func (r *Relay) Touch() {
 	}
 }
 
-// dropSeats forgets where relays of processes were that are over.
-func (b *Boxes) dropSeats() {
+// dropSlots forgets where relays of processes were that are over.
+func (b *Boxes) dropSlots() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for k, s := range b.seats {
+	for k, s := range b.slots {
 		if s.users == 0 && over(s.of) {
-			delete(b.seats, k)
+			delete(b.slots, k)
 		}
 	}
 }

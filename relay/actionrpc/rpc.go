@@ -179,7 +179,7 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	key := FenceKey{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
 	c.namespace = protocol.Namespace(key.Instance, key.Workspace)
 	c.tenant.Prefix = protocol.Prefix(c.namespace, c.Context.Generation)
-	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.told.Load().Limits.MaxAdmissionRecords))
+	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.initConfig.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ type Config struct {
 	Skills *skills.Store
 	Log    *slog.Logger
 	// Mark is where it is noted that LangBot's own admission is required.
-	Mark Marker
+	Marker Marker
 	// Taken is the directory where it is noted whose earlier skills are in the store; "": they are left where they are.
 	Taken string
 	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
@@ -74,23 +74,23 @@ type Config struct {
 
 // Server serves LangBot.
 type Server struct {
-	cfg     Config
-	started time.Time
-	told    atomic.Pointer[InitConfig]
-	telling sync.Mutex // held by an INIT
-	boxes   *Boxes
-	fence   *Fence
-	held    *MessageBudget // by requests
-	relayed *PartBudget    // by what is said to processes, of each Workspace
-	uploads *UploadBudget
-	live    sync.WaitGroup // WebSockets, which http.Server does not know
-	actions map[string]action
-	book    *Grants     // of LangBot's own admission
-	seen    evidence    // that boxes are what it demands
-	stirred atomic.Bool // all sessions are to be held against the grants
+	cfg          Config
+	started      time.Time
+	initConfig   atomic.Pointer[InitConfig]
+	initializing sync.Mutex // held by an INIT
+	boxes        *Boxes
+	fence        *Fence
+	held         *MessageBudget // by requests
+	relayed      *PartBudget    // by what is said to processes, of each Workspace
+	uploads      *UploadBudget
+	live         sync.WaitGroup // WebSockets, which http.Server does not know
+	actions      map[string]action
+	grants       *Grants     // of LangBot's own admission
+	seen         evidence    // that boxes are what it demands
+	invalid      atomic.Bool // all sessions are to be held against the grants
 
 	// What is done with boxes for the admission, which tests do without.
-	look      func(ctx context.Context, spec *protocol.Spec, work string) Proof
+	attest    func(ctx context.Context, spec *protocol.Spec, work string) Proof
 	end       func(ctx context.Context, which func(id string) bool) error
 	available func() bool
 
@@ -100,11 +100,11 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), book: NewGrants(time.Now)}
+	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
-	s.told.Store(cfg.Mark.Told())
-	s.boxes = NewBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == RefuseImage, Soft: cfg.AllowSoftStorage, Who: s.who, Told: s.told.Load, Log: cfg.Log})
-	s.look, s.end, s.available = s.boxes.Prove, s.boxes.EndAll, s.boxes.Available
+	s.initConfig.Store(cfg.Marker.Init())
+	s.boxes = NewBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == RefuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
+	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.EndAll, s.boxes.Available
 	namespace := func(k FenceKey) string { return protocol.Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
 		Highest: func(k FenceKey) int64 { return s.boxes.Highest(namespace(k)) },
@@ -116,8 +116,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// who is whose all sessions are, as the configuration that is in force says.
-func (s *Server) who() (access.Principal, error) {
+// owner is whose all sessions are, as the configuration that is in force says.
+func (s *Server) owner() (access.Principal, error) {
 	p, ok := s.cfg.Gate.Named(s.cfg.Principal)
 	if !ok || !p.Is(access.User) {
 		return p, fault.Errorf(fault.Denied, "LangBot is the principal %s, which has not the role of a user", fault.Show(s.cfg.Principal)).
@@ -216,7 +216,7 @@ func (s *Server) resources() map[string]any {
 
 func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	var r readiness
-	if told := s.told.Load(); told.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
+	if told := s.initConfig.Load(); told.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
 		r = s.plainly(told)
 	} else {
 		r = s.readiness(ctx, true)
@@ -314,7 +314,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
 	tenant := Tenant{Prefix: protocol.Prefix(protocol.Namespace(instance, workspace), generation)}
-	if told := s.told.Load(); told.Required {
+	if told := s.initConfig.Load(); told.Required {
 		pass, err := s.pass(ctx, told, protocol.Namespace(instance, workspace), generation)
 		if err == nil && pass.Grant.MaxProcesses <= 0 {
 			err = denied("Sandbox admission grant does not permit managed process relay")

@@ -58,7 +58,7 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *p
 		if b.shuttingDown() {
 			return nil, nil, protocol.Errorf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
 		}
-		who, err := b.Who()
+		who, err := b.Owner()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -72,7 +72,7 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *p
 		}
 		kept, err := b.reuse(ctx, s, asked)
 		if kept != nil && err == nil {
-			err = b.equip(ctx, s, spec)
+			err = b.syncMounts(ctx, s, spec)
 		}
 		if kept != nil || err != nil {
 			return s, kept, mountError(err, physical)
@@ -131,7 +131,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.S
 
 // create makes a session, if there is room for one more.
 func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*session.Session, error) {
-	if !b.Told().Ours() {
+	if !b.Init().Ours() {
 		return nil, protocol.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
 	req, err := b.request(physical, spec, kept)
@@ -159,8 +159,8 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 	if err != nil {
 		return nil, mountError(err, physical)
 	}
-	if err = b.furnish(ctx, s); err == nil {
-		err = b.equip(ctx, s, spec)
+	if err = b.bootstrap(ctx, s); err == nil {
+		err = b.syncMounts(ctx, s, spec)
 	}
 	if err == nil { // what it was admitted by may have ended before it was there to be ended with that
 		err = t.still()
@@ -236,9 +236,9 @@ func mountOf(m protocol.Mount) (policy.Mount, error) {
 	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
 }
 
-// equip gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
+// syncMounts gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
 // stays so.
-func (b *Boxes) equip(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
+func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
 	wanted := map[string]policy.Mount{}
 	var order []string
 	for _, m := range spec.Mounts(protocol.ReadOnly) {
@@ -273,12 +273,12 @@ func (b *Boxes) equip(ctx context.Context, s *session.Session, spec *protocol.Sp
 			return err
 		}
 	}
-	return b.lend(ctx, s, spec)
+	return b.mountSkills(ctx, s, spec)
 }
 
 // reserve admits one session more, of as many as LangBot wants in all.
 func (b *Boxes) reserve(physical string) (release func(), err error) {
-	most := b.Told().Limits.MaxSessions
+	most := b.Init().Limits.MaxSessions
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	count := int64(len(b.reserved))
@@ -348,8 +348,8 @@ func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir str
 // python gives a box whose image has python3 alone the name that LangBot uses.
 const python = `command -v python >/dev/null || { p=$(command -v python3) && mkdir -p "$HOME/.local/bin" && ln -sf "$p" "$HOME/.local/bin/python"; } || :`
 
-// furnish puts what LangBot expects into a new session.
-func (b *Boxes) furnish(ctx context.Context, s *session.Session) error {
+// bootstrap puts what LangBot expects into a new session.
+func (b *Boxes) bootstrap(ctx context.Context, s *session.Session) error {
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
 	if err == nil && r.Status != session.StatusExited {
 		b.Log.Debug("a session of LangBot has no python", "session", s.ID, "status", r.Status)

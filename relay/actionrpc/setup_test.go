@@ -69,7 +69,7 @@ func TestATokenIsASecret(t *testing.T) {
 // told is what holds after some INITs, of which only the last may be refused.
 func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
 	t.Helper()
-	has := actionrpc.Untold()
+	has := actionrpc.DefaultInit()
 	for i, text := range inits {
 		fields, ok := protocol.Object(json.RawMessage(text))
 		if !ok {
@@ -164,7 +164,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	const local = `"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]}`
 	for admission, want := range map[string]string{`{"required":true}`: "", `{"requierd":true}`: "unknown key", `[]`: "object"} {
 		fields, _ := protocol.Object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
-		next, err := actionrpc.Untold().Merge(fields)
+		next, err := actionrpc.DefaultInit().Merge(fields)
 		if err == nil || !strings.Contains(err.Error(), "outside allowed_mount_roots") {
 			t.Fatalf("%s: %v", admission, err)
 		}
@@ -174,14 +174,14 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	}
 	// One with a bad limit changes nothing, as the protocol has it.
 	fields, _ := protocol.Object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
-	if next, err := actionrpc.Untold().Merge(fields); next != nil || err == nil {
+	if next, err := actionrpc.DefaultInit().Merge(fields); next != nil || err == nil {
 		t.Errorf("%+v, %v", next, err)
 	}
 }
 
 func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
 	t.Parallel()
-	has := actionrpc.Left()
+	has := actionrpc.RequiredInit()
 	if !has.Required || has.Broken != "" {
 		t.Fatalf("%+v", has)
 	}
@@ -205,7 +205,7 @@ func FuzzMerge(f *testing.F) {
 		if !ok {
 			return
 		}
-		next, err := actionrpc.Untold().Merge(fields)
+		next, err := actionrpc.DefaultInit().Merge(fields)
 		if err == nil && (next.Limits.MaxSessions < 0 || next.Limits.MaxRPCFileBytes < 1) {
 			t.Fatalf("%+v", next.Limits)
 		}
@@ -225,14 +225,14 @@ func TestTheNoteOfAnAdmissionIsAFileOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		info, err := os.Lstat(string(mark))
-		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || !mark.Told().Required || !mark.Told().FromBefore() {
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || !mark.Init().Required || !mark.Init().FromBefore() {
 			t.Errorf("%v, %v", info, err)
 		}
 		if there, err := os.ReadDir(dir); err != nil || len(there) != 1 {
 			t.Errorf("%v, %v", there, err)
 		}
 	}
-	if err := mark.Set(false); err != nil || mark.Told().Required || mark.Told().FromBefore() {
+	if err := mark.Set(false); err != nil || mark.Init().Required || mark.Init().FromBefore() {
 		t.Error(err)
 	}
 }

@@ -149,8 +149,8 @@ type Pass struct {
 // routes alone.
 func (p *Pass) Allows(pattern string) bool { return p.scope == nil || p.scope.Allows(pattern) }
 
-// Nobody reports whether who calls has said nothing of itself.
-func (p *Pass) Nobody() bool { return p.Name == "" }
+// Anonymous reports whether who calls has said nothing of itself.
+func (p *Pass) Anonymous() bool { return p.Name == "" }
 
 // scheme begins the value of the header Authorization, in any case (RFC 9110).
 const scheme = "bearer "
@@ -234,9 +234,9 @@ func (s *State) now(who Principal) (now Principal, ok bool) {
 	return now, ok
 }
 
-// Again tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the
+// Reauthenticate tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the
 // user the kernel knew. Somebody who would not be let in now is nobody.
-func (g *Gate) Again(peer *Peer, token string) Pass {
+func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 	if token == "" && peer.Local {
 		p, err := g.Identify(peer, nil)
 		if err != nil {
@@ -254,7 +254,7 @@ func (g *Gate) Again(peer *Peer, token string) Pass {
 			p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
 		}
 	})
-	if p.Nobody() {
+	if p.Anonymous() {
 		return p
 	}
 	return g.raise(p, count)
@@ -314,18 +314,18 @@ func (r *refusals) note(log *slog.Logger, now time.Time, why string) {
 
 // visit is a call that was let in.
 type visit struct {
-	mu    sync.Mutex
-	again func() (until time.Time, err error)
-	end   context.CancelCauseFunc
-	timer *time.Timer
-	left  bool
+	mu             sync.Mutex
+	reauthenticate func() (until time.Time, err error)
+	end            context.CancelCauseFunc
+	timer          *time.Timer
+	left           bool
 }
 
 // Watch asks again about a call whenever it may have another answer: after a change, and when the time of its pass
 // is over. The context ends with the error of that question. leave must be called when the call has ended.
 func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, error)) (watched context.Context, leave func()) {
 	ctx, end := context.WithCancelCause(ctx)
-	v := &visit{again: again, end: end}
+	v := &visit{reauthenticate: again, end: end}
 	g.mu.Lock()
 	g.visits[v] = struct{}{}
 	g.mu.Unlock()
@@ -356,7 +356,7 @@ func (v *visit) ask() {
 	if v.left {
 		return
 	}
-	until, err := v.again()
+	until, err := v.reauthenticate()
 	if err != nil {
 		v.end(err)
 		return

@@ -84,7 +84,7 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 		for _, peer := range []access.Peer{{}, {Local: true}} { // it does not fall back on what the kernel says
 			p, err := h.gate.Identify(&peer, header)
 			f, ok := errors.AsType[*fault.Error](err)
-			if !ok || f.Kind != fault.Unauthenticated || !p.Nobody() || p.Role != 0 {
+			if !ok || f.Kind != fault.Unauthenticated || !p.Anonymous() || p.Role != 0 {
 				t.Fatalf("%s: %+v, %v", name, p, err)
 			}
 			if text := fmt.Sprintf("%+v", *f); want == "" {
@@ -103,7 +103,7 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 	if p, err := h.gate.Identify(&access.Peer{Local: true, UID: 7}, nil); err != nil || p.Name != "uid:7" || p.Role != access.User {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, err := h.gate.Identify(&access.Peer{UID: 0}, nil); err != nil || !p.Nobody() || p.Role != 0 {
+	if p, err := h.gate.Identify(&access.Peer{UID: 0}, nil); err != nil || !p.Anonymous() || p.Role != 0 {
 		t.Errorf("over TCP: %+v, %v", p, err)
 	}
 	if strings.Contains(h.log.String(), good) || strings.Contains(h.log.String(), strange) {
@@ -260,22 +260,22 @@ func TestWhoWasLetInBefore(t *testing.T) {
 	_, old := token("old", "ci", "expires = 2020-01-01T00:00:00Z")
 	_, stray := token("stray", "of-another-host", "")
 	h := build(t, one+old+stray)
-	if p := h.gate.Again(&access.Peer{}, "one"); p.Name != "ci" || p.Role != access.User || p.Token != "one" {
+	if p := h.gate.Reauthenticate(&access.Peer{}, "one"); p.Name != "ci" || p.Role != access.User || p.Token != "one" {
 		t.Errorf("%+v", p)
 	}
-	if p := h.gate.Again(&access.Peer{Local: true, UID: 7}, ""); p.Name != "uid:7" || p.Role != access.User {
+	if p := h.gate.Reauthenticate(&access.Peer{Local: true, UID: 7}, ""); p.Name != "uid:7" || p.Role != access.User {
 		t.Errorf("%+v", p)
 	}
 	for _, name := range []string{"old", "stray", "none"} {
-		if p := h.gate.Again(&access.Peer{Local: true, UID: 7}, name); !p.Nobody() || p.Role != 0 {
+		if p := h.gate.Reauthenticate(&access.Peer{Local: true, UID: 7}, name); !p.Anonymous() || p.Role != 0 {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	if p := h.gate.Again(&access.Peer{}, ""); !p.Nobody() { // over TCP, where nobody comes without a token
+	if p := h.gate.Reauthenticate(&access.Peer{}, ""); !p.Anonymous() { // over TCP, where nobody comes without a token
 		t.Errorf("%+v", p)
 	}
 	h.gate.Use(h.state(""))
-	if p := h.gate.Again(&access.Peer{}, "one"); !p.Nobody() {
+	if p := h.gate.Reauthenticate(&access.Peer{}, "one"); !p.Anonymous() {
 		t.Errorf("its token is gone: %+v", p)
 	}
 }

@@ -48,13 +48,13 @@ type Log struct {
 	written uint64
 	failed  uint64 // times that a record could not be written at once
 
-	stranger  time.Time // when the last call of somebody unknown had its record
-	strangers uint64    // such calls since, without one
+	anonymousAt time.Time // when the last call of somebody unknown had its record
+	anonymous   uint64    // such calls since, without one
 }
 
-// strangerEvery is how often a call of somebody unknown has a record. They change nothing, and whoever can connect
+// anonymousEvery is how often a call of somebody unknown has a record. They change nothing, and whoever can connect
 // can make as many as it takes to push all other records out of the log.
-const strangerEvery = time.Second
+const anonymousEvery = time.Second
 
 // How much is kept in memory while nothing can be written.
 const (
@@ -103,21 +103,21 @@ func (l *Log) Append(r *Record) {
 	l.report(before, err, waiting, lost)
 }
 
-// AppendUnknown is Append for a call that was refused as nobody knows who has made it. One a second has a record, which
+// AppendAnonymous is Append for a call that was refused as nobody knows who has made it. One a second has a record, which
 // says how many before it have none.
-func (l *Log) AppendUnknown(r *Record) {
+func (l *Log) AppendAnonymous(r *Record) {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	now := time.Now()
-	if now.Sub(l.stranger) < strangerEvery {
-		l.strangers++
+	if now.Sub(l.anonymousAt) < anonymousEvery {
+		l.anonymous++
 		l.mu.Unlock()
 		return
 	}
-	n := l.strangers
-	l.stranger, l.strangers = now, 0
+	n := l.anonymous
+	l.anonymousAt, l.anonymous = now, 0
 	l.mu.Unlock()
 	if n > 0 {
 		r.Detail = fmt.Sprintf("%d such calls before it have no record; ", n) + r.Detail

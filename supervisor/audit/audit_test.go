@@ -282,7 +282,7 @@ func TestCallsOfStrangersAreCounted(t *testing.T) {
 	l, _, _ := open(t, t.TempDir(), DefaultConfig())
 	const calls = 2000
 	for range calls {
-		l.AppendUnknown(&Record{Kind: KindCall, Detail: "refused"})
+		l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
 	}
 	l.Append(&Record{Kind: KindCall, Principal: "uid:1", Detail: "refused"})
 	list := last(t, l, calls+2)
@@ -290,14 +290,14 @@ func TestCallsOfStrangersAreCounted(t *testing.T) {
 		t.Fatalf("%d records: %+v", n, list)
 	}
 	l.mu.Lock()
-	l.stranger = time.Time{} // a second later
-	unsaid := l.strangers
+	l.anonymousAt = time.Time{} // a second later
+	unsaid := l.anonymous
 	l.mu.Unlock()
-	l.AppendUnknown(&Record{Kind: KindCall, Detail: "refused"})
+	l.AppendAnonymous(&Record{Kind: KindCall, Detail: "refused"})
 	if got, want := last(t, l, 1)[0].Detail, fmt.Sprintf("%d such calls before it have no record; refused", unsaid); unsaid == 0 || got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	(*Log)(nil).AppendUnknown(&Record{})
+	(*Log)(nil).AppendAnonymous(&Record{})
 }
 
 func TestArgvIsWhatTheConfigurationSays(t *testing.T) {

@@ -162,14 +162,14 @@ func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 		if err != nil {
 			break
 		}
-		d.hear(ctx, conn, m)
+		d.receive(ctx, conn, m)
 	}
 	d.mu.Lock()
 	d.conn, d.ready = nil, make(chan struct{})
 	d.mu.Unlock()
 }
 
-func (d *Resolver) hear(ctx context.Context, conn *fdpass.Conn, m *egress.Report) {
+func (d *Resolver) receive(ctx context.Context, conn *fdpass.Conn, m *egress.Report) {
 	switch {
 	case m.Pin != nil:
 		d.apart(ctx, func() { d.pin(ctx, conn, m.Pin) })

@@ -26,11 +26,11 @@ func (s *Store) Release(session string) {
 		delete(s.leases, tree)
 	}
 	s.mu.Unlock()
-	s.Again()
+	s.Restore()
 }
 
-// Again tries once more to remove what could not be removed, in the background: a box has ended.
-func (s *Store) Again() {
+// Restore tries once more to remove what could not be removed, in the background: a box has ended.
+func (s *Store) Restore() {
 	select {
 	case s.poke <- struct{}{}:
 	default: // it has been told
@@ -44,7 +44,7 @@ func (s *Store) drop(tree string) {
 		s.doomed[tree] = true
 	}
 	s.mu.Unlock()
-	s.Again()
+	s.Restore()
 }
 
 // removeDoomed removes what nobody has any more, until ctx ends.

@@ -119,7 +119,7 @@ func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 		if tree := <-tries; tree != "tree" {
 			t.Errorf("removes %q", tree)
 		}
-		s.Again()
+		s.Restore()
 	}
 	s.Close()
 }

@@ -70,7 +70,7 @@ func (d *Attachments) Root(image string) (*policy.ImageRoot, error) {
 // Ended has the trees of images removed that only a box without a session had: it has ended.
 func (d *Attachments) Ended() {
 	if d.imgs != nil {
-		d.imgs.Again()
+		d.imgs.Restore()
 	}
 }
 
@@ -161,14 +161,14 @@ func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client
 	return d.keep(s)
 }
 
-// Again holds what a session of an earlier boxd has, until Release. The store must not be swept before.
-func (d *Attachments) Again(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
+// Restore holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) Restore(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
 	if d.imgs != nil {
 		d.imgs.Hold(key, image)
 	}
 	for _, k := range list {
 		if !k.Missing {
-			d.set(key, k.Name, d.store.Again([]skills.Leased{{Name: k.Name, Digest: k.Digest, Tree: k.Tree}}))
+			d.set(key, k.Name, d.store.Restore([]skills.Leased{{Name: k.Name, Digest: k.Digest, Tree: k.Tree}}))
 		}
 	}
 }

@@ -70,11 +70,11 @@ func (d *Attachments) letGo(key, tree string) {
 	}
 }
 
-// AgainDrives holds what a session of an earlier boxd has, until Release. The store must not be swept before.
-func (d *Attachments) AgainDrives(key string, list []policy.ActiveDrive) {
+// RestoreDrives holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+func (d *Attachments) RestoreDrives(key string, list []policy.ActiveDrive) {
 	for i := range list {
 		for _, tree := range slices.Concat([]string{list[i].Tree}, list[i].Earlier) {
-			d.drv.Again(tree)
+			d.drv.Restore(tree)
 			d.hold(key, tree)
 		}
 	}

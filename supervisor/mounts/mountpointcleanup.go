@@ -17,10 +17,10 @@ import (
 // MountPointCleanup sees to it that no directory stays in directories of the host that was made for a mount, and that none is
 // removed that another session has a mount on.
 type MountPointCleanup struct {
-	Boxes Keeper
-	Book  *MountPoints
-	Keep  func(key string) error // writes the record of a session
-	Log   *slog.Logger
+	Boxes  Keeper
+	Points *MountPoints
+	Keep   func(key string) error // writes the record of a session
+	Log    *slog.Logger
 }
 
 // Keeper is who changes mounts, and what is made for them.
@@ -56,7 +56,7 @@ func targetsOf(settings *policy.Settings) (list []string) {
 // Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
 // mounts. It reports whether that is to be written down before.
 func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool, error) {
-	d.Book.Begin(s.Key)
+	d.Points.Begin(s.Key)
 	settings := s.Current()
 	for _, target := range targetsOf(&settings) {
 		lent, below := lentAt(settings.Mounts, target)
@@ -75,10 +75,10 @@ func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 			return false, err
 		}
 		if found.Made != "" {
-			d.Book.Own(s.Key, d.ghost(s.Key, s.Caller(), &lent, found.Made, target))
+			d.Points.Own(s.Key, d.mountPoint(s.Key, s.Caller(), &lent, found.Made, target))
 		}
 	}
-	return d.Book.Of(s.Key) != nil, nil
+	return d.Points.Of(s.Key) != nil, nil
 }
 
 // enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
@@ -87,7 +87,7 @@ func (d *MountPointCleanup) enter(ctx context.Context, s *session.Session, targe
 	if !below {
 		return nil
 	}
-	real := d.Book.Real(s.Key, lent.Source)
+	real := d.Points.Real(s.Key, lent.Source)
 	if real == "" {
 		real = lent.Source
 		found, err := d.real(ctx, s, &lent, target)
@@ -97,7 +97,7 @@ func (d *MountPointCleanup) enter(ctx context.Context, s *session.Session, targe
 			return err
 		}
 	}
-	return d.Book.Enter(ctx, s.Key, lent.Source, real, real+target[len(lent.Target):])
+	return d.Points.Enter(ctx, s.Key, lent.Source, real, real+target[len(lent.Target):])
 }
 
 // real asks the keeper where a directory of the host is that has a target in it.
@@ -118,15 +118,15 @@ func (d *MountPointCleanup) real(ctx context.Context, s *session.Session, lent *
 
 // look asks the keeper what is missing of a target below a directory of the host.
 func (d *MountPointCleanup) look(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
-	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.ghost(s.Key, s.Caller(), lent, target, target)))
+	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), lent, target, target)))
 }
 
-// ghost is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
+// mountPoint is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
 // that is.
-func (d *MountPointCleanup) ghost(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *MountPoint {
+func (d *MountPointCleanup) mountPoint(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *MountPoint {
 	return &MountPoint{
 		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: lent.Source, Owner: lent.Owner, At: lent.Target,
-		Real: cmp.Or(d.Book.Real(key, lent.Source), lent.Source), Made: made, Target: target,
+		Real: cmp.Or(d.Points.Real(key, lent.Source), lent.Source), Made: made, Target: target,
 	}
 }
 
@@ -149,7 +149,7 @@ func (d *MountPointCleanup) made(key string, caller isolation.Caller, lent []pol
 	if !below || !makes(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
 		return nil
 	}
-	return d.ghost(key, caller, &l, made, target)
+	return d.mountPoint(key, caller, &l, made, target)
 }
 
 // Ending notes that a session ends, which has or may have mounts besides those it was made with. It reports whether
@@ -161,7 +161,7 @@ func (d *MountPointCleanup) Ending(key string, caller isolation.Caller, settings
 			list = append(list, *g)
 		}
 	}
-	return d.Book.Ending(key, list)
+	return d.Points.Ending(key, list)
 }
 
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
@@ -170,7 +170,7 @@ func (d *MountPointCleanup) Ending(key string, caller isolation.Caller, settings
 func (d *MountPointCleanup) End(ctx context.Context, key string) error {
 	_, err := d.sweep(ctx, key)
 	if err == nil {
-		d.Book.Forget(key)
+		d.Points.Forget(key)
 	}
 	return err
 }
@@ -180,12 +180,12 @@ func (d *MountPointCleanup) End(ctx context.Context, key string) error {
 func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	found, err := d.Book.Sweep(ctx, key, func(r *Removal) error {
+	found, err := d.Points.Sweep(ctx, key, func(r *Removal) error {
 		d.tell(r)
-		if r.Ghost.Made == "" {
+		if r.MountPoint.Made == "" {
 			return nil
 		}
-		_, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.Ghost))
+		_, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.MountPoint))
 		if err != nil && (session.Transient(err) || ctx.Err() != nil) {
 			return err
 		}
@@ -202,11 +202,11 @@ func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 
 // tell writes down who has been given something by a removal.
 func (d *MountPointCleanup) tell(r *Removal) {
-	if r.Heir == "" {
+	if r.Successor == "" {
 		return
 	}
-	if err := d.Keep(r.Heir); err != nil {
-		d.Log.Error("record not written", "key", r.Heir, "error", err)
+	if err := d.Keep(r.Successor); err != nil {
+		d.Log.Error("record not written", "key", r.Successor, "error", err)
 	}
 }
 
@@ -215,7 +215,7 @@ func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
 	if err := c.Session.Await(ctx); err != nil { // nobody would drop it
 		return err
 	}
-	if err := c.Ghosts.enter(ctx, c.Session, m.Target); err != nil {
+	if err := c.MountPoints.enter(ctx, c.Session, m.Target); err != nil {
 		return c.failure(m, err)
 	}
 	return nil
@@ -224,16 +224,16 @@ func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
 // take removes mounts of the session, and what was made for them and no other session needs. What is not empty then, as
 // another mount of the session is there, goes in a sweep after that or when the session ends.
 func (c *Changer) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	d, s := c.Ghosts, c.Session
+	d, s := c.MountPoints, c.Session
 	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
-		d.Book.Own(s.Key, g)
-		r, err := d.Book.Leave(ctx, s.Key, g)
+		d.Points.Own(s.Key, g)
+		r, err := d.Points.Leave(ctx, s.Key, g)
 		if err != nil {
 			return nil, err
 		}
-		defer d.Book.Done(r)
+		defer d.Points.Done(r)
 		d.tell(r)
-		req.Made = r.Ghost.Made
+		req.Made = r.MountPoint.Made
 	}
 	return c.Boxes.ChangeMount(ctx, req)
 }
@@ -249,17 +249,17 @@ func (c *Changer) only() {
 	var places []string
 	for _, t := range targets {
 		if l, below := lentAt(settings.Mounts, t); below {
-			if real := c.Ghosts.Book.Real(c.Session.Key, l.Source); real != "" {
+			if real := c.MountPoints.Points.Real(c.Session.Key, l.Source); real != "" {
 				places = append(places, real+t[len(l.Target):])
 			}
 		}
 	}
-	c.Ghosts.Book.Only(c.Session.Key, places)
+	c.MountPoints.Points.Only(c.Session.Key, places)
 }
 
 // sweep removes what the session had been given to remove, and does not need any more.
 func (c *Changer) sweep(ctx context.Context) error {
-	if found, _ := c.Ghosts.sweep(ctx, c.Session.Key); !found { // what nobody has answered to, the session has still
+	if found, _ := c.MountPoints.sweep(ctx, c.Session.Key); !found { // what nobody has answered to, the session has still
 		return nil
 	}
 	return c.Keep()

@@ -41,7 +41,7 @@ func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*is
 }
 
 func (k *keeper) ghosts() *MountPointCleanup {
-	return &MountPointCleanup{Boxes: k, Book: NewMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
+	return &MountPointCleanup{Boxes: k, Points: NewMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
 }
 
 // begun is a session that is made with these mounts.
@@ -72,14 +72,14 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	in := policy.Mount{Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}
 	a := begun(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
 	b := begun(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
-	if has := d.Book.Of(b.Key); has == nil || !slices.Equal(has.Places, []string{"/srv/p/x"}) || len(has.Ghosts) > 0 {
+	if has := d.Points.Of(b.Key); has == nil || !slices.Equal(has.Places, []string{"/srv/p/x"}) || len(has.Created) > 0 {
 		t.Errorf("who may only read has %+v", has)
 	}
 	if err := ended(t, d, a); err != nil || len(k.tidied) > 0 {
 		t.Errorf("removed from under another: %+v, %v", k.tidied, err)
 	}
-	(&Changer{Boxes: k, Session: b, Ghosts: d}).only()
-	if has := d.Book.Of(b.Key); has == nil || len(has.Places) != 1 || len(has.Ghosts) != 1 {
+	(&Changer{Boxes: k, Session: b, MountPoints: d}).only()
+	if has := d.Points.Of(b.Key); has == nil || len(has.Places) != 1 || len(has.Created) != 1 {
 		t.Errorf("after the first: %+v", has)
 	}
 	if err := ended(t, d, b); err != nil || len(k.tidied) != 1 {
@@ -96,7 +96,7 @@ func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 	k := &keeper{}
 	d := k.ghosts()
 	s := begun(t, d, "s", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, policy.Mount{Source: "/link", Target: "/data", Mode: policy.MountReadWrite})
-	c := &Changer{Boxes: k, Session: s, Ghosts: d, Keep: func() error { return nil }}
+	c := &Changer{Boxes: k, Session: s, MountPoints: d, Keep: func() error { return nil }}
 	list := []policy.LiveMount{
 		{Mount: policy.Mount{Source: "/one", Target: "/data/in/b"}, Made: "/data/in/b"},
 		{Mount: policy.Mount{Source: "/one", Target: "/workspace/in/a"}, Made: "/workspace/in"},
@@ -126,7 +126,7 @@ func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 			t.Errorf("with %d mounts left, removed: %q", left, gone())
 		}
 	}
-	if has := d.Book.Of(s.Key); has != nil {
+	if has := d.Points.Of(s.Key); has != nil {
 		t.Errorf("left: %+v", has)
 	}
 }
@@ -142,8 +142,8 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		d := k.ghosts()
 		mounts := []policy.Mount{{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}}
 		s := begun(t, d, "s", 1001, mounts...)
-		if err := ended(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Book.Of(s.Key) != nil) {
-			t.Errorf("%v: %v, %+v", tc.err, err, d.Book.Of(s.Key))
+		if err := ended(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Points.Of(s.Key) != nil) {
+			t.Errorf("%v: %v, %+v", tc.err, err, d.Points.Of(s.Key))
 		}
 		if !tc.kept {
 			continue
@@ -155,7 +155,7 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		if err := ended(t, d, other); err != nil || len(k.tidied) > 0 {
 			t.Errorf("%v: %v: the next is not heard: %+v", tc.err, err, k.tidied)
 		}
-		if err := ended(t, d, s); err != nil || len(k.tidied) != 1 || d.Book.Of(s.Key) != nil {
+		if err := ended(t, d, s); err != nil || len(k.tidied) != 1 || d.Points.Of(s.Key) != nil {
 			t.Errorf("%v: at last: %v, %+v", tc.err, err, k.tidied)
 		}
 	}

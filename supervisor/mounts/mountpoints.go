@@ -44,11 +44,11 @@ func (g *MountPoint) same(o MountPoint) bool {
 	return g.Host(g.Made) == o.Host(o.Made) && g.Host(g.Target) == o.Host(o.Target)
 }
 
-// Has is what a session has, for its record.
-type Has struct {
-	Real   map[string]string `json:"real,omitempty"`   // by source: the directories that it is lent, without links
-	Places []string          `json:"places,omitempty"` // where it has mounts in directories of the host
-	Ghosts []MountPoint      `json:"ghosts,omitempty"` // to be removed when it has ended
+// HostMounts is what a session has, for its record.
+type HostMounts struct {
+	Real    map[string]string `json:"real,omitempty"`   // by source: the directories that it is lent, without links
+	Places  []string          `json:"places,omitempty"` // where it has mounts in directories of the host
+	Created []MountPoint      `json:"ghosts,omitempty"` // to be removed when it has ended
 }
 
 // MountPoints knows them of all sessions of one boxd. It is safe for concurrent use.
@@ -59,7 +59,7 @@ type MountPoints struct {
 }
 
 type entry struct {
-	Has
+	HostMounts
 	ending bool // what it has mounted goes: nobody keeps anything for it
 }
 
@@ -69,14 +69,14 @@ func NewMountPoints() *MountPoints { return &MountPoints{all: map[string]*entry{
 func (b *MountPoints) entryLocked(key string) *entry {
 	e := b.all[key]
 	if e == nil {
-		e = &entry{Has: Has{Real: map[string]string{}}}
+		e = &entry{HostMounts: HostMounts{Real: map[string]string{}}}
 		b.all[key] = e
 	}
 	return e
 }
 
-// Again enters a session that an earlier boxd has left, as its record has it.
-func (b *MountPoints) Again(key string, has *Has) {
+// Restore enters a session that an earlier boxd has left, as its record has it.
+func (b *MountPoints) Restore(key string, has *HostMounts) {
 	if has == nil {
 		return
 	}
@@ -85,18 +85,18 @@ func (b *MountPoints) Again(key string, has *Has) {
 	e := b.entryLocked(key)
 	maps.Copy(e.Real, has.Real)
 	e.Places = has.Places
-	e.Ghosts = slices.DeleteFunc(slices.Clone(has.Ghosts), func(g MountPoint) bool { return !g.valid() })
+	e.Created = slices.DeleteFunc(slices.Clone(has.Created), func(g MountPoint) bool { return !g.valid() })
 }
 
 // Of is what a session has, for its record; nil: nothing.
-func (b *MountPoints) Of(key string) *Has {
+func (b *MountPoints) Of(key string) *HostMounts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[key]
-	if e == nil || len(e.Places)+len(e.Ghosts) == 0 {
+	if e == nil || len(e.Places)+len(e.Created) == 0 {
 		return nil
 	}
-	return &Has{Real: maps.Clone(e.Real), Places: slices.Clone(e.Places), Ghosts: slices.Clone(e.Ghosts)}
+	return &HostMounts{Real: maps.Clone(e.Real), Places: slices.Clone(e.Places), Created: slices.Clone(e.Created)}
 }
 
 // Real is where a directory is that a session is lent, "" if nobody has asked yet.
@@ -158,8 +158,8 @@ func (b *MountPoints) Own(key string, g *MountPoint) {
 }
 
 func (e *entry) own(g *MountPoint) {
-	if !slices.ContainsFunc(e.Ghosts, g.same) {
-		e.Ghosts = append(e.Ghosts, *g)
+	if !slices.ContainsFunc(e.Created, g.same) {
+		e.Created = append(e.Created, *g)
 	}
 }
 
@@ -184,7 +184,7 @@ func (b *MountPoints) Ending(key string, more []MountPoint) bool {
 	for i := range more {
 		e.own(&more[i])
 	}
-	return len(e.Ghosts) > 0
+	return len(e.Created) > 0
 }
 
 // Forget forgets a session.
@@ -196,10 +196,10 @@ func (b *MountPoints) Forget(key string) {
 
 // Removal is directories that are being removed.
 type Removal struct {
-	Ghost MountPoint // what to remove, as far as it is empty; nothing if its Made is ""
-	Heir  string     // the session that was given the rest, "": nobody. Its record is written first
-	top   string     // nobody else removes anything at or below, or enters there, until it is over
-	over  chan struct{}
+	MountPoint MountPoint // what to remove, as far as it is empty; nothing if its Made is ""
+	Successor  string     // the session that was given the rest, "": nobody. Its record is written first
+	top        string     // nobody else removes anything at or below, or enters there, until it is over
+	over       chan struct{}
 }
 
 // Leave begins to remove directories that were made for a session which does not need them any more, and hands on those
@@ -207,17 +207,17 @@ type Removal struct {
 func (b *MountPoints) Leave(ctx context.Context, key string, g *MountPoint) (r *Removal, err error) {
 	top := g.Host(g.Made)
 	err = b.settled(ctx, func(r *Removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
-		r = &Removal{Ghost: *g, top: top, over: make(chan struct{})}
+		r = &Removal{MountPoint: *g, top: top, over: make(chan struct{})}
 		b.going = append(b.going, r)
 		rest := *g
-		if r.Ghost.Made, rest.Target = cut(g, b.neededLocked(key, top)); rest.Target == "" {
+		if r.MountPoint.Made, rest.Target = cut(g, b.neededLocked(key, top)); rest.Target == "" {
 			return
 		}
 		// To one that needs the last of them: when that ends, there may be more to remove.
 		for _, heir := range slices.Sorted(maps.Keys(b.all)) {
 			if e := b.all[heir]; heir != key && !e.ending && e.needs(g.Host(rest.Target)) {
 				e.own(&rest)
-				r.Heir = heir
+				r.Successor = heir
 				return
 			}
 		}
@@ -290,7 +290,7 @@ func (b *MountPoints) free(key string) (list []MountPoint) {
 	if e == nil {
 		return nil
 	}
-	for _, g := range e.Ghosts {
+	for _, g := range e.Created {
 		if !e.needs(g.Host(g.Made)) {
 			list = append(list, g)
 		}
@@ -303,6 +303,6 @@ func (b *MountPoints) drop(key string, g *MountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.all[key]; e != nil {
-		e.Ghosts = slices.DeleteFunc(e.Ghosts, func(o MountPoint) bool { return g.same(o) })
+		e.Created = slices.DeleteFunc(e.Created, func(o MountPoint) bool { return g.same(o) })
 	}
 }

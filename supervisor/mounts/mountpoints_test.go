@@ -63,16 +63,16 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 		if want.Made = "/workspace" + tc.made; tc.made == "-" {
 			want.Made = ""
 		}
-		if got.Ghost.Made != want.Made || got.Ghost.Target != want.Target {
-			t.Errorf("%s: removed: %+v", tc.name, got.Ghost)
+		if got.MountPoint.Made != want.Made || got.MountPoint.Target != want.Target {
+			t.Errorf("%s: removed: %+v", tc.name, got.MountPoint)
 		}
 		switch has := b.Of("two"); {
 		case tc.last == "":
-			if got.Heir != "" || has != nil && has.Ghosts != nil {
-				t.Errorf("%s: handed on: %q, %+v", tc.name, got.Heir, has)
+			if got.Successor != "" || has != nil && has.Created != nil {
+				t.Errorf("%s: handed on: %q, %+v", tc.name, got.Successor, has)
 			}
-		case got.Heir != "two" || len(has.Ghosts) != 1 || has.Ghosts[0].Made != g.Made || has.Ghosts[0].Target != "/workspace"+tc.last:
-			t.Errorf("%s: handed on: %q, %+v", tc.name, got.Heir, has)
+		case got.Successor != "two" || len(has.Created) != 1 || has.Created[0].Made != g.Made || has.Created[0].Target != "/workspace"+tc.last:
+			t.Errorf("%s: handed on: %q, %+v", tc.name, got.Successor, has)
 		}
 		if has := b.Of("one"); has != nil {
 			t.Errorf("%s: the first still has %+v", tc.name, has)
@@ -93,14 +93,14 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 			b.Own("one", &g)
 		}
 		if _, err := b.Sweep(t.Context(), step.key, func(r *Removal) error {
-			if r.Ghost.Made != step.made || r.Heir != step.heir {
+			if r.MountPoint.Made != step.made || r.Successor != step.heir {
 				t.Errorf("%s: %+v", step.key, r)
 			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if has := b.Of(step.heir); step.heir != "" && (has == nil || len(has.Ghosts) != 1) {
+		if has := b.Of(step.heir); step.heir != "" && (has == nil || len(has.Created) != 1) {
 			t.Errorf("%s: %s has %+v", step.key, step.heir, has)
 		}
 	}
@@ -112,7 +112,7 @@ func TestTheLastRemovesEverything(t *testing.T) {
 	b := NewMountPoints()
 	removed := func(key string) (list []string) {
 		b.Ending(key, nil)
-		if _, err := b.Sweep(t.Context(), key, func(r *Removal) error { list = append(list, r.Ghost.Made); return nil }); err != nil {
+		if _, err := b.Sweep(t.Context(), key, func(r *Removal) error { list = append(list, r.MountPoint.Made); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		b.Forget(key)
@@ -124,8 +124,8 @@ func TestTheLastRemovesEverything(t *testing.T) {
 		b.Own(key, &g)
 	}
 	b2 := NewMountPoints()
-	b2.Again("b", b.Of("b"))
-	if got, want := b2.Of("b"), b.Of("b"); got == nil || !slices.Equal(got.Places, want.Places) || len(got.Ghosts) != 1 || got.Real["/link"] != "/srv/p" {
+	b2.Restore("b", b.Of("b"))
+	if got, want := b2.Of("b"), b.Of("b"); got == nil || !slices.Equal(got.Places, want.Places) || len(got.Created) != 1 || got.Real["/link"] != "/srv/p" {
 		t.Errorf("of a record: %+v, not %+v", got, want)
 	}
 	for _, key := range []string{"c", "a"} {
@@ -151,7 +151,7 @@ func TestTheDeepestGoFirst(t *testing.T) {
 		t.Error("nothing is to be removed")
 	}
 	var got []string
-	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = append(got, r.Ghost.Made); return nil }); err != nil {
+	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = append(got, r.MountPoint.Made); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, []string{"/workspace/in/x", "/workspace/in"}) {
@@ -203,8 +203,8 @@ func TestADamagedRecordHasNothing(t *testing.T) {
 	t.Parallel()
 	b := NewMountPoints()
 	bad := []MountPoint{{}, of("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
-	b.Again("one", &Has{Places: []string{"/srv/x"}, Ghosts: bad})
-	if has := b.Of("one"); has == nil || len(has.Ghosts) != 0 {
+	b.Restore("one", &HostMounts{Places: []string{"/srv/x"}, Created: bad})
+	if has := b.Of("one"); has == nil || len(has.Created) != 0 {
 		t.Errorf("it has %+v", has)
 	}
 }

@@ -29,11 +29,11 @@ import (
 
 // Changer changes the mounts of one session.
 type Changer struct {
-	Boxes   Keeper
-	Held    policy.Held // the bounds of the session's owner
-	Session *session.Session
-	Keep    func() error // writes the record of the session
-	Ghosts  *MountPointCleanup
+	Boxes       Keeper
+	Held        policy.Held // the bounds of the session's owner
+	Session     *session.Session
+	Keep        func() error // writes the record of the session
+	MountPoints *MountPointCleanup
 }
 
 // patience bounds one change. What has begun is not left half done because its caller has gone.
@@ -104,7 +104,7 @@ func (c *Changer) exclusively(ctx context.Context, do func(context.Context) erro
 	return c.Session.Exclusive(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		if _, err := c.settle(ctx); err != nil {
+		if _, err := c.reconcile(ctx); err != nil {
 			return err
 		}
 		return do(ctx)
@@ -165,7 +165,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 				return is, false, err
 			}
 			c.Session.SetMounting(slices.Delete(list, i, i+1), change)
-			_, serr := c.settle(ctx)
+			_, serr := c.reconcile(ctx)
 			return is, false, errors.Join(err, serr)
 		}
 	}

@@ -54,24 +54,24 @@ func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
 	defer cancel()
-	if finished, serr := c.settle(ctx); finished && serr == nil {
+	if finished, serr := c.reconcile(ctx); finished && serr == nil {
 		return true, nil
 	}
 	return false, c.failure(m, err)
 }
 
-// Settle finds out what has come of a change that was interrupted, with whoever made it: what was added without a word
+// Reconcile finds out what has come of a change that was interrupted, with whoever made it: what was added without a word
 // is removed, and what was begun else is finished. Afterwards the list is what there is.
-func (c *Changer) Settle(ctx context.Context) error {
+func (c *Changer) Reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	return c.Session.Exclusive(func() error {
-		_, err := c.settle(ctx)
+		_, err := c.reconcile(ctx)
 		return err
 	})
 }
 
-func (c *Changer) settle(ctx context.Context) (finished bool, err error) {
+func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
 	list, change := c.Session.Mounting()
 	if change == nil {
 		return false, nil

@@ -51,17 +51,17 @@ type QueueLimits struct {
 
 // Waiter says who waits, and for what.
 type Waiter struct {
-	Who  string         // those of one name wait in order, and take turns with the others
-	What string         // shown to whoever looks at the line
-	Wait *time.Duration // nil: as long as the limits allow, which are not exceeded anyway
+	Caller string         // those of one name wait in order, and take turns with the others
+	What   string         // shown to whoever looks at the line
+	Wait   *time.Duration // nil: as long as the limits allow, which are not exceeded anyway
 }
 
 // Position is one that waits, as it stands now.
 type Position struct {
-	Who, What string
-	Position  int // 1 is next
-	Reason    Reason
-	Since     time.Time
+	Caller, What string
+	Position     int // 1 is next
+	Reason       Reason
+	Since        time.Time
 }
 
 // soonest is how long is waited for what passes by itself.
@@ -237,7 +237,7 @@ func (l *Queue) Waiting() []Position {
 		for _, who := range l.order {
 			if line := l.lines[who]; depth < len(line) {
 				w := line[depth]
-				p := Position{Who: who, What: w.What, Position: len(places) + 1, Since: w.since}
+				p := Position{Caller: who, What: w.What, Position: len(places) + 1, Since: w.since}
 				if w.full != nil {
 					p.Reason = w.full.Reason
 				} else if head := line[0].full; head != nil {
@@ -251,27 +251,27 @@ func (l *Queue) Waiting() []Position {
 }
 
 func (l *Queue) pushLocked(w *waiter) {
-	if len(l.lines[w.Who]) == 0 {
-		l.order = append(l.order, w.Who)
+	if len(l.lines[w.Caller]) == 0 {
+		l.order = append(l.order, w.Caller)
 	}
-	l.lines[w.Who] = append(l.lines[w.Who], w)
+	l.lines[w.Caller] = append(l.lines[w.Caller], w)
 	l.count++
 }
 
 // dropLocked takes one out of the line that still stands there.
 func (l *Queue) dropLocked(w *waiter) {
-	line := l.lines[w.Who]
+	line := l.lines[w.Caller]
 	i := slices.Index(line, w)
 	if i < 0 {
 		return
 	}
 	l.count--
 	if line = slices.Delete(line, i, i+1); len(line) > 0 {
-		l.lines[w.Who] = line
+		l.lines[w.Caller] = line
 		return
 	}
-	delete(l.lines, w.Who)
-	at := slices.Index(l.order, w.Who)
+	delete(l.lines, w.Caller)
+	at := slices.Index(l.order, w.Caller)
 	l.order = slices.Delete(l.order, at, at+1)
 }
 
@@ -303,7 +303,7 @@ func (l *Queue) turnLocked() {
 
 // blockerLocked is what keeps one that has not tried: what the first of its name waits for, or of all.
 func (l *Queue) blockerLocked(w *waiter) *Full {
-	if head := l.lines[w.Who][0].full; head != nil {
+	if head := l.lines[w.Caller][0].full; head != nil {
 		return head
 	}
 	for _, who := range l.order {

@@ -61,7 +61,7 @@ func line(length int, wait time.Duration) *quota.Queue {
 	return quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{Length: length, Wait: wait} })
 }
 
-func ticket(who, what string) quota.Waiter { return quota.Waiter{Who: who, What: what} }
+func ticket(who, what string) quota.Waiter { return quota.Waiter{Caller: who, What: what} }
 
 func TestTheyTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestTheyTakeTurns(t *testing.T) {
 		var order []string
 		for i, p := range l.Waiting() {
 			order = append(order, p.What)
-			if p.Position != i+1 || p.Reason != quota.Sessions || p.Who != p.What[:1] {
+			if p.Position != i+1 || p.Reason != quota.Sessions || p.Caller != p.What[:1] {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -157,7 +157,7 @@ func TestWaitingEnds(t *testing.T) {
 					defer time.AfterFunc(tc.cancel, cancel).Stop()
 				}
 				begin := time.Now()
-				err := l.Admit(ctx, quota.Waiter{Who: "a", Wait: tc.wait}, h.enter("a", "a"))
+				err := l.Admit(ctx, quota.Waiter{Caller: "a", Wait: tc.wait}, h.enter("a", "a"))
 				if err == nil || !strings.Contains(err.Error(), tc.says) || time.Since(begin) != tc.took || l.Len() != 0 {
 					t.Errorf("%v after %v, %d wait", err, time.Since(begin), l.Len())
 				}

@@ -86,7 +86,7 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return nil
 	}
-	d.Again(s)
+	d.Restore(s)
 	auth, err := d.authority()
 	if err != nil {
 		return err
@@ -94,8 +94,8 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	return write(ctx, box, auth.pem())
 }
 
-// Again gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
-func (d *Secrets) Again(s *session.Session) {
+// Restore gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
+func (d *Secrets) Restore(s *session.Session) {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return
 	}

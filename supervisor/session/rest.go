@@ -19,7 +19,7 @@ var errAsleep = errors.New("the session is asleep")
 // lock, maybe more than once.
 func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
 	for {
-		err := s.host.Line.Admit(ctx, quota.Waiter{Who: s.Key, What: s.ID, Wait: wait}, try)
+		err := s.host.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, try)
 		if !errors.Is(err, errAsleep) {
 			return err
 		}

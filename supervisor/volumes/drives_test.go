@@ -302,7 +302,7 @@ func TestVersionsAreKeptByCountAndAge(t *testing.T) {
 	s.Release(held)
 	become("3 4")
 	push, age := true, quantity.Duration(time.Second)
-	if _, err := s.Keep(who, name, volumes.Kept{Push: &push, Age: &age}); err != nil {
+	if _, err := s.Keep(who, name, volumes.RetentionChange{Push: &push, Age: &age}); err != nil {
 		t.Fatal(err)
 	}
 	s.fill(volumes.Filling{}, "a=5")
@@ -352,7 +352,7 @@ func TestWhatNobodyNamesIsSwept(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := open(t, state, nil)
-		next.Again(filepath.Base(space[0]) + "/trees/held")
+		next.Restore(filepath.Base(space[0]) + "/trees/held")
 		if err := next.Sweep(); err != nil || next.onDisk() != round.want {
 			t.Errorf("%q: %v, %d trees, want %d", round.record, err, next.onDisk(), round.want)
 		}

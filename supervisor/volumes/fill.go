@@ -264,7 +264,7 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 	if err := s.allow(sp, name, n.Bytes); err != nil {
 		return n, false, err
 	}
-	if err := s.settle(sp); err != nil {
+	if err := s.reconcile(sp); err != nil {
 		return n, false, err
 	}
 	next.Last++
@@ -297,8 +297,8 @@ func (s *Drives) sync(dir string) error {
 	return f.Sync()
 }
 
-// settle makes the directory of a principal, if it has none. The lock is held.
-func (s *Drives) settle(sp *driveSpace) error {
+// reconcile makes the directory of a principal, if it has none. The lock is held.
+func (s *Drives) reconcile(sp *driveSpace) error {
 	if s.spaces[sp.key] == sp {
 		return nil
 	}

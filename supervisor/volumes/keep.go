@@ -34,8 +34,8 @@ func (s *Drives) Take(who, name string, number int) (v Version, tree string, err
 	return *is, tree, nil
 }
 
-// Again holds what a session of an earlier boxd has. It must be called before Sweep.
-func (s *Drives) Again(trees ...string) {
+// Restore holds what a session of an earlier boxd has. It must be called before Sweep.
+func (s *Drives) Restore(trees ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range trees {

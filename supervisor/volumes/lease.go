@@ -14,9 +14,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// Suit gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
+// Validate gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
 // that.
-func (s *Workspaces) Suit(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
+func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
 	if len(settings.Lends()) == 0 {
 		return nil
 	}
@@ -77,8 +77,8 @@ func (s *Workspaces) Hold(key, id, owner string, settings *policy.Settings) erro
 	return nil
 }
 
-// Again lends a session of an earlier boxd what it had. What is not there any more is told, and the rest held.
-func (s *Workspaces) Again(key, id, owner string, settings *policy.Settings) {
+// Restore lends a session of an earlier boxd what it had. What is not there any more is told, and the rest held.
+func (s *Workspaces) Restore(key, id, owner string, settings *policy.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range settings.Lends() {

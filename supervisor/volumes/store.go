@@ -234,15 +234,15 @@ func (s *Drives) Get(who, name string) (Drive, error) {
 	return s.copied(sp, d), nil
 }
 
-// Kept are changes of how a drive is kept; nil leaves it as it is.
-type Kept struct {
+// RetentionChange are changes of how a drive is kept; nil leaves it as it is.
+type RetentionChange struct {
 	Versions *int
 	Age      *quantity.Duration
 	Push     *bool
 }
 
 // Keep changes how long the versions of a drive are kept.
-func (s *Drives) Keep(who, name string, k Kept) (Drive, error) {
+func (s *Drives) Keep(who, name string, k RetentionChange) (Drive, error) {
 	switch {
 	case k.Versions != nil && !validKeep(*k.Versions):
 		return Drive{}, fault.Field("keep_versions", *k.Versions, fmt.Sprintf("0 to %d", mostVersions))

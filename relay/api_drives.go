@@ -9,8 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
-	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
@@ -23,9 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
-
-// patience is how long a caller may take for a piece of an archive.
-const patience = time.Minute
 
 // Usual sizes of what is told at once.
 const (
@@ -102,7 +97,7 @@ func deleteDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	version, err := number(c.R.URL.Query(), "version", 0, 1)
+	version, err := queryNumber(c.R.URL.Query(), "version", 0, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -117,11 +112,11 @@ func fillDrive(c *Call) (any, error) {
 	}
 	query := c.R.URL.Query()
 	f := &volumes.Filling{Into: query.Get("into")}
-	if f.Add, err = flag(query, "add"); err != nil {
+	if f.Add, err = queryFlag(query, "add"); err != nil {
 		return nil, err
 	}
 	if query.Has("if_version") {
-		last, err := number(query, "if_version", 0, 0)
+		last, err := queryNumber(query, "if_version", 0, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +129,7 @@ func fillDrive(c *Call) (any, error) {
 	case err != nil:
 		return nil, err
 	case path == "":
-		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, &sent{c})
+		v, isNew, err = c.Drives.Fill(c.Context(), who.Name, c.Path.Drive, f, body{c})
 	default:
 		v, isNew, err = fromSession(c, who.Name, f, path)
 	}
@@ -188,15 +183,13 @@ func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volume
 		packed <- err
 	}()
 	v, isNew, err = c.Drives.Fill(ctx, who, c.Path.Drive, f, r)
-	r.CloseWithError(errUnread)
+	r.CloseWithError(errNotRead)
 	cancel() // whoever still packs is done
-	if failed := <-packed; failed != nil && !errors.Is(failed, errUnread) && !errors.Is(failed, context.Canceled) {
+	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
 		return v, false, failed
 	}
 	return v, isNew, err
 }
-
-var errUnread = errors.New("nobody reads it any more")
 
 // indexDrive lists what a version has, page by page.
 func indexDrive(c *Call) (any, error) {
@@ -205,9 +198,9 @@ func indexDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	v, err1 := number(query, "version", 0, 1)
-	offset, err2 := number(query, "offset", 0, 0)
-	limit, err3 := number(query, "limit", usualEntries, 1)
+	v, err1 := queryNumber(query, "version", 0, 1)
+	offset, err2 := queryNumber(query, "offset", 0, 0)
+	limit, err3 := queryNumber(query, "limit", usualEntries, 1)
 	if err := cmp.Or(err1, err2, err3); err != nil {
 		return nil, err
 	}
@@ -233,8 +226,8 @@ func driveText(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	v, err1 := number(query, "version", 0, 1)
-	most, err2 := number(query, "bytes", usualText, 1)
+	v, err1 := queryNumber(query, "version", 0, 1)
+	most, err2 := queryNumber(query, "bytes", usualText, 1)
 	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
@@ -251,11 +244,11 @@ func archiveDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := number(c.R.URL.Query(), "version", 0, 1)
+	v, err := queryNumber(c.R.URL.Query(), "version", 0, 1)
 	if err != nil {
 		return nil, err
 	}
-	to := &sender{c: c}
+	to := &archiveSender{c: c}
 	if c.R.Method == http.MethodHead {
 		_, tree, err := c.Drives.Take(who.Name, c.Path.Drive, v)
 		if err == nil {
@@ -277,7 +270,7 @@ func switchDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := number(c.R.URL.Query(), "version", 0, 1)
+	v, err := queryNumber(c.R.URL.Query(), "version", 0, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +290,7 @@ func detachDrive(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	force, err := flag(c.R.URL.Query(), "force")
+	force, err := queryFlag(c.R.URL.Query(), "force")
 	if err != nil {
 		return nil, err
 	}
@@ -316,55 +309,4 @@ func version(v *volumes.Version) api.DriveVersion {
 	return api.DriveVersion{
 		Version: v.Number, Digest: v.Digest, Origin: v.Origin, Bytes: v.Bytes, Entries: v.Entries, CreatedAt: v.Created.UTC(), PushedAt: v.Pushed, Sessions: v.Held,
 	}
-}
-
-// number reads a number of the query, least or more.
-func number(query url.Values, name string, usual, least int) (int, error) {
-	if !query.Has(name) {
-		return usual, nil
-	}
-	n, err := strconv.Atoi(query.Get(name))
-	if err != nil || n < least {
-		return 0, fault.Field(name, query.Get(name), strconv.Itoa(least)+" or more")
-	}
-	return n, nil
-}
-
-func flag(query url.Values, name string) (bool, error) {
-	switch value := query.Get(name); {
-	case !query.Has(name) || value == "false":
-		return false, nil
-	case value == "true":
-		return true, nil
-	default:
-		return false, fault.Field(name, value, "true, false")
-	}
-}
-
-// sent reads the body of a request as it comes.
-type sent struct{ c *Call }
-
-func (s *sent) Read(p []byte) (int, error) {
-	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(patience)) // every connection of ours has deadlines
-	return s.c.R.Body.Read(p)
-}
-
-// sender writes an answer as it comes; its first write is the answer's beginning.
-type sender struct {
-	c     *Call
-	begun bool
-}
-
-func (s *sender) begin() {
-	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(patience)) // as above
-	if !s.begun {
-		s.begun = true
-		s.c.W.Header().Set("Content-Type", "application/x-tar")
-		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
-	}
-}
-
-func (s *sender) Write(p []byte) (int, error) {
-	s.begin()
-	return s.c.W.Write(p)
 }

@@ -72,8 +72,8 @@ func path(field, text, encoded, missing string) ([]byte, error) {
 
 const workspace = "/workspace"
 
-// filesNumber holds a number against its bounds; 0 stands for the usual one.
-func filesNumber(field string, n, usual, most int) (int, error) {
+// bounded holds a number against its bounds; 0 stands for the usual one.
+func bounded(field string, n, usual, most int) (int, error) {
 	switch {
 	case n < 0 || n > most:
 		return 0, fault.Field(field, n, fmt.Sprintf("1 to %d", most))
@@ -123,10 +123,10 @@ func readFile(c *Call) (any, error) {
 		if in.Digest {
 			r.Digest = most
 		}
-		if r.Line, err = filesNumber("offset", in.Offset, 1, 1<<31-1); err != nil {
+		if r.Line, err = bounded("offset", in.Offset, 1, 1<<31-1); err != nil {
 			return nil, nil, err
 		}
-		if r.Lines, err = filesNumber("limit", in.Limit, usualLines, 1_000_000); err != nil {
+		if r.Lines, err = bounded("limit", in.Limit, usualLines, 1_000_000); err != nil {
 			return nil, nil, err
 		}
 		if at := in.ByteOffset; at != nil {

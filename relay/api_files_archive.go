@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
@@ -21,25 +20,6 @@ import (
 
 // Media is the type of an archive.
 const Media = "application/x-tar"
-
-// filesPatience is how long a caller may take for a piece of an archive.
-const filesPatience = time.Minute
-
-// filesSender writes an answer as it comes; its first write is the answer's beginning.
-type filesSender struct {
-	c     *Call
-	begun bool
-}
-
-func (s *filesSender) Write(p []byte) (int, error) {
-	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(filesPatience)) // every connection of ours has deadlines
-	if !s.begun {
-		s.begun = true
-		s.c.W.Header().Set("Content-Type", Media)
-		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
-	}
-	return s.c.W.Write(p)
-}
 
 // downloadFile sends an archive of a directory or file. One that fails on its way has no end, neither as an archive nor
 // as an answer.
@@ -59,7 +39,7 @@ func downloadFile(c *Call) (any, error) {
 		c.W.WriteHeader(http.StatusOK)
 		return nil, nil
 	}
-	leave, err := filesFlag(query, "leave_out")
+	leave, err := queryFlag(query, "leave_out")
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +77,7 @@ func collectOutputs(c *Call) (any, error) {
 }
 
 func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
-	to := &filesSender{c: c}
+	to := &archiveSender{c: c}
 	_, err := sessionfiles.Pack(c.Context(), s, req, to)
 	if err != nil && to.begun {
 		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
@@ -119,7 +99,7 @@ func (f *feeder) Read(p []byte) (int, error) {
 		f.mu.Unlock()
 		return 0, io.ErrUnexpectedEOF
 	}
-	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(filesPatience)) // as above
+	_ = http.NewResponseController(f.c.W).SetReadDeadline(time.Now().Add(transferPatience)) // as above
 	f.mu.Unlock()
 	return f.c.R.Body.Read(p)
 }
@@ -146,7 +126,7 @@ func uploadFile(c *Call) (any, error) {
 		name string
 		is   *bool
 	}{{"overwrite", &req.Overwrite}, {"case_twins", &req.CaseTwins}, {"outward_links", &req.OutwardLinks}} {
-		if *f.is, err = filesFlag(query, f.name); err != nil {
+		if *f.is, err = queryFlag(query, f.name); err != nil {
 			return nil, err
 		}
 	}
@@ -160,15 +140,4 @@ func uploadFile(c *Call) (any, error) {
 		return nil, err
 	}
 	return &api.ArchiveDone{Entries: a.Entries, Bytes: a.Bytes}, nil
-}
-
-func filesFlag(query url.Values, name string) (bool, error) {
-	switch value := query.Get(name); {
-	case !query.Has(name) || value == "false":
-		return false, nil
-	case value == "true":
-		return true, nil
-	default:
-		return false, fault.Field(name, value, "true, false")
-	}
 }

@@ -19,7 +19,7 @@ func diffFiles(c *Call) (any, error) {
 		if err := Writable(s); err != nil {
 			return nil, nil, err
 		}
-		limit, err := filesNumber("limit", in.Limit, usualList, mostResults)
+		limit, err := bounded("limit", in.Limit, usualList, mostResults)
 		return &files.Request{Diff: &files.Diff{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Walk: s.Config().Files.MaxEntries, Limit: limit}}, nil, err
 	})
 	if err != nil {

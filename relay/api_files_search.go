@@ -40,7 +40,7 @@ func globFiles(c *Call) (any, error) {
 			err = fault.Field("pattern", fault.Word("missing"), "a pattern such as **/*.go")
 		}
 		if err == nil {
-			g.Limit, err = filesNumber("limit", in.Limit, usualGlob, mostResults)
+			g.Limit, err = bounded("limit", in.Limit, usualGlob, mostResults)
 		}
 		return &files.Request{Glob: g}, nil, err
 	})
@@ -53,10 +53,10 @@ func listFiles(c *Call) (any, error) {
 		p, err := path("path", in.Path, in.PathBase64, workspace)
 		l := &files.List{Path: p}
 		if err == nil {
-			l.Depth, err = filesNumber("depth", in.Depth, 1, mostDepth)
+			l.Depth, err = bounded("depth", in.Depth, 1, mostDepth)
 		}
 		if err == nil {
-			l.Limit, err = filesNumber("limit", in.Limit, usualList, mostResults)
+			l.Limit, err = bounded("limit", in.Limit, usualList, mostResults)
 		}
 		return &files.Request{List: l}, nil, err
 	})
@@ -80,11 +80,11 @@ func grepFiles(c *Call) (any, error) {
 			lines int
 		}{{"before", in.Before}, {"after", in.After}} {
 			if err == nil {
-				_, err = filesNumber(n.field, n.lines, 0, mostContext)
+				_, err = bounded(n.field, n.lines, 0, mostContext)
 			}
 		}
 		if err == nil {
-			g.Limit, err = filesNumber("limit", in.Limit, usualGrep, mostResults)
+			g.Limit, err = bounded("limit", in.Limit, usualGrep, mostResults)
 		}
 		return &files.Request{Grep: g}, nil, err
 	})

@@ -5,8 +5,6 @@ package relay
 import (
 	"context"
 	"io"
-	"net/http"
-	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	asked "github.com/boxd-dev/boxd/isolation/files"
@@ -36,21 +34,10 @@ func getImage(c *Call) (any, error) {
 	return image(&img), nil
 }
 
-// imagesPatience is how long a caller may take for a piece of an archive.
-const imagesPatience = time.Minute
-
-// imageSent reads the body of a request as it comes.
-type imageSent struct{ c *Call }
-
-func (s imageSent) Read(p []byte) (int, error) {
-	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(imagesPatience)) // every connection of ours has deadlines
-	return s.c.R.Body.Read(p)
-}
-
 // importImage makes an image of the archive that the body is.
 func importImage(c *Call) (any, error) {
 	query := c.R.URL.Query()
-	img, err := c.Images.Import(c.Context(), imageSent{c}, images.Source{Name: query.Get("name"), Form: query.Get("form")})
+	img, err := c.Images.Import(c.Context(), body{c}, images.Source{Name: query.Get("name"), Form: query.Get("form")})
 	if err != nil {
 		return nil, err
 	}

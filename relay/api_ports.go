@@ -10,13 +10,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -30,7 +28,7 @@ func streamPort(c *Call) (any, error) {
 	}
 	s, err := c.Session()
 	if err == nil {
-		err = asks(c.R)
+		err = wantsUpgrade(c.R, api.PortProtocol)
 	}
 	if err != nil {
 		return nil, err
@@ -66,27 +64,6 @@ func streamPort(c *Call) (any, error) {
 
 // portHead is that of the answer which the bytes of the box come after.
 const portHead = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + api.PortProtocol + "\r\n\r\n"
-
-// asks refuses a request that does not ask its connection to become what it must.
-func asks(r *http.Request) error {
-	asked := false
-	for _, list := range r.Header.Values("Connection") {
-		for option := range strings.SplitSeq(list, ",") {
-			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
-		}
-	}
-	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
-	case r.Method != http.MethodGet:
-		return WrongMethod(r.Method, []string{http.MethodGet})
-	case !strings.EqualFold(to, api.PortProtocol):
-		return fault.Field("Upgrade", to, api.PortProtocol)
-	case !asked || !r.ProtoAtLeast(1, 1):
-		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
-	case r.ContentLength != 0:
-		return fault.Field("body", fault.Word("given"), "nothing")
-	}
-	return nil
-}
 
 // linger is how long the box may say nothing once the caller has said all.
 const linger = time.Minute

@@ -136,7 +136,7 @@ func listSkillFiles(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	hidden, err := skillsFlag(query, "hidden")
+	hidden, err := queryFlag(query, "hidden")
 	if err != nil {
 		return nil, err
 	}

@@ -7,11 +7,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
-	"net/url"
 	base "path"
 	"strings"
-	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
@@ -21,17 +18,6 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
-
-// skillsPatience is how long a caller may take for a piece of an archive.
-const skillsPatience = time.Minute
-
-// skillSent reads the body of a request as it comes.
-type skillSent struct{ c *Call }
-
-func (s skillSent) Read(p []byte) (int, error) {
-	_ = http.NewResponseController(s.c.W).SetReadDeadline(time.Now().Add(skillsPatience)) // every connection of ours has deadlines
-	return s.c.R.Body.Read(p)
-}
 
 // staged brings in the archive of a request and does something with it.
 func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice) (any, error)) (any, error) {
@@ -44,7 +30,7 @@ func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice
 	if text := query.Get("select"); text != "" {
 		choice.Paths = strings.Split(text, ",")
 	}
-	if choice.Replace, err = skillsFlag(query, "replace"); err != nil {
+	if choice.Replace, err = queryFlag(query, "replace"); err != nil {
 		return nil, err
 	}
 	st, err := c.Skills.Stage(c.Context())
@@ -70,7 +56,7 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 	case query.Has("path"):
 		return fault.Field("path", query.Get("path"), "left out: it is of a session")
 	case from == "":
-		return st.Fill(skillSent{c}, "")
+		return st.Fill(body{c}, "")
 	}
 	hosts, err := c.Skills.Hosts()
 	if err != nil {
@@ -109,15 +95,13 @@ func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *sk
 		packed <- err
 	}()
 	err = st.Fill(r, "")
-	r.CloseWithError(errSkillUnread)
+	r.CloseWithError(errNotRead)
 	cancel() // whoever still packs is done
-	if failed := <-packed; failed != nil && !errors.Is(failed, errSkillUnread) && !errors.Is(failed, context.Canceled) {
+	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
 		return failed
 	}
 	return err
 }
-
-var errSkillUnread = errors.New("nobody reads it any more")
 
 // previewSkills tells what could be installed, and what is wrong with it.
 func previewSkills(c *Call) (any, error) {
@@ -155,15 +139,4 @@ func installSkills(c *Call) (any, error) {
 		}
 		return list, nil
 	})
-}
-
-func skillsFlag(query url.Values, name string) (bool, error) {
-	switch value := query.Get(name); {
-	case !query.Has(name) || value == "false":
-		return false, nil
-	case value == "true":
-		return true, nil
-	default:
-		return false, fault.Field(name, value, "true, false")
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,7 @@ func stdioProcess(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := asksForStdio(c.R); err != nil {
+	if err := wantsUpgrade(c.R, api.StdioProtocol); err != nil {
 		return nil, err
 	}
 	conn := c.Socket
@@ -52,27 +51,6 @@ func stdioProcess(c *Call) (any, error) {
 		c.Log.Warn("descriptors not handed over", "session", c.Path.Session, "process", c.Path.Process, "error", err)
 	}
 	return nil, nil //nolint:nilnil // it has been sent
-}
-
-// asksForStdio refuses a request that does not ask its connection to become what it must.
-func asksForStdio(r *http.Request) error {
-	asked := false
-	for _, list := range r.Header.Values("Connection") {
-		for option := range strings.SplitSeq(list, ",") {
-			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
-		}
-	}
-	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
-	case r.Method != http.MethodGet:
-		return WrongMethod(r.Method, []string{http.MethodGet})
-	case !strings.EqualFold(to, api.StdioProtocol):
-		return fault.Field("Upgrade", to, api.StdioProtocol)
-	case !asked || !r.ProtoAtLeast(1, 1):
-		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
-	case r.ContentLength != 0:
-		return fault.Field("body", fault.Word("given"), "nothing")
-	}
-	return nil
 }
 
 // stdioHead is the head of the answer that descriptors come after.

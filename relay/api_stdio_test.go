@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 func TestDescriptorsHaveToBeAskedFor(t *testing.T) {
@@ -36,7 +37,7 @@ func TestDescriptorsHaveToBeAskedFor(t *testing.T) {
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", strings.NewReader(tc.body))
 		r.Header = tc.header
-		f, ok := errors.AsType[*fault.Error](asksForStdio(r))
+		f, ok := errors.AsType[*fault.Error](wantsUpgrade(r, api.StdioProtocol))
 		if ok != (tc.field != "") || ok && f.Field != tc.field {
 			t.Errorf("%v: %v, want %q", tc.header, f, tc.field)
 		}

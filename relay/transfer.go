@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// transferPatience is how long a caller may take to send or read a piece of an archive: every connection has deadlines.
+const transferPatience = time.Minute
+
+// errNotRead ends the packing of an archive that nobody reads any more.
+var errNotRead = errors.New("nobody reads it any more")
+
+// body reads the body of a request as it comes.
+type body struct{ c *Call }
+
+func (b body) Read(p []byte) (int, error) {
+	_ = http.NewResponseController(b.c.W).SetReadDeadline(time.Now().Add(transferPatience))
+	return b.c.R.Body.Read(p)
+}
+
+// archiveSender writes an answer that is an archive as it comes; its first write is the beginning of the answer.
+type archiveSender struct {
+	c     *Call
+	begun bool
+}
+
+func (s *archiveSender) begin() {
+	_ = http.NewResponseController(s.c.W).SetWriteDeadline(time.Now().Add(transferPatience))
+	if !s.begun {
+		s.begun = true
+		s.c.W.Header().Set("Content-Type", Media)
+		s.c.W.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+}
+
+func (s *archiveSender) Write(p []byte) (int, error) {
+	s.begin()
+	return s.c.W.Write(p)
+}
+
+// wantsUpgrade refuses a request that does not ask its connection to become one of protocol (RFC 9110, section 7.8).
+func wantsUpgrade(r *http.Request, protocol string) error {
+	asked := false
+	for _, list := range r.Header.Values("Connection") {
+		for option := range strings.SplitSeq(list, ",") {
+			asked = asked || strings.EqualFold(strings.TrimSpace(option), "Upgrade")
+		}
+	}
+	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
+	case r.Method != http.MethodGet:
+		return WrongMethod(r.Method, []string{http.MethodGet})
+	case !strings.EqualFold(to, protocol):
+		return fault.Field("Upgrade", to, protocol)
+	case !asked || !r.ProtoAtLeast(1, 1):
+		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
+	case r.ContentLength != 0:
+		return fault.Field("body", fault.Word("given"), "nothing")
+	}
+	return nil
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -277,7 +278,10 @@ func dial(life, request context.Context) (*connection, error) {
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		conn, err := sd.NewWithContext(life)
+		conn, err := sd.NewSystemConnectionContext(life)
+		if err != nil && os.Geteuid() == 0 && life.Err() == nil { // as NewWithContext, which goes on when life is over
+			conn, err = sd.NewSystemdConnectionContext(life)
+		}
 		done <- dialled{conn, err}
 	}()
 	select {

@@ -192,6 +192,9 @@ func (s *Session) freeze(on bool) error {
 	s.asleep = s.asleep && !on // whoever comes meanwhile waits for the thaw
 	s.lastUsed = time.Now()
 	s.mu.Unlock()
+	if slept && on {
+		s.host.Keep(s) // or the next boxd wakes what a caller has frozen
+	}
 	err := s.setFrozen(on, before)
 	if slept {
 		s.mu.Lock()

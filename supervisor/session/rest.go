@@ -98,14 +98,15 @@ func (s *Session) Rest() error {
 		}
 		s.frozen, s.asleep = true, true
 		s.mu.Unlock()
+		s.host.Keep(s) // first: to a boxd that finds the box frozen without that, a caller has frozen it
 		err := s.setFrozen(true, false)
 		if err != nil {
 			s.mu.Lock()
 			s.asleep = false
 			s.lastUsed = time.Now() // not so soon again
 			s.mu.Unlock()
+			s.host.Keep(s)
 		}
-		s.host.Keep(s)
 		return err
 	})
 }

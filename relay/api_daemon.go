@@ -85,7 +85,7 @@ func warm(o supervisor.Overview) []api.Warm {
 func drain(c *Call) (any, error) {
 	var r api.DrainRequest
 	if c.R.ContentLength != 0 {
-		if err := c.DecodeBody(&r, MaxSmallBody); err != nil {
+		if err := c.DecodeBody(&r, maxSmallBody); err != nil {
 			return nil, err
 		}
 	}

@@ -61,7 +61,7 @@ func changeDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.DriveChange
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	d, err := c.Drives.Keep(who.Name, c.Path.Drive, volumes.RetentionChange{Versions: in.KeepVersions, Age: in.KeepAge, Push: in.Push})
@@ -78,7 +78,7 @@ func drivePushed(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.DrivePushed
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	if in.Version < 1 {

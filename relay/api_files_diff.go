@@ -16,7 +16,7 @@ import (
 // diffFiles says what the programs of a session have changed of its image.
 func diffFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.RootDiff, s *session.Session) (*files.Request, []byte, error) {
-		if err := Writable(s); err != nil {
+		if err := writable(s); err != nil {
 			return nil, nil, err
 		}
 		limit, err := bounded("limit", in.Limit, usualList, mostResults)
@@ -34,7 +34,7 @@ func diffFiles(c *Call) (any, error) {
 // discardOutputs undoes what the programs of a session have changed of its image.
 func discardOutputs(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.RootDiscard, s *session.Session) (*files.Request, []byte, error) {
-		if err := Writable(s); err != nil {
+		if err := writable(s); err != nil {
 			return nil, nil, err
 		}
 		req := &files.Discard{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Root: []byte("/"), Walk: s.Config().Files.MaxEntries}
@@ -52,8 +52,8 @@ func discardOutputs(c *Call) (any, error) {
 	return &api.RootDiscarded{Removed: a.Discarded.Removed, Restored: a.Discarded.Restored}, nil
 }
 
-// Writable refuses what is about changes of a root where there can be none.
-func Writable(s *session.Session) error {
+// writable refuses what is about changes of a root where there can be none.
+func writable(s *session.Session) error {
 	if !s.Settings.ReadOnlyRoot {
 		return nil
 	}

@@ -27,7 +27,7 @@ func listGrants(c *Call) (any, error) {
 // giveGrant gives a role to a principal.
 func giveGrant(c *Call) (any, error) {
 	var req api.GrantRequest
-	if err := c.DecodeBody(&req, MaxSmallBody); err != nil {
+	if err := c.DecodeBody(&req, maxSmallBody); err != nil {
 		return nil, err
 	}
 	var role access.Role

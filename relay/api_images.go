@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	asked "github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/supervisor/images"
@@ -52,10 +52,10 @@ func commitImage(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.ImageCommit
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	if err := Writable(s); err != nil {
+	if err := writable(s); err != nil {
 		return nil, err
 	}
 	if s.Settings.Root == nil {
@@ -63,7 +63,7 @@ func commitImage(c *Call) (any, error) {
 			WithHint("an image can be made of a session that was made of one; boxctl diff shows what is other than on the host")
 	}
 	to := &images.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
-	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b asked.Bounds, w io.Writer) error {
+	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b files.Bounds, w io.Writer) error {
 		_, err := sessionfiles.Commit(ctx, s, b, w)
 		return err
 	})

@@ -42,7 +42,7 @@ func addMount(c *Call) (any, error) {
 		return nil, err
 	}
 	var req api.MountRequest
-	if err := c.DecodeBody(&req, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
 	m := policy.Mount{Source: req.Source, Target: req.Target, Mode: req.Mode, Owner: req.Owner, NoSymlinks: req.NoSymlinks}

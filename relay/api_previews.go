@@ -156,7 +156,7 @@ func makePreview(c *Call) (any, error) {
 		return nil, err
 	}
 	var req api.PortTokenRequest
-	if err := c.DecodeBody(&req, MaxSmallBody); err != nil {
+	if err := c.DecodeBody(&req, maxSmallBody); err != nil {
 		return nil, err
 	}
 	if err := c.Sup.Ports.May(s); err != nil {

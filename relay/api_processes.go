@@ -113,7 +113,7 @@ func signalProcess(c *Call) (any, error) {
 		return nil, err
 	}
 	var r api.SignalRequest
-	if err := c.DecodeBody(&r, MaxSmallBody); err != nil {
+	if err := c.DecodeBody(&r, maxSmallBody); err != nil {
 		return nil, err
 	}
 	sig := unix.SignalNum(r.Signal)
@@ -130,7 +130,7 @@ func resizeProcess(c *Call) (any, error) {
 		return nil, err
 	}
 	var size api.Terminal
-	if err := c.DecodeBody(&size, MaxSmallBody); err != nil {
+	if err := c.DecodeBody(&size, maxSmallBody); err != nil {
 		return nil, err
 	}
 	if err := wire.CheckTerminal("", &size); err != nil {

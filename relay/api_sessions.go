@@ -32,7 +32,7 @@ func listSessions(c *Call) (any, error) {
 // createSession makes a session, or finds the one of that id.
 func createSession(c *Call) (any, error) {
 	var req api.SessionRequest
-	if err := c.DecodeBody(&req, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
 	want := wire.SessionRequest(&req)
@@ -91,7 +91,7 @@ func changeSession(c *Call) (any, error) {
 		return nil, err
 	}
 	var r api.SessionChange
-	if err := c.DecodeBody(&r, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&r, maxSessionBody); err != nil {
 		return nil, err
 	}
 	err = c.Sup.Update(c.Context(), s, &policy.Request{

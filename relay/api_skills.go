@@ -105,7 +105,7 @@ func indexSkills(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillIndexRequest
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	all := c.Skills.List(who.Name)

@@ -15,7 +15,7 @@ func skillEnvironment(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SkillEnvironmentRequest
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	e, err := sessionfiles.MakeEnvironment(c.Context(), s, c.Path.Skill, &sessionfiles.EnvironmentRequest{Env: in.Env, Timeout: in.Timeout})

@@ -34,7 +34,7 @@ func createWorkspace(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.WorkspaceRequest
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	i, err := c.Sup.CreateSpace(c.Context(), who, volumes.WorkspaceRequest{Name: in.Name, Quota: in.Quota, Inodes: in.Inodes})
@@ -54,7 +54,7 @@ func keepWorkspace(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.WorkspaceKept
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	select {
@@ -98,7 +98,7 @@ func changeWorkspace(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.WorkspaceChange
-	if err := c.DecodeBody(&in, MaxSessionBody); err != nil {
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
 	held := c.Sup.Spaces.Config().BoundsOf(who)

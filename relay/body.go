@@ -18,8 +18,8 @@ import (
 // Bounds of bodies, in bytes.
 const (
 	MaxBody        = 16 << 20 // of an execution: its code and its input come in it
-	MaxSessionBody = 1 << 20
-	MaxSmallBody   = 4 << 10 // of a field or two
+	maxSessionBody = 1 << 20
+	maxSmallBody   = 4 << 10 // of a field or two
 )
 
 // DecodeBody reads the JSON body of a request, of at most so many bytes, into v.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ErrIdle is the end of a listener that nobody needs.
-var ErrIdle = errors.New("nobody needs it")
+// errIdle is the end of a listener that nobody needs.
+var errIdle = errors.New("nobody needs it")
 
 // IdleListener gives up when its server has been idle for long enough. It decides when it accepts nothing, so a
 // connection that comes in that moment is not taken: it waits in the socket for the next boxd.
@@ -41,7 +41,7 @@ func (l *IdleListener) Accept() (net.Conn, error) {
 		case l.since.IsZero():
 			l.since = now
 		case now.Sub(l.since) >= l.After:
-			return nil, ErrIdle
+			return nil, errIdle
 		}
 	}
 }

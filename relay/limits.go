@@ -27,12 +27,12 @@ import (
 
 // Bounds for one caller. Root has its own share of connections.
 const (
-	MaxConnections     = 1024 // of root, and of all others together
-	MaxUserConnections = 256  // of each of the others
-	MaxVisits          = 128  // of these, connections of those who have the token of a preview
-	MaxStrangers       = 64   // of all together of whom nobody knows whose they are
-	MaxUserBytes       = 64 << 20
-	MaxUserStreams     = 256 // WebSockets and logs
+	maxConnections     = 1024 // of root, and of all others together
+	maxUserConnections = 256  // of each of the others
+	maxVisits          = 128  // of these, connections of those who have the token of a preview
+	maxStrangers       = 64   // of all together of whom nobody knows whose they are
+	maxUserBytes       = 64 << 20
+	maxUserStreams     = 256 // WebSockets and logs
 
 	// BodyPatience is how long a body may take to arrive, and to wait for its room.
 	BodyPatience = time.Minute
@@ -49,17 +49,17 @@ type Limits struct {
 	streams atomic.Int32
 }
 
-// NewLimits returns the load of a caller who has none.
-func NewLimits() *Limits {
-	return &Limits{bytes: semaphore.NewWeighted(MaxUserBytes), lines: semaphore.NewWeighted(MaxUserBytes)}
+// newLimits returns the load of a caller who has none.
+func newLimits() *Limits {
+	return &Limits{bytes: semaphore.NewWeighted(maxUserBytes), lines: semaphore.NewWeighted(maxUserBytes)}
 }
 
 // Stream admits a stream; leave must follow.
 func (l *Limits) Stream() (leave func(), err error) {
 	leave = func() { l.streams.Add(-1) }
-	if l.streams.Add(1) > MaxUserStreams {
+	if l.streams.Add(1) > maxUserStreams {
 		leave()
-		return nil, fault.Errorf(fault.Exhausted, "you have %d streams, the limit", MaxUserStreams).WithHint("close one of them")
+		return nil, fault.Errorf(fault.Exhausted, "you have %d streams, the limit", maxUserStreams).WithHint("close one of them")
 	}
 	return leave, nil
 }
@@ -80,7 +80,7 @@ func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) 
 	defer cancel()
 	if err := of.Acquire(late, n); err != nil {
 		if ctx.Err() == nil {
-			err = fault.Errorf(fault.Exhausted, "you have %v of %s, the limit", quantity.Size(MaxUserBytes), what).
+			err = fault.Errorf(fault.Exhausted, "you have %v of %s, the limit", quantity.Size(maxUserBytes), what).
 				WithHint("wait for one of them to end")
 		}
 		return nil, err
@@ -116,7 +116,7 @@ const (
 func NewConnLimiter(each int) *ConnLimiter {
 	return &ConnLimiter{
 		each: each, people: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
-		rootFull: full("root has", MaxConnections), userFull: full("you have", each), visitsFull: full("your previews have", MaxVisits), allFull: full("all users together have", MaxConnections),
+		rootFull: full("root has", maxConnections), userFull: full("you have", each), visitsFull: full("your previews have", maxVisits), allFull: full("all users together have", maxConnections),
 	}
 }
 
@@ -124,7 +124,7 @@ func NewConnLimiter(each int) *ConnLimiter {
 func (c *ConnLimiter) Enter(name string) (*Limits, *Refusal) {
 	c.mu.Lock()
 	var gone *Seat
-	if name != root && c.others >= MaxConnections && c.ofLocked(name).conns < c.each {
+	if name != root && c.others >= maxConnections && c.ofLocked(name).conns < c.each {
 		gone = c.strangerLocked() // who are the first to go, but not for somebody who is refused all the same
 	}
 	l, refused := c.enterLocked(name)
@@ -140,7 +140,7 @@ func (c *ConnLimiter) enterLocked(name string) (*Limits, *Refusal) {
 	switch {
 	case l.conns >= c.most(name):
 		return nil, c.full(name)
-	case name != root && c.others >= MaxConnections:
+	case name != root && c.others >= maxConnections:
 		return nil, c.allFull
 	case name != root:
 		c.others++
@@ -153,7 +153,7 @@ func (c *ConnLimiter) enterLocked(name string) (*Limits, *Refusal) {
 // most is how many connections a principal may have.
 func (c *ConnLimiter) most(name string) int {
 	if name == root {
-		return MaxConnections
+		return maxConnections
 	}
 	return c.each
 }
@@ -171,7 +171,7 @@ func (c *ConnLimiter) ofLocked(name string) *Limits {
 	if l := c.people[name]; l != nil {
 		return l
 	}
-	return NewLimits()
+	return newLimits()
 }
 
 // forgetLocked lets go of a load that is none any more: ids are cheap to come by.

@@ -62,7 +62,7 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 
 func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), NewConnLimiter(MaxUserConnections), byUser}
+	ln := peerListener{listen(t), NewConnLimiter(maxUserConnections), byUser}
 	uid := access.OfUser(uint32(os.Geteuid()))
 	taken, _ := enter(ln.callers, uid, 2000)
 	refused := dial(t, ln)
@@ -100,7 +100,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 // A client that is still sending its request hears why it is turned away, and not of a broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), NewConnLimiter(MaxUserConnections), byUser}
+	ln := peerListener{listen(t), NewConnLimiter(maxUserConnections), byUser}
 	enter(ln.callers, access.OfUser(uint32(os.Geteuid())), 2000)
 	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -121,8 +121,8 @@ func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	user, other := NewLimits(), NewLimits()
-	release, err := user.Reserve(t.Context(), MaxUserBytes-10)
+	user, other := newLimits(), newLimits()
+	release, err := user.Reserve(t.Context(), maxUserBytes-10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func serveRoute(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = srv.Serve(peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}) // ends with the test
+		_ = srv.Serve(peerListener{ln, NewConnLimiter(maxUserConnections), byUser}) // ends with the test
 	}()
 	t.Cleanup(func() {
 		srv.Close()
@@ -256,7 +256,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{load: NewLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
+	peer := peerAddr{load: newLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)

@@ -46,8 +46,8 @@ type Conversations struct {
 	over bool
 }
 
-// NewConversations has none yet. The version is that of boxd.
-func NewConversations(version string, log *slog.Logger) *Conversations {
+// newConversations has none yet. The version is that of boxd.
+func newConversations(version string, log *slog.Logger) *Conversations {
 	nobody := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
 	quiet := slog.New(slog.DiscardHandler)
 	return &Conversations{

@@ -178,11 +178,11 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	}
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
-		fmt.Sprintf("all users but root together | %d; %d |", MaxUserConnections, MaxConnections),
-		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", MaxVisits, MaxStrangers),
-		fmt.Sprintf("one user follows | %d |", MaxUserStreams),
-		fmt.Sprintf("execution or process | %s, %s |", size(MaxSessionBody), size(MaxBody)),
-		fmt.Sprintf("under way together | %s |", size(MaxUserBytes)),
+		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
+		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", maxVisits, maxStrangers),
+		fmt.Sprintf("one user follows | %d |", maxUserStreams),
+		fmt.Sprintf("execution or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
+		fmt.Sprintf("under way together | %s |", size(maxUserBytes)),
 		fmt.Sprintf("header of a request | %s |", size(maxHeader)),
 		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(BodyPatience), length(answerPatience)),
 		fmt.Sprintf("`wait` | %s |", length(MaxWait)),

@@ -214,7 +214,7 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
 		ctx = context.WithValue(ctx, peerKey{}, addr)
 		if addr.seat != nil {
-			ctx = WithSeat(ctx, addr.seat)
+			ctx = withSeat(ctx, addr.seat)
 		}
 	}
 	return context.WithValue(ctx, connKey{}, conn)

@@ -23,7 +23,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}.Accept()
+	conn, err := peerListener{ln, NewConnLimiter(maxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, NewConnLimiter(MaxUserConnections), byUser}.Accept()
+	conn, err := peerListener{ln, NewConnLimiter(maxUserConnections), byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

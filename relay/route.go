@@ -198,8 +198,8 @@ type MethodError struct {
 	allowed string
 }
 
-// WrongMethod returns the refusal of a method where these are allowed.
-func WrongMethod(method string, allowed []string) error {
+// wrongMethod returns the refusal of a method where these are allowed.
+func wrongMethod(method string, allowed []string) error {
 	list := strings.Join(allowed, ", ")
 	return &MethodError{fault.Field("method", method, list), list}
 }

@@ -180,7 +180,7 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 		methods = append(methods, method)
 	}
 	if methods != nil {
-		return Route{Role: Anyone, Handle: func(*Call) (any, error) { return nil, WrongMethod(r.Method, methods) }}, Path{}
+		return Route{Role: Anyone, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
 	}
 	return Route{Role: Anyone, Handle: noRoute}, Path{}
 }

@@ -24,7 +24,7 @@ type Seat struct {
 func (c *ConnLimiter) Sit(end func()) (*Seat, *Refusal) {
 	c.mu.Lock()
 	var gone *Seat
-	if c.strangers.Len() >= MaxStrangers || c.others >= MaxConnections {
+	if c.strangers.Len() >= maxStrangers || c.others >= maxConnections {
 		if gone = c.strangerLocked(); gone == nil {
 			c.mu.Unlock()
 			return nil, c.allFull
@@ -97,7 +97,7 @@ func (s *Seat) known(name string, visit bool) error {
 	switch {
 	case l.conns-own >= c.most(name):
 		return c.full(name).Err
-	case visit && l.visits >= MaxVisits:
+	case visit && l.visits >= maxVisits:
 		return c.visitsFull.Err
 	}
 	l.conns++ // before the seat is given up, which may be the last of the same caller
@@ -113,8 +113,8 @@ func (s *Seat) known(name string, visit bool) error {
 // seatKey is the context key of the seat.
 type seatKey struct{}
 
-// WithSeat puts the seat of a connection into the context of its requests.
-func WithSeat(ctx context.Context, s *Seat) context.Context {
+// withSeat puts the seat of a connection into the context of its requests.
+func withSeat(ctx context.Context, s *Seat) context.Context {
 	return context.WithValue(ctx, seatKey{}, s)
 }
 

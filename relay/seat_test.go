@@ -13,7 +13,7 @@ import (
 // said who it is stays.
 func TestStrangersMakeRoom(t *testing.T) {
 	t.Parallel()
-	c := NewConnLimiter(MaxUserConnections)
+	c := NewConnLimiter(maxUserConnections)
 	ended := map[int]bool{}
 	var all []*Seat
 	sit := func(n int) {
@@ -27,8 +27,8 @@ func TestStrangersMakeRoom(t *testing.T) {
 			all = append(all, s)
 		}
 	}
-	name := func(i int, who string) error { return Known(WithSeat(t.Context(), all[i]), who) }
-	sit(MaxStrangers)
+	name := func(i int, who string) error { return Known(withSeat(t.Context(), all[i]), who) }
+	sit(maxStrangers)
 	if err := name(0, ""); err != nil || len(ended) != 0 {
 		t.Errorf("%v, %d have ended", err, len(ended))
 	}
@@ -42,7 +42,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		t.Errorf("have ended: %v", ended)
 	}
 	all[0].Leave() // as its connection does when it is closed
-	for i := 3; i < MaxUserConnections+2; i++ {
+	for i := 3; i < maxUserConnections+2; i++ {
 		if i == len(all) {
 			sit(1)
 		}
@@ -51,24 +51,24 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	sit(1)
-	if err := name(MaxUserConnections+2, "ci"); fault.KindOf(err) != fault.Exhausted {
+	if err := name(maxUserConnections+2, "ci"); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("one too many: %v", err)
 	}
-	if err := name(MaxUserConnections+2, "other"); err != nil {
+	if err := name(maxUserConnections+2, "other"); err != nil {
 		t.Errorf("another: %v", err)
 	}
 	if err := name(0, "ci"); err != nil {
 		t.Errorf("one that has ended: %v", err)
 	}
 	for uid := range uint32(3) { // all others together
-		for range MaxUserConnections {
+		for range maxUserConnections {
 			_, _ = c.Enter(access.OfUser(uid + 1))
 		}
 	}
 	if _, refused := c.Sit(func() {}); refused == nil {
 		t.Error("no stranger is there to make room, and one more comes in")
 	}
-	if c.None() || c.others != MaxConnections {
+	if c.None() || c.others != maxConnections {
 		t.Errorf("%d connections", c.others)
 	}
 	for _, s := range all {

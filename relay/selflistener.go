@@ -22,8 +22,8 @@ type SelfListener struct {
 	end   func()
 }
 
-// NewSelfListener returns one. Close ends what waits for it.
-func NewSelfListener() *SelfListener {
+// newSelfListener returns one. Close ends what waits for it.
+func newSelfListener() *SelfListener {
 	m := &SelfListener{conns: make(chan net.Conn), over: make(chan struct{})}
 	m.end = sync.OnceFunc(func() { close(m.over) })
 	return m

@@ -38,7 +38,7 @@ func TestAnIdleListenerGivesUpAfterItsTime(t *testing.T) {
 		return true
 	})
 	conn, err := l.Accept()
-	if !errors.Is(err, ErrIdle) || conn != nil {
+	if !errors.Is(err, errIdle) || conn != nil {
 		t.Fatalf("%v, %v", conn, err)
 	}
 	if passed := time.Since(free); looked <= 3 || passed < after {
@@ -62,7 +62,7 @@ func TestAConnectionBeginsTheIdleTimeAnew(t *testing.T) {
 	}
 	conn.Close()
 	begun := time.Now()
-	if _, err := l.Accept(); !errors.Is(err, ErrIdle) || time.Since(begun) < after {
+	if _, err := l.Accept(); !errors.Is(err, errIdle) || time.Since(begun) < after {
 		t.Errorf("%v after %v", err, time.Since(begun))
 	}
 	l.Close()

@@ -58,9 +58,9 @@ type Server struct {
 // New returns a server; Serve makes it work.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
-	talks := NewConversations(cfg.Version, log)
+	talks := newConversations(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: NewSelfListener(), within: NewSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(MaxUserConnections),
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(maxUserConnections),
 	}
 }
 
@@ -89,7 +89,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	s.mcp.Close()
 	s.common.Streams.Wait()
 	switch {
-	case errors.Is(err, ErrIdle):
+	case errors.Is(err, errIdle):
 		s.common.Log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
 		return nil
 	case err != nil:
@@ -110,5 +110,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{load: NewLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
+	return peerConn{conn, peerAddr{load: newLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
 }

@@ -55,7 +55,7 @@ func wantsUpgrade(r *http.Request, protocol string) error {
 	}
 	switch to := strings.Join(r.Header.Values("Upgrade"), ", "); {
 	case r.Method != http.MethodGet:
-		return WrongMethod(r.Method, []string{http.MethodGet})
+		return wrongMethod(r.Method, []string{http.MethodGet})
 	case !strings.EqualFold(to, protocol):
 		return fault.Field("Upgrade", to, protocol)
 	case !asked || !r.ProtoAtLeast(1, 1):

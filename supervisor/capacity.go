@@ -9,9 +9,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// CheckCapacity reports whether the host has as much left as the operator wants kept, and is not busier than new
+// checkCapacity reports whether the host has as much left as the operator wants kept, and is not busier than new
 // sessions may find it: an *quota.Full. workspaces is where those are, which the state directory may be below.
-func CheckCapacity(keep *policy.HostReserve, state, workspaces string) error {
+func checkCapacity(keep *policy.HostReserve, state, workspaces string) error {
 	free, err := policy.FreeDisk(workspaces)
 	if err == nil && workspaces != state { // the store has room only as long as the disk below it has
 		var below quantity.Size

@@ -70,4 +70,4 @@ func (v *Supervisor) hostRoom() error {
 }
 
 // room is what CheckCapacity says of the host; dir is where workspaces are.
-func (v *Supervisor) room(dir string) error { return CheckCapacity(&v.cfg.Load().Host, v.state, dir) }
+func (v *Supervisor) room(dir string) error { return checkCapacity(&v.cfg.Load().Host, v.state, dir) }

@@ -103,9 +103,9 @@ func (p *Pool) Set(kinds []PoolKind) {
 	p.wake()
 }
 
-// SameSpec reports whether two boxes differ in nothing but what a box has of its session, or whose it is: key,
+// sameSpec reports whether two boxes differ in nothing but what a box has of its session, or whose it is: key,
 // hostname and caller.
-func SameSpec(a, b *isolation.Spec) bool {
+func sameSpec(a, b *isolation.Spec) bool {
 	return a.Limits == b.Limits && a.View == b.View && a.Work == b.Work && alike(a, b)
 }
 
@@ -309,7 +309,7 @@ func (p *Pool) tidy(ctx context.Context) {
 	there := 0
 	for name, k := range p.kinds {
 		k.ready = slices.DeleteFunc(k.ready, func(m *PoolMember) bool {
-			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && SameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
+			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
 			if !keep {
 				gone = append(gone, m)
 				return true

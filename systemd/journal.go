@@ -26,14 +26,14 @@ type Config struct {
 
 // The formats.
 const (
-	FormatAuto    = "auto"    // journal if standard error is the journal's, otherwise text
-	FormatText    = "text"    // key=value
-	FormatJSON    = "json"    // an object a line
-	FormatJournal = "journal" // the journal's own protocol
+	formatAuto    = "auto"    // journal if standard error is the journal's, otherwise text
+	formatText    = "text"    // key=value
+	formatJSON    = "json"    // an object a line
+	formatJournal = "journal" // the journal's own protocol
 )
 
 // DefaultConfig is what holds where nothing is said.
-func DefaultConfig() Config { return Config{Format: FormatAuto, Level: "info"} }
+func DefaultConfig() Config { return Config{Format: formatAuto, Level: "info"} }
 
 func levels() map[string]slog.Level {
 	return map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
@@ -41,8 +41,8 @@ func levels() map[string]slog.Level {
 
 // Validate names the key that is wrong, and what is allowed.
 func (c *Config) Validate() error {
-	if !slices.Contains([]string{FormatAuto, FormatText, FormatJSON, FormatJournal}, c.Format) {
-		return fmt.Errorf("log.format = %q: allowed are %q, %q, %q and %q", c.Format, FormatAuto, FormatText, FormatJSON, FormatJournal)
+	if !slices.Contains([]string{formatAuto, formatText, formatJSON, formatJournal}, c.Format) {
+		return fmt.Errorf("log.format = %q: allowed are %q, %q, %q and %q", c.Format, formatAuto, formatText, formatJSON, formatJournal)
 	}
 	if _, ok := levels()[c.Level]; !ok {
 		return fmt.Errorf("log.level = %q: allowed are \"debug\", \"info\", \"warn\" and \"error\"", c.Level)
@@ -54,8 +54,8 @@ func (c *Config) Validate() error {
 // does not take.
 func Open(c Config, stderr io.Writer) slog.Handler {
 	format := c.Format
-	if ours, err := journald.StderrIsJournalStream(); format == FormatAuto && err == nil && ours && journald.Enabled() {
-		format = FormatJournal
+	if ours, err := journald.StderrIsJournalStream(); format == formatAuto && err == nil && ours && journald.Enabled() {
+		format = formatJournal
 	}
 	options := &slog.HandlerOptions{Level: levels()[c.Level], ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == MessageID {
@@ -64,9 +64,9 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 		return a
 	}}
 	switch format {
-	case FormatJournal:
+	case formatJournal:
 		return &handler{level: levels()[c.Level], send: journald.Send, otherwise: slog.NewTextHandler(stderr, options)}
-	case FormatJSON:
+	case formatJSON:
 		return &asked{slog.NewJSONHandler(stderr, options)}
 	}
 	return &asked{slog.NewTextHandler(stderr, options)}

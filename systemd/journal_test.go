@@ -74,13 +74,13 @@ func TestFieldNamesAreLegal(t *testing.T) {
 func TestElsewhereTextAndJSONNameTheRequest(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	slog.New(Open(Config{Format: FormatJSON, Level: "warn"}, &out)).With("a", 1).WarnContext(requested(t), "hello", "session", "s")
+	slog.New(Open(Config{Format: formatJSON, Level: "warn"}, &out)).With("a", 1).WarnContext(requested(t), "hello", "session", "s")
 	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line["request"] != "r1" || line["session"] != "s" || line["traceparent"] == nil || line["level"] != "WARN" {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	out.Reset()
-	log := slog.New(Open(Config{Format: FormatAuto, Level: "info"}, &out))
+	log := slog.New(Open(Config{Format: formatAuto, Level: "info"}, &out))
 	log.DebugContext(requested(t), "not this")
 	log.InfoContext(requested(t), "hello")
 	log.Info("by itself")

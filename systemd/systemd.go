@@ -19,9 +19,9 @@ import (
 // The names of boxd's sockets in their units (FileDescriptorName=, systemd.socket(5)).
 const (
 	SocketName = "boxd-api"  // boxd.socket
-	HTTPName   = "boxd-http" // boxd-http.socket: over TCP, as many as it has
+	httpName   = "boxd-http" // boxd-http.socket: over TCP, as many as it has
 
-	LangBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
+	langBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
 )
 
 // Listeners returns the Unix socket the service manager holds for boxd, nil if there is none, and those for
@@ -30,19 +30,19 @@ func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 	for _, f := range activation.Files(true) {
 		ln, lerr := net.FileListener(f)
 		f.Close() // ln has a copy
-		tcp := f.Name() == HTTPName || f.Name() == LangBotName
+		tcp := f.Name() == httpName || f.Name() == langBotName
 		switch {
 		case err != nil:
 		case !tcp && (f.Name() != SocketName || socket != nil):
-			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q and %q", f.Name(), SocketName, HTTPName, LangBotName)
+			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q and %q", f.Name(), SocketName, httpName, langBotName)
 		case lerr != nil:
 			err = fmt.Errorf("socket activation: %q is no listening socket: %w", f.Name(), lerr)
 		case tcp && ln.Addr().Network() != "tcp":
 			err = fmt.Errorf("socket activation: %q is %v, want TCP", f.Name(), ln.Addr())
-		case f.Name() == HTTPName:
+		case f.Name() == httpName:
 			others = append(others, ln)
 			continue
-		case f.Name() == LangBotName:
+		case f.Name() == langBotName:
 			bots = append(bots, ln)
 			continue
 		case ln.Addr().Network() != "unix": // callers are known by what the kernel says of a Unix socket

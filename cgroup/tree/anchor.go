@@ -22,9 +22,9 @@ import (
 // AnchorCommand is the argument that makes boxkeeper the anchor, the process of boxd-boxes.service.
 const AnchorCommand = "anchor"
 
-// AnchorGroup is the group, below the unit's own, that the anchor moves itself into. It has a process
+// anchorGroup is the group, below the unit's own, that the anchor moves itself into. It has a process
 // in it once the controllers are on.
-const AnchorGroup = "anchor"
+const anchorGroup = "anchor"
 
 const (
 	ownGroup = "/proc/self/cgroup"
@@ -88,7 +88,7 @@ func unifiedPath(text string) (string, error) {
 // settle moves the calling process into the anchor's group and switches on for the groups beside it
 // what limits boxes. It returns the controllers this host does not have.
 func settle(group string) (missing []string, err error) {
-	leaf := filepath.Join(group, AnchorGroup)
+	leaf := filepath.Join(group, anchorGroup)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the anchor's group: %w", err)
 	}

@@ -73,15 +73,15 @@ const mostIdle = 24 * time.Hour
 
 // Who starts the keeper.
 const (
-	KeeperAuto     = "auto"     // as the command line says
-	KeeperOwn      = "own"      // boxd, where none lives
-	KeeperExternal = "external" // somebody else, as its own unit
+	keeperAuto     = "auto"     // as the command line says
+	keeperOwn      = "own"      // boxd, where none lives
+	keeperExternal = "external" // somebody else, as its own unit
 )
 
 // What becomes of boxes when boxd is stopped.
 const (
-	OnStopKeep = "keep"
-	OnStopEnd  = "end"
+	onStopKeep = "keep"
+	onStopEnd  = "end"
 )
 
 // IDs is the range of host ids of the boxes.
@@ -99,19 +99,19 @@ type Groups struct {
 
 // Who makes the control groups of boxes.
 const (
-	DriverAuto    = "auto"    // what is best here: the keeper
-	DriverDirect  = "direct"  // the keeper, below the parent
-	DriverSystemd = "systemd" // systemd, as scopes
+	driverAuto    = "auto"    // what is best here: the keeper
+	driverDirect  = "direct"  // the keeper, below the parent
+	driverSystemd = "systemd" // systemd, as scopes
 )
 
 func (c *Groups) validate() error {
 	if p := c.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
 		return fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
 	}
-	if !slices.Contains([]string{DriverAuto, DriverDirect, DriverSystemd}, c.Driver) {
-		return fmt.Errorf("cgroups.driver = %q: allowed are %q, %q and %q", c.Driver, DriverAuto, DriverDirect, DriverSystemd)
+	if !slices.Contains([]string{driverAuto, driverDirect, driverSystemd}, c.Driver) {
+		return fmt.Errorf("cgroups.driver = %q: allowed are %q, %q and %q", c.Driver, driverAuto, driverDirect, driverSystemd)
 	}
-	if c.Driver == DriverSystemd && c.Parent == "" {
+	if c.Driver == driverSystemd && c.Parent == "" {
 		return fmt.Errorf("cgroups.driver = %q: allowed only with cgroups.parent, where boxd tries what can be limited", c.Driver)
 	}
 	return nil
@@ -188,9 +188,9 @@ func (r Rule) String() string {
 // DefaultConfig is the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
-		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: KeeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: OnStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
+		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
-		Groups: Groups{Driver: DriverAuto, Parent: "box.slice/boxd-boxes.service"},
+		Groups: Groups{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
 		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
@@ -218,11 +218,11 @@ func (c *Config) Check(path string) error {
 			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
 		}
 	}
-	if !slices.Contains([]string{KeeperAuto, KeeperOwn, KeeperExternal}, c.Daemon.Keeper) {
-		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q, %q and %q", c.Daemon.Keeper, KeeperAuto, KeeperOwn, KeeperExternal))
+	if !slices.Contains([]string{keeperAuto, keeperOwn, keeperExternal}, c.Daemon.Keeper) {
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q, %q and %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
 	}
-	if !slices.Contains([]string{OnStopKeep, OnStopEnd}, c.Daemon.OnStop) {
-		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, OnStopKeep, OnStopEnd))
+	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))

@@ -20,12 +20,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// LoadConfig reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
+// loadConfig reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
 // before it, and all of it on top of the built-in configuration. A missing file is an error only if required.
 //
 // The drop-ins of Path are Path.d/*.toml and those of the vendor and of this boot, in order of their names; of two with
 // one name the administrator's counts, then that of this boot, as systemd does it (systemd.unit(5)).
-func LoadConfig(path string, required bool, environ []string) (Config, error) {
+func loadConfig(path string, required bool, environ []string) (Config, error) {
 	cfg := DefaultConfig()
 	cfg.Origins = map[string]string{}
 	perOwner := cfg.Sessions.MaxPerOwner
@@ -61,14 +61,14 @@ func LoadConfig(path string, required bool, environ []string) (Config, error) {
 
 // Where the packaged boxd reads its configuration, and what comes with packages and for this boot alone.
 const (
-	DefaultPath = "/etc/boxd/box.toml"
+	defaultPath = "/etc/boxd/box.toml"
 	vendorDir   = "/usr/lib/boxd/box.toml.d"
 	bootDir     = "/run/boxd/box.toml.d"
 )
 
 // dropInDirs are the directories of drop-ins, the strongest last.
 func dropInDirs(path string) []string {
-	if path == DefaultPath {
+	if path == defaultPath {
 		return []string{vendorDir, bootDir, path + ".d"}
 	}
 	return []string{path + ".d"}

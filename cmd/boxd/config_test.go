@@ -52,7 +52,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := LoadConfig(path, true, nil)
+	got, err := loadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestTheInstalledFileSetsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path+".d", "x.toml"), []byte("[sessions]\nmax = 7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = LoadConfig(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
+	if got, err = loadConfig(path, true, nil); err != nil || got.Sessions.Max != 7 || got.Sessions.MaxPerOwner != 7 {
 		t.Errorf("with a drop-in: %+v, %v", got.Sessions, err)
 	}
 	// Every value of the file is there to be uncommented.
@@ -169,7 +169,7 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := LoadConfig(path, true, nil)
+			_, err := loadConfig(path, true, nil)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -197,7 +197,7 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := LoadConfig(path, true, nil)
+	cfg, err := loadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,10 +207,10 @@ func TestDropInsComeOnTopInOrder(t *testing.T) {
 	if got := cfg.Allow(); !slices.Equal(got, []string{"/srv/a", "/srv/b=5:6"}) {
 		t.Errorf("allow = %v", got)
 	}
-	if _, err := LoadConfig(path+".none", true, nil); err == nil {
+	if _, err := loadConfig(path+".none", true, nil); err == nil {
 		t.Error("a missing file that was named is no error")
 	}
-	if _, err := LoadConfig(path+".none", false, nil); err != nil {
+	if _, err := loadConfig(path+".none", false, nil); err != nil {
 		t.Errorf("a missing file that was not named: %v", err)
 	}
 }
@@ -224,7 +224,7 @@ func TestMaxPerOwnerFollowsASmallerMax(t *testing.T) {
 		if err := os.WriteFile(path, []byte("[sessions]\n"+text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := LoadConfig(path, true, nil); err != nil || cfg.Sessions.MaxPerOwner != want {
+		if cfg, err := loadConfig(path, true, nil); err != nil || cfg.Sessions.MaxPerOwner != want {
 			t.Errorf("%q: %d, %v, want %d", text, cfg.Sessions.MaxPerOwner, err, want)
 		}
 	}
@@ -249,7 +249,7 @@ func TestDropInsOfTheAdministratorHideThoseOfTheVendor(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := dropInDirs(DefaultPath); len(got) != 3 || got[2] != "/etc/boxd/box.toml.d" {
+	if got := dropInDirs(defaultPath); len(got) != 3 || got[2] != "/etc/boxd/box.toml.d" {
 		t.Errorf("the packaged boxd reads %q", got)
 	}
 	if got := dropInDirs("/x"); !slices.Equal(got, []string{"/x.d"}) {
@@ -263,7 +263,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	if err := os.WriteFile(path, []byte("\n[sessions]\nmax = 3\n[profiles.mine]\nmemory = \"1GiB\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := LoadConfig(path, true, []string{
+	cfg, err := loadConfig(path, true, []string{
 		"BOXD__SESSIONS__MAX=9", "BOXD__PROFILES__MINE__PIDS=77", "BOXD__PROFILES__MINE__TTL=5m", `BOXD__LIMITS__BEST_EFFORT=["cpu", "io"]`,
 		"BOXD__ENV__MyName=a\"b\\c=\n1", "BOXD__DAEMON__SOCKET_GROUP=7", "BOXD_SOCKET=/nothing", "BOXD_=", "HOME=/x",
 	})
@@ -283,7 +283,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 		"sessions.max":         {"sessions.max", "9", "variable BOXD__SESSIONS__MAX"},
 		"profiles.mine.memory": {"profiles.mine.memory", `"1GiB"`, path + ":5"},
 		"profiles.mine.ttl":    {"profiles.mine.ttl", `"5m"`, "variable BOXD__PROFILES__MINE__TTL"},
-		"ids.count":            {"ids.count", "4096", BuiltIn},
+		"ids.count":            {"ids.count", "4096", builtIn},
 		"env.MyName":           {"env.MyName", "(not shown)", "variable BOXD__ENV__MyName"},
 		"limits.best_effort":   {"limits.best_effort", `["cpu", "io"]`, "variable BOXD__LIMITS__BEST_EFFORT"},
 	}
@@ -298,7 +298,7 @@ func TestVariablesComeOnTop(t *testing.T) {
 	}
 	for _, bad := range []string{"BOXD__SESSIONS=1", "BOXD____MAX=1", "BOXD__SESSIONS__MAXX=1", "BOXD__SESSIONS__MAX=many", "BOXD__SESSIONS__MAX=1\nmax_per_owner = 1", "BOXD__PROFILES__MINE__TTL=\xff"} {
 		name, _, _ := strings.Cut(bad, "=")
-		if _, err := LoadConfig(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := loadConfig(path, true, []string{bad}); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// BuiltIn is the origin of what nobody has set.
-const BuiltIn = "built-in"
+// builtIn is the origin of what nobody has set.
+const builtIn = "built-in"
 
 // ConfigValue is one key that is in force.
 type ConfigValue struct {
@@ -69,7 +69,7 @@ func (c *Config) collect(above toml.Key, table map[string]any, list *[]ConfigVal
 			c.collect(key, below, list)
 			continue
 		}
-		v := ConfigValue{Key: key.String(), Text: literal(table[name]), Origin: BuiltIn}
+		v := ConfigValue{Key: key.String(), Text: literal(table[name]), Origin: builtIn}
 		if origin, ok := c.Origins[v.Key]; ok {
 			v.Origin = origin
 		}

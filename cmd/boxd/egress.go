@@ -31,7 +31,7 @@ const namesSocket = "names.sock"
 // openBoxes opens the driver, which has names of boxes resolved. told is set to whom denials of theirs are told.
 func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
 	boxes, end = driver.Direct(keeper), func() {}
-	if cfg.Groups.Driver == DriverSystemd {
+	if cfg.Groups.Driver == driverSystemd {
 		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
 		boxes, end = driver.Scoped(keeper, scopes, seen.log), scopes.Close
 	}
@@ -58,7 +58,7 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 
 // namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
 func namesProgram(cfg *Config) func(context.Context) (*fdpass.Conn, error) {
-	if cfg.Daemon.Keeper == KeeperExternal {
+	if cfg.Daemon.Keeper == keeperExternal {
 		return driver.DialResolver(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
 	}
 	return func(ctx context.Context) (*fdpass.Conn, error) {

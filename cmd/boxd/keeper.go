@@ -20,12 +20,12 @@ import (
 // box would lack them too.
 func chooseKeeper(c *Config, unit bool) error {
 	switch {
-	case unit && c.Daemon.Keeper == KeeperOwn:
-		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", KeeperOwn, KeeperAuto, KeeperExternal)
+	case unit && c.Daemon.Keeper == keeperOwn:
+		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", keeperOwn, keeperAuto, keeperExternal)
 	case unit:
-		c.Daemon.Keeper = KeeperExternal
-	case c.Daemon.Keeper == KeeperAuto:
-		c.Daemon.Keeper = KeeperOwn
+		c.Daemon.Keeper = keeperExternal
+	case c.Daemon.Keeper == keeperAuto:
+		c.Daemon.Keeper = keeperOwn
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Ke
 	if err != nil {
 		return nil, err
 	}
-	external := cfg.Daemon.Keeper == KeeperExternal
+	external := cfg.Daemon.Keeper == keeperExternal
 	if !external {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, greetPatience)

@@ -14,12 +14,12 @@ func TestTheKeeperIsChosenByTheUnit(t *testing.T) {
 		unit bool
 		want string // "": refused
 	}{
-		{KeeperAuto, false, KeeperOwn},
-		{KeeperOwn, false, KeeperOwn},
-		{KeeperExternal, false, KeeperExternal},
-		{KeeperAuto, true, KeeperExternal},
-		{KeeperExternal, true, KeeperExternal},
-		{KeeperOwn, true, ""},
+		{keeperAuto, false, keeperOwn},
+		{keeperOwn, false, keeperOwn},
+		{keeperExternal, false, keeperExternal},
+		{keeperAuto, true, keeperExternal},
+		{keeperExternal, true, keeperExternal},
+		{keeperOwn, true, ""},
 	} {
 		cfg := DefaultConfig()
 		cfg.Daemon.Keeper = c.said

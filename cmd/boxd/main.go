@@ -47,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
-	path := flags.String("config", "", "configuration `file`; default "+DefaultPath+", if it exists")
+	path := flags.String("config", "", "configuration `file`; default "+defaultPath+", if it exists")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	runs := flags.String("against", "", "with -check: say what would change for a boxd that runs, of which this `file` has configuration and sessions as boxctl config check has them")
 	show := flags.Bool("version", false, "print the version and exit")
@@ -65,10 +65,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	required := *path != ""
 	if !required {
-		*path = DefaultPath
+		*path = defaultPath
 	}
 	load := func() (Config, error) {
-		cfg, err := LoadConfig(*path, required, os.Environ())
+		cfg, err := loadConfig(*path, required, os.Environ())
 		if err == nil {
 			err = chooseKeeper(&cfg, *unit || *be)
 		}
@@ -130,7 +130,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	if err != nil {
 		return err
 	}
-	keep := cfg.Daemon.OnStop == OnStopKeep
+	keep := cfg.Daemon.OnStop == onStopKeep
 	defer func() { //nolint:contextcheck // boxes end after ctx
 		if keep {
 			keeper.Detach()

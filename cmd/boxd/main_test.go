@@ -209,7 +209,7 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := LoadConfig(path, true, nil)
+	cfg, err := loadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

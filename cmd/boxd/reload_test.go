@@ -47,7 +47,7 @@ func TestKeysThatNeedARestartAreNamed(t *testing.T) {
 		}, []string{"ids.count", "image.etc", "mounts.allow", "workspaces.store_size"}},
 		{"the owner of a mount", func(c *Config) { c.Mounts.Allow = []Rule{{Path: "{home}", Owner: "1:1"}} }, []string{"mounts.allow"}},
 		{"groups and times", func(c *Config) {
-			c.Groups.Driver, c.Daemon.IdleExit = DriverSystemd, quantity.Duration(time.Minute)
+			c.Groups.Driver, c.Daemon.IdleExit = driverSystemd, quantity.Duration(time.Minute)
 		}, []string{"cgroups.driver", "daemon.idle_exit"}},
 	} {
 		before, after := DefaultConfig(), DefaultConfig()
@@ -70,13 +70,13 @@ func TestAReloadIsAllOrNothing(t *testing.T) {
 		}
 	}
 	write("")
-	started, err := LoadConfig(path, true, nil)
+	started, err := loadConfig(path, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, text := quiet()
 	most, refuses := 0, error(nil)
-	load := func() (Config, error) { return LoadConfig(path, true, nil) }
+	load := func() (Config, error) { return loadConfig(path, true, nil) }
 	apply := func(c *Config) error {
 		if refuses == nil {
 			most = c.Sessions.Max

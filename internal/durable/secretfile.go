@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrExposed means that others than its owner could read or change a file.
-var ErrExposed = errors.New("others than root could read or change it: allowed is mode 0600 and owner root")
+// errExposed means that others than its owner could read or change a file.
+var errExposed = errors.New("others than root could read or change it: allowed is mode 0600 and owner root")
 
 // ReadSecret reads a file of at most so many bytes. lent is how a file of systemd's credentials is looked at: its group may
 // read it. One that does not exist is an os.ErrNotExist.
@@ -34,7 +34,7 @@ func ReadSecret(path string, lent bool, most int64) ([]byte, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%s is no regular file", path)
 	case st.Mode&shut != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("%s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, ErrExposed)
+		return nil, fmt.Errorf("%s: mode %#o, owner %d: %w", path, st.Mode&0o7777, st.Uid, errExposed)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {

@@ -23,7 +23,7 @@ const (
 	MaxBody = 8 << 20
 	// MaxFiles is the largest number of descriptors of one message, the kernel's (SCM_MAX_FD in
 	// unix(7)); one of them is for the body.
-	MaxFiles = 253
+	maxFiles = 253
 )
 
 // The first byte of a packet says where the body is.
@@ -54,7 +54,7 @@ func SendNow(fd int, body []byte, files ...int) error {
 }
 
 func send(fd, flags int, body []byte, files []int) error {
-	if len(body) > MaxBody || len(files) >= MaxFiles {
+	if len(body) > MaxBody || len(files) >= maxFiles {
 		return ErrTooLarge
 	}
 	kind := bodyInline
@@ -90,7 +90,7 @@ type Buffer struct {
 func NewBuffer(size int) *Buffer {
 	return &Buffer{
 		data: make([]byte, 1+min(size, MaxInline)),
-		oob:  make([]byte, unix.CmsgSpace(MaxFiles*4)),
+		oob:  make([]byte, unix.CmsgSpace(maxFiles*4)),
 	}
 }
 

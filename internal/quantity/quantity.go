@@ -35,8 +35,8 @@ func units() []unit {
 
 // ErrSize and ErrDuration say what a text should have looked like.
 var (
-	ErrSize     = errors.New(`not a size such as "512MiB" (units B, KiB, MiB, GiB, TiB)`)
-	ErrDuration = errors.New(`not a duration such as "30s" or "5m"`)
+	errSize     = errors.New(`not a size such as "512MiB" (units B, KiB, MiB, GiB, TiB)`)
+	errDuration = errors.New(`not a duration such as "30s" or "5m"`)
 )
 
 // ParseSize reads a size.
@@ -51,11 +51,11 @@ func ParseSize(s string) (Size, error) {
 		}
 		n, err := strconv.ParseUint(digits, 10, 64)
 		if err != nil || n > math.MaxInt64/uint64(u.size) || digits[0] == '+' {
-			return 0, ErrSize
+			return 0, errSize
 		}
 		return Size(n) * u.size, nil
 	}
-	return 0, ErrSize
+	return 0, errSize
 }
 
 // String returns the size in its largest unit without a fraction.
@@ -82,7 +82,7 @@ func (s *Size) UnmarshalJSON(data []byte) error {
 	}
 	n, err := strconv.ParseUint(string(data), 10, 63)
 	if err != nil {
-		return ErrSize
+		return errSize
 	}
 	*s = Size(n)
 	return nil
@@ -103,7 +103,7 @@ type Duration time.Duration
 func ParseDuration(s string) (Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, ErrDuration
+		return 0, errDuration
 	}
 	return Duration(d), nil
 }
@@ -135,7 +135,7 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	n, err := strconv.ParseFloat(string(data), 64)
 	// Not >: as a float64 the largest number of nanoseconds is one too many.
 	if err != nil || n < 0 || n >= math.MaxInt64/float64(time.Second) {
-		return ErrDuration
+		return errDuration
 	}
 	*d = Duration(n * float64(time.Second))
 	return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// FirstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
-const FirstBound = 0x63000000
+// firstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
+const firstBound = 0x63000000
 
 // OtherError means that something in a directory, or that itself, is in a project that somebody else has given it.
 type OtherError struct{ ID uint32 }
@@ -29,9 +29,9 @@ type Tree struct {
 	top   *os.File
 }
 
-// OpenTree opens the tree of a directory, which need not be open for reading (O_PATH). An *UnavailableError says what its
+// openTree opens the tree of a directory, which need not be open for reading (O_PATH). An *UnavailableError says what its
 // filesystem lacks.
-func OpenTree(dir int) (*Tree, error) {
+func openTree(dir int) (*Tree, error) {
 	if err := Available(dir); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func OpenTree(dir int) (*Tree, error) {
 		unix.Close(mount)
 		return nil, err
 	}
-	t := &Tree{mount: mount, top: os.NewFile(uintptr(fd), "tree"), q: &Quotas{first: FirstBound, count: IDCount}}
+	t := &Tree{mount: mount, top: os.NewFile(uintptr(fd), "tree"), q: &Quotas{first: firstBound, count: IDCount}}
 	t.q.dir = t.top
 	var st unix.Stat_t
 	var fs unix.Statfs_t
@@ -111,7 +111,7 @@ func (t *Tree) Free(taken func(id uint32) bool) (uint32, error) {
 			return id, err
 		}
 	}
-	return 0, ErrNoID
+	return 0, errNoID
 }
 
 // Claim gives the directory itself a project, which nobody else has: false if somebody has. What is made in it from then on
@@ -215,7 +215,7 @@ func Forget(dir int, id uint32) error {
 	if err != nil {
 		return err
 	}
-	q := &Quotas{dir: os.NewFile(uintptr(fd), "directory"), first: FirstBound, count: IDCount}
+	q := &Quotas{dir: os.NewFile(uintptr(fd), "directory"), first: firstBound, count: IDCount}
 	defer q.Close()
 	return q.Remove(id)
 }

@@ -67,7 +67,7 @@ func TestFreeIDIsOneNobodyUses(t *testing.T) {
 		{name: "one with an empty account", accounts: accounts{{id: 100}}, want: 0},
 		{name: "before another's", accounts: accounts{{id: 0, space: 9}, {id: 102, space: 1}, {id: 200, space: 1}}, want: 0},
 		{name: "round again for the only one", from: 3, accounts: accounts{{id: 100, space: 1}, {id: 102, space: 1}, {id: 103, space: 1}}, want: 1},
-		{name: "none", accounts: accounts{{id: 100, space: 1}, {id: 101, space: 1}, {id: 102, space: 1}, {id: 103, inodes: 1}}, err: ErrNoID},
+		{name: "none", accounts: accounts{{id: 100, space: 1}, {id: 101, space: 1}, {id: 102, space: 1}, {id: 103, inodes: 1}}, err: errNoID},
 	} {
 		got, err := firstFree(100, 4, tc.from, tc.entry)
 		if got != tc.want || !errors.Is(err, tc.err) {

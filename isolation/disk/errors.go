@@ -12,7 +12,7 @@ import (
 // Errors of requests that cannot be met; all others are the kernel's.
 var (
 	// ErrNoID means that every project id of the range is in use on this filesystem.
-	ErrNoID = errors.New("no project id is free")
+	errNoID = errors.New("no project id is free")
 	// ErrNotEmpty means that a directory has something in it, which a new project would not count.
 	ErrNotEmpty = errors.New("the directory is not empty")
 	// ErrForeign means that a directory or an id is not one that this package has limited.

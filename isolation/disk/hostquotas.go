@@ -141,7 +141,7 @@ func (h *HostQuotas) Take(ctx context.Context, key string, m *isolation.Mount, f
 }
 
 func (h *HostQuotas) take(ctx context.Context, key string, fd int, path string, want Limits) error {
-	t, err := OpenTree(fd)
+	t, err := openTree(fd)
 	if err != nil {
 		return err
 	}

@@ -20,10 +20,10 @@ import (
 
 func entries() []*entry {
 	return []*entry{
-		{state: bound, id: FirstBound, dev: 1, ino: 1 << 60, limits: Limits{Bytes: 1 << 40, Inodes: 7}, path: "/srv/a", users: []string{"k1", "k2"}},
-		{state: making, id: FirstBound + 1, path: "/srv/a b\n\"c\" 7"},
-		{state: lifting, id: FirstBound + 2, path: "/srv/\xff"},
-		{state: claiming, id: FirstBound + IDCount - 1, path: "/x"},
+		{state: bound, id: firstBound, dev: 1, ino: 1 << 60, limits: Limits{Bytes: 1 << 40, Inodes: 7}, path: "/srv/a", users: []string{"k1", "k2"}},
+		{state: making, id: firstBound + 1, path: "/srv/a b\n\"c\" 7"},
+		{state: lifting, id: firstBound + 2, path: "/srv/\xff"},
+		{state: claiming, id: firstBound + IDCount - 1, path: "/x"},
 	}
 }
 
@@ -123,7 +123,7 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	h.Release("k2") // the keeper ends
 	h = OpenHostQuotas(state, nil, quiet())
 	defer h.Close()
-	if got := users(h); got != "" || h.find(FirstBound) == nil {
+	if got := users(h); got != "" || h.find(firstBound) == nil {
 		t.Errorf("%q", got)
 	}
 }
@@ -141,8 +141,8 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.entries = []*entry{
-		{state: claiming, id: FirstBound, dev: st.Dev, path: dir + "/gone/deeper"},
-		{state: making, id: FirstBound + 1, dev: st.Dev + 1, path: dir + "/elsewhere"},
+		{state: claiming, id: firstBound, dev: st.Dev, path: dir + "/gone/deeper"},
+		{state: making, id: firstBound + 1, dev: st.Dev + 1, path: dir + "/elsewhere"},
 	}
 	if err := b.write(); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 	h := OpenHostQuotas(state, nil, quiet())
 	defer h.Close()
 	h.Reconcile(func(string) bool { return true })
-	if h.find(FirstBound) != nil || h.find(FirstBound+1) == nil {
+	if h.find(firstBound) != nil || h.find(firstBound+1) == nil {
 		t.Errorf("%s", encode(h.ids.entries))
 	}
 }

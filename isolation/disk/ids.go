@@ -197,7 +197,7 @@ func decodeLine(line string) (*entry, bool) {
 		}
 	}
 	quoted, err := strconv.QuotedPrefix(parts[6])
-	if err != nil || n[0]-FirstBound >= IDCount {
+	if err != nil || n[0]-firstBound >= IDCount {
 		return nil, false
 	}
 	e := &entry{state: parts[0], id: uint32(n[0]), dev: n[1], ino: n[2], limits: Limits{Bytes: n[3], Inodes: n[4]}}

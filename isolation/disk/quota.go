@@ -184,7 +184,7 @@ func firstFree(first, count, from uint32, entry func(id uint32) (*dqblk, error))
 			return n, nil
 		}
 	}
-	return 0, ErrNoID
+	return 0, errNoID
 }
 
 // claim puts an inode into a project and says whether it is alone there: who finds another one steps

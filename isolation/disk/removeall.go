@@ -21,9 +21,9 @@ const (
 	removeBatch = 1024 // names that are read at a time
 )
 
-// RemoveAll removes what has a name in a directory, with all that is below; links are removed, never followed. What is not
+// removeAll removes what has a name in a directory, with all that is below; links are removed, never followed. What is not
 // there is no error. Nobody else may write to it meanwhile, but for another All.
-func RemoveAll(root *os.Root, name string) error {
+func removeAll(root *os.Root, name string) error {
 	dir, err := root.Open(".")
 	if err != nil {
 		return err

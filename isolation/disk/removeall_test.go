@@ -71,7 +71,7 @@ func TestDeepTreesAreRemovedWithFewDescriptors(t *testing.T) {
 	}
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
 	for range 2 { // what is not there is no error
-		if err := RemoveAll(root, "tree"); err != nil {
+		if err := removeAll(root, "tree"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestOnlyEntriesOfTheDirectoryAreRemoved(t *testing.T) {
 	}
 	defer root.Close()
 	for _, name := range []string{"", ".", "..", "../root/a", "/root", filepath.Join(dir, "root")} {
-		if err := RemoveAll(root, name); name != "" && err == nil {
+		if err := removeAll(root, name); name != "" && err == nil {
 			t.Errorf("%q was removed", name)
 		}
 	}

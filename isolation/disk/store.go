@@ -25,8 +25,8 @@ const (
 	newImage = StoreImage + ".new" // until it is whole
 )
 
-// LeastStore is the smallest size of a store in bytes: with less, its journal leaves nothing.
-const LeastStore = 64 << 20
+// leastStore is the smallest size of a store in bytes: with less, its journal leaves nothing.
+const leastStore = 64 << 20
 
 // Store is a filesystem with project quota in a file, for a state directory that has none. It takes
 // from the disk below what is in it, and gives it back when that is deleted. Nothing keeps room for it
@@ -41,8 +41,8 @@ type Store struct {
 // none. It grows to at least so many bytes and never shrinks. state must be closed to all but root, and
 // children must be the caller's to wait for. An *UnavailableError says what the host lacks.
 func OpenStore(ctx context.Context, state *os.Root, bytes uint64) (*Store, error) {
-	if bytes < LeastStore {
-		return nil, fmt.Errorf("store of %d bytes: want at least %d: %w", bytes, LeastStore, unix.EINVAL)
+	if bytes < leastStore {
+		return nil, fmt.Errorf("store of %d bytes: want at least %d: %w", bytes, leastStore, unix.EINVAL)
 	}
 	dir, err := state.Open(".")
 	if err != nil {

@@ -181,7 +181,7 @@ func (w *Workspaces) sweepTrees() error {
 	var errs []error
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), doomed) {
-			errs = append(errs, RemoveAll(root, e.Name()))
+			errs = append(errs, removeAll(root, e.Name()))
 		}
 	}
 	if quotas, _ := w.kept(); quotas != nil {

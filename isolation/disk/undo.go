@@ -100,7 +100,7 @@ func (h *HostQuotas) lift(ctx context.Context, e *entry) error {
 		return err
 	}
 	defer unix.Close(fd)
-	t, err := OpenTree(fd)
+	t, err := openTree(fd)
 	if err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ func TestOtherFilesystemsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	_, err = OpenTree(fd)
+	_, err = openTree(fd)
 	if why, ok := errors.AsType[*UnavailableError](err); !ok || why.Reason != NoKind {
 		t.Errorf("%v", err)
 	}

@@ -246,7 +246,7 @@ func (p *Place) OpenPath(key string) (int, error) {
 // links are removed, never followed.
 func (p *Place) Remove(key string) error {
 	id, limited := p.idOf(key)
-	if err := RemoveAll(p.root, key); err != nil {
+	if err := removeAll(p.root, key); err != nil {
 		return fmt.Errorf("remove workspace: %w", err)
 	}
 	if !limited {

@@ -11,7 +11,7 @@ import "time"
 
 // Bounds of the conversation.
 const (
-	MaxRequest = 64 << 20 // bytes of a request, without what follows it
+	maxRequest = 64 << 20 // bytes of a request, without what follows it
 	MaxAnswer  = 32 << 20 // bytes of an answer, without data
 	MaxData    = 64 << 10 // bytes of one frame of data
 	MaxPath    = 4095     // bytes of a path (PATH_MAX)

@@ -37,8 +37,8 @@ func frame(kind byte, payload []byte) []byte {
 // Encode returns a request's frame.
 func (r *Request) Encode() ([]byte, error) {
 	payload, err := json.Marshal(r)
-	if err == nil && len(payload) > MaxRequest {
-		err = fmt.Errorf("a request of %d bytes, more than %d", len(payload), MaxRequest)
+	if err == nil && len(payload) > maxRequest {
+		err = fmt.Errorf("a request of %d bytes, more than %d", len(payload), maxRequest)
 	}
 	return frame(frameRequest, payload), err
 }
@@ -49,7 +49,7 @@ func ReadRequest(r io.Reader) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind != frameRequest || length > MaxRequest {
+	if kind != frameRequest || length > maxRequest {
 		return nil, errors.New("not a request")
 	}
 	payload := make([]byte, length)

@@ -150,7 +150,7 @@ func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) er
 // note writes down what the kernel has made of a mount.
 func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 	if done.ID, err = mountID(tree, ""); err == nil {
-		done.Attrs, err = Verify(tree, m)
+		done.Attrs, err = verify(tree, m)
 	}
 	return err
 }

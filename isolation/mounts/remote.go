@@ -40,12 +40,12 @@ const (
 // OpenSources checks the rules by which directories are lent, and returns a desk whose workers go by them.
 func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces, log *log.Logger) (*Sources, error) {
 	for _, text := range cfg.Allow {
-		if _, err := ParseAllowRule(text); err != nil {
+		if _, err := parseAllowRule(text); err != nil {
 			return nil, err
 		}
 	}
-	return &Sources{Maps: maps, Pool: NewWorkerPool(PoolConfig{
-		Args: WorkerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
+	return &Sources{Maps: maps, Pool: newWorkerPool(PoolConfig{
+		Args: workerArgs(state, cfg.Allow), Patience: cmp.Or(cfg.Patience, patience), Most: maxJobs, Each: maxJobsPerCaller, Keep: 2, Log: log,
 	})}, nil
 }
 
@@ -111,10 +111,10 @@ func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int)
 func (d *Sources) failure(w about, err error) error {
 	step := &isolation.StepError{Step: w.step, Item: w.value}
 	switch {
-	case errors.Is(err, ErrLate):
+	case errors.Is(err, errLate):
 		step.Errno = unix.ETIMEDOUT
 		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "a directory of which the filesystem answers within " + d.Pool.Patience().String() + ": it did not"}
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, errBusy):
 		step.Errno = unix.ETIMEDOUT
 		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "none while as many directories of yours do not answer as may be waited for"}
 	default:
@@ -122,7 +122,7 @@ func (d *Sources) failure(w about, err error) error {
 		if errno, ok := errors.AsType[syscall.Errno](err); ok {
 			step.Errno = errno // of want of descriptors or memory, there may be more later
 		}
-		if errors.Is(err, ErrCanceled) {
+		if errors.Is(err, errCanceled) {
 			step.Errno = unix.ECANCELED
 		}
 	}
@@ -133,7 +133,7 @@ func (d *Sources) failure(w about, err error) error {
 func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []isolation.Mount) ([]Source, error) {
 	list := make([]Source, 0, len(mounts))
 	for i, m := range mounts {
-		src, err := d.open(ctx, caller, m, SourceField(i))
+		src, err := d.open(ctx, caller, m, sourceField(i))
 		if err != nil {
 			for _, src := range list {
 				unix.Close(src.FD)
@@ -145,8 +145,8 @@ func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []is
 	return list, nil
 }
 
-// SourceField is what a refusal of the source of a mount is about.
-func SourceField(i int) string { return "mounts[" + strconv.Itoa(i) + "].source" }
+// sourceField is what a refusal of the source of a mount is about.
+func sourceField(i int) string { return "mounts[" + strconv.Itoa(i) + "].source" }
 
 func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation.Mount, field string) (*Source, error) {
 	w := about{caller.UID, isolation.StepMountSource, m.Source, field, m.Source}
@@ -174,7 +174,7 @@ func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, b
 	if src.Owner.OfHost() {
 		return src.Tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
 	}
-	field := SourceField(slices.Index(spec.Mounts, src.Mount))
+	field := sourceField(slices.Index(spec.Mounts, src.Mount))
 	files, err := d.files(src, base)
 	if err != nil {
 		return -1, err

@@ -124,7 +124,7 @@ func (b *Box) same(dir int, m *isolation.Mount) (*isolation.Mounted, bool, error
 			return err
 		}
 		if done.ID, err = mountID(fd, ""); err == nil {
-			done.Attrs, err = Verify(fd, m)
+			done.Attrs, err = verify(fd, m)
 		}
 		same = err == nil
 		return err

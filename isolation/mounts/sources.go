@@ -28,16 +28,16 @@ type AllowRule struct {
 	UID, GID uint32
 }
 
-// HomePath is the rule for directories that callers own below their own home: not the home itself
+// homePath is the rule for directories that callers own below their own home: not the home itself
 // and nothing below one of its dot directories.
-const HomePath = "{home}"
+const homePath = "{home}"
 
-// ParseAllowRule reads a rule as boxd hands it over: a path, or path=uid:gid.
-func ParseAllowRule(text string) (AllowRule, error) {
+// parseAllowRule reads a rule as boxd hands it over: a path, or path=uid:gid.
+func parseAllowRule(text string) (AllowRule, error) {
 	path, ids, owned := strings.Cut(text, "=")
 	r := AllowRule{Path: path}
-	if path != HomePath && (!isolation.CleanAbsolute(path) || system(path, "")) {
-		return r, fmt.Errorf("allow rule %q: want %s or an absolute path that is no system directory", text, HomePath)
+	if path != homePath && (!isolation.CleanAbsolute(path) || system(path, "")) {
+		return r, fmt.Errorf("allow rule %q: want %s or an absolute path that is no system directory", text, homePath)
 	}
 	if !owned {
 		return r, nil
@@ -205,7 +205,7 @@ func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolati
 }
 
 func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
-	if rule.Path != HomePath {
+	if rule.Path != homePath {
 		return isolation.Within(d.path, rule.Path)
 	}
 	home := d.home(caller.UID)
@@ -235,7 +235,7 @@ func describe(rules []AllowRule) string {
 	parts := make([]string, len(rules))
 	for i, r := range rules {
 		parts[i] = r.Path
-		if r.Path == HomePath {
+		if r.Path == homePath {
 			parts[i] = "a directory of your own below your home, outside dot directories"
 		}
 	}

@@ -36,7 +36,7 @@ const (
 
 func TestPermitFollowsTheRules(t *testing.T) {
 	t.Parallel()
-	home, srv := AllowRule{Path: HomePath}, AllowRule{Path: "/srv/lend"}
+	home, srv := AllowRule{Path: homePath}, AllowRule{Path: "/srv/lend"}
 	named := AllowRule{Path: "/srv/named", UID: carl, GID: 77}
 	all := []AllowRule{home, srv, named}
 	for _, tc := range []struct {
@@ -154,10 +154,10 @@ func TestAllowRuleReadsWhatBoxdHandsOver(t *testing.T) {
 		want AllowRule
 		bad  bool
 	}{
-		{in: "{home}", want: AllowRule{Path: HomePath}},
+		{in: "{home}", want: AllowRule{Path: homePath}},
 		{in: "/srv/x", want: AllowRule{Path: "/srv/x"}},
 		{in: "/srv/x=1500:1501", want: AllowRule{Path: "/srv/x", UID: 1500, GID: 1501}},
-		{in: "{home}=1500:1500", want: AllowRule{Path: HomePath, UID: 1500, GID: 1500}},
+		{in: "{home}=1500:1500", want: AllowRule{Path: homePath, UID: 1500, GID: 1500}},
 		{in: "/", bad: true},
 		{in: "/etc", bad: true},
 		{in: "/var", bad: true},
@@ -175,7 +175,7 @@ func TestAllowRuleReadsWhatBoxdHandsOver(t *testing.T) {
 		{in: "/srv/x=ann:ann", bad: true},
 		{in: "{Home}", bad: true},
 	} {
-		got, err := ParseAllowRule(tc.in)
+		got, err := parseAllowRule(tc.in)
 		if (err != nil) != tc.bad {
 			t.Errorf("%q: %v", tc.in, err)
 		} else if err == nil && got != tc.want {

@@ -38,7 +38,7 @@ func (s *Source) Tree(idMap func() (int, error)) (int, error) {
 	}
 	err = linux.RestrictMount(tree, &attr)
 	if err == nil {
-		_, err = Verify(tree, &s.Mount)
+		_, err = verify(tree, &s.Mount)
 	}
 	if err != nil {
 		unix.Close(tree)
@@ -50,9 +50,9 @@ func (s *Source) Tree(idMap func() (int, error)) (int, error) {
 // stNoSymfollow is ST_NOSYMFOLLOW of statfs(2).
 const stNoSymfollow = 0x2000
 
-// Verify reads back which attributes a mount has, as ST_ flags of statfs(2), and refuses one that lacks what it
+// verify reads back which attributes a mount has, as ST_ flags of statfs(2), and refuses one that lacks what it
 // must have (EPERM).
-func Verify(tree int, m *isolation.Mount) (uint64, error) {
+func verify(tree int, m *isolation.Mount) (uint64, error) {
 	want := uint64(unix.ST_NOSUID | unix.ST_NODEV)
 	if !m.Writable {
 		want |= unix.ST_RDONLY

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// WorkerArgs are those of a worker with these rules.
-func WorkerArgs(state string, allow []string) []string { return append([]string{state}, allow...) }
+// workerArgs are those of a worker with these rules.
+func workerArgs(state string, allow []string) []string { return append([]string{state}, allow...) }
 
 // RunWorker is the life of a worker with Args.
 func RunWorker(args []string) error {
@@ -23,13 +23,13 @@ func RunWorker(args []string) error {
 	}
 	w := sourceWorker{rules: SourceRules{State: args[0]}}
 	for _, text := range args[1:] {
-		rule, err := ParseAllowRule(text)
+		rule, err := parseAllowRule(text)
 		if err != nil {
 			return err
 		}
 		w.rules.Allow = append(w.rules.Allow, rule)
 	}
-	return ServeWorker(w.do)
+	return serveWorker(w.do)
 }
 
 // sourceWorker does errands. What it is asked comes from the keeper, which has validated what boxd says.

@@ -96,8 +96,8 @@ func start(args []string) (*worker, error) {
 // is sent.
 type Handler func(request []byte, files []int) (answer []byte, out []int)
 
-// ServeWorker is the life of a worker. It ends when nobody has errands any more.
-func ServeWorker(do Handler) error {
+// serveWorker is the life of a worker. It ends when nobody has errands any more.
+func serveWorker(do Handler) error {
 	unix.CloseOnExec(socket)
 	buf := fdpass.NewBuffer(fdpass.MaxInline)
 	for {

@@ -26,10 +26,10 @@ import (
 
 // Reasons for which an errand has no answer. Any other is one for which no worker could be started.
 var (
-	ErrLate     = errors.New("it was not done in time")
-	ErrBusy     = errors.New("as many errands of this user as there may be are not done in time")
-	ErrGone     = errors.New("the worker has ended over it")
-	ErrCanceled = errors.New("it is not wanted any more")
+	errLate     = errors.New("it was not done in time")
+	errBusy     = errors.New("as many errands of this user as there may be are not done in time")
+	errGone     = errors.New("the worker has ended over it")
+	errCanceled = errors.New("it is not wanted any more")
 )
 
 // PoolConfig is what a Pool is made with.
@@ -61,8 +61,8 @@ type WorkerPool struct {
 	down  bool
 }
 
-// NewWorkerPool returns a pool without workers. Close ends it.
-func NewWorkerPool(cfg PoolConfig) *WorkerPool {
+// newWorkerPool returns a pool without workers. Close ends it.
+func newWorkerPool(cfg PoolConfig) *WorkerPool {
 	p := &WorkerPool{cfg: cfg, busy: map[uint32]int{}, stuck: map[uint32]int{}, lost: map[*worker]bool{}, turn: make(chan struct{})}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.starter.asked = make(chan chan<- started)
@@ -92,7 +92,7 @@ func (p *WorkerPool) Warm() {
 // Do has an errand done for a user, who is the one that waits when too many are not done. The answer and its
 // descriptors are the caller's; those that go along stay its.
 func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, ErrLate)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, errLate)
 	defer cancel()
 	defer context.AfterFunc(p.life, cancel)() //nolint:contextcheck // the end of the pool ends it as well
 	if err := p.await(ctx, user); err != nil {
@@ -123,10 +123,10 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 
 // why says for what an errand is given up.
 func why(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), ErrLate) {
-		return ErrLate
+	if errors.Is(context.Cause(ctx), errLate) {
+		return errLate
 	}
-	return ErrCanceled
+	return errCanceled
 }
 
 // await waits for the turn of a user.
@@ -136,9 +136,9 @@ func (p *WorkerPool) await(ctx context.Context, user uint32) error {
 	for {
 		switch {
 		case p.down:
-			return ErrCanceled
+			return errCanceled
 		case p.stuck[user] >= p.cfg.Each:
-			return ErrBusy
+			return errBusy
 		case p.busy[user] < p.cfg.Each && p.all < p.cfg.Most:
 			p.busy[user]++
 			p.all++
@@ -152,10 +152,10 @@ func (p *WorkerPool) await(ctx context.Context, user uint32) error {
 		}
 		p.mu.Lock()
 		if ctx.Err() != nil {
-			if err := why(ctx); !errors.Is(err, ErrLate) {
+			if err := why(ctx); !errors.Is(err, errLate) {
 				return err
 			}
-			return ErrBusy
+			return errBusy
 		}
 	}
 }
@@ -285,11 +285,11 @@ func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, [
 		return nil, nil, errNoRoom
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrGone, err)
+		return nil, nil, fmt.Errorf("%w: %w", errGone, err)
 	}
 	if len(body) < numberLen || binary.LittleEndian.Uint64(body) != w.last {
 		fdpass.CloseAll(got)
-		return nil, nil, fmt.Errorf("%w: its answer is another's", ErrGone)
+		return nil, nil, fmt.Errorf("%w: its answer is another's", errGone)
 	}
 	return append([]byte(nil), body[numberLen:]...), got, nil
 }

@@ -23,7 +23,7 @@ import (
 // TestMain lets the test be its own workers.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
-		_ = ServeWorker(serve)
+		_ = serveWorker(serve)
 		return
 	}
 	// As the keeper does.
@@ -60,7 +60,7 @@ func serve(request []byte, files []int) ([]byte, []int) {
 }
 
 func pool(t *testing.T, patience time.Duration) *WorkerPool {
-	p := NewWorkerPool(PoolConfig{Args: []string{"a", "b"}, Patience: patience, Most: 6, Each: 3, Keep: 1, Log: log.New(t.Output(), "", 0)})
+	p := newWorkerPool(PoolConfig{Args: []string{"a", "b"}, Patience: patience, Most: 6, Each: 3, Keep: 1, Log: log.New(t.Output(), "", 0)})
 	t.Cleanup(p.Close)
 	return p
 }
@@ -114,7 +114,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	p := pool(t, short)
 	r, w := pipe(t)
 	before := time.Now()
-	if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); !errors.Is(err, ErrLate) {
+	if _, _, err := p.Do(t.Context(), 1, []byte("wait"), int(r.Fd())); !errors.Is(err, errLate) {
 		t.Fatalf("%v", err)
 	}
 	if took := time.Since(before); took > 5*time.Second {
@@ -136,7 +136,7 @@ func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 		done <- err
 	}()
 	cancel()
-	if err := <-done; !errors.Is(err, ErrCanceled) {
+	if err := <-done; !errors.Is(err, errCanceled) {
 		t.Errorf("one that is not wanted any more: %v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestAnAnswerOfAnotherErrandIsNone(t *testing.T) {
 		if err := fdpass.Send(peer, answer); err != nil {
 			t.Fatal(err)
 		}
-		if got, _, err := w.do(t.Context(), []byte("y"), nil); !errors.Is(err, ErrGone) {
+		if got, _, err := w.do(t.Context(), []byte("y"), nil); !errors.Is(err, errGone) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 		conn.Close()
@@ -167,7 +167,7 @@ func TestAnAnswerOfAnotherErrandIsNone(t *testing.T) {
 func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)
-	if _, _, err := p.Do(t.Context(), 1, []byte("die")); !errors.Is(err, ErrGone) {
+	if _, _, err := p.Do(t.Context(), 1, []byte("die")); !errors.Is(err, errGone) {
 		t.Errorf("over its errand: %v", err)
 	}
 	ask(t, p, 1, "x")
@@ -199,9 +199,9 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	for p.count(1) < 3 {
 		ask(t, p, 2, "x")
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), short, ErrLate)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), short, errLate)
 	defer cancel()
-	if _, _, err := p.Do(ctx, 1, []byte("x")); !errors.Is(err, ErrBusy) {
+	if _, _, err := p.Do(ctx, 1, []byte("x")); !errors.Is(err, errBusy) {
 		t.Errorf("a fourth: %v", err)
 	}
 	ask(t, p, 2, "x")
@@ -215,7 +215,7 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	p.mu.Lock()
 	p.stuck[3] = 3
 	p.mu.Unlock()
-	if _, _, err := p.Do(t.Context(), 3, []byte("x")); !errors.Is(err, ErrBusy) {
+	if _, _, err := p.Do(t.Context(), 3, []byte("x")); !errors.Is(err, errBusy) {
 		t.Errorf("of one whose workers are stuck: %v", err)
 	}
 }
@@ -239,16 +239,16 @@ func TestCloseEndsWhatIsBeingDone(t *testing.T) {
 		ask(t, p, 2, "x")
 	}
 	p.Close()
-	if err := <-done; !errors.Is(err, ErrCanceled) {
+	if err := <-done; !errors.Is(err, errCanceled) {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := p.Do(t.Context(), 1, []byte("x")); !errors.Is(err, ErrCanceled) {
+	if _, _, err := p.Do(t.Context(), 1, []byte("x")); !errors.Is(err, errCanceled) {
 		t.Errorf("afterwards: %v", err)
 	}
 }
 
 func BenchmarkErrand(b *testing.B) {
-	p := NewWorkerPool(PoolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
+	p := newWorkerPool(PoolConfig{Patience: long, Most: 6, Each: 3, Keep: 1, Log: log.Default()})
 	defer p.Close()
 	for b.Loop() {
 		if _, _, err := p.Do(b.Context(), 1, []byte("x")); err != nil {

@@ -58,8 +58,8 @@ type host struct {
 	trees []tree
 }
 
-// IsTree reports whether a mount of a Setup is for a tree of the host.
-func IsTree(target string) bool {
+// isTree reports whether a mount of a Setup is for a tree of the host.
+func isTree(target string) bool {
 	return target != "" && slices.Contains(isolation.HostDirs(), target[1:])
 }
 
@@ -67,7 +67,7 @@ func IsTree(target string) bool {
 func enterHost(s *isolation.Setup, mounts *[]int, root *int, proc int) (item string, err error) {
 	n := 1
 	h := &host{layers: layers{image: -1, changes: (*mounts)[0], old: *root, proc: proc}}
-	for ; n < len(s.Mounts) && IsTree(s.Mounts[n].Target); n++ {
+	for ; n < len(s.Mounts) && isTree(s.Mounts[n].Target); n++ {
 		h.trees = append(h.trees, tree{name: s.Mounts[n].Target[1:], mount: (*mounts)[n], nobody: -1, top: -1})
 	}
 	*root, item, err = h.enter()

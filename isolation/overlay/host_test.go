@@ -40,7 +40,7 @@ short
 func TestTreesOfTheHostAreKnownByTheirPlace(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]bool{"/usr": true, "/lib64": true, "/": false, "": false, "/usr/lib": false, "/workspace": false, "/srv": false} {
-		if IsTree(target) != want {
+		if isTree(target) != want {
 			t.Errorf("%q: %t", target, !want)
 		}
 	}

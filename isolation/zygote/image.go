@@ -16,13 +16,13 @@ const (
 	resultPlace = "media"
 )
 
-// EnterImageRoot makes the tree of an image of the store the root of the calling thread's mount namespace, as Enter does
+// enterImageRoot makes the tree of an image of the store the root of the calling thread's mount namespace, as Enter does
 // with the host's. tree is a detached mount of it, files the program that serves files in boxes.
 //
 // Nothing is looked up in the image, which somebody else has made: what every box has is a skeleton of our own that
 // lies on the image (overlayfs, read-only). A directory of the skeleton is joined with one of the image, and hides
 // anything else of its name, so that a link or a file there leads nowhere.
-func EnterImageRoot(tree, files int) error {
+func enterImageRoot(tree, files int) error {
 	b, err := begin() // the skeleton
 	if err != nil {
 		return err

@@ -44,10 +44,10 @@ type builder struct {
 	host int // the host's /
 }
 
-// EnterRoot makes the tree and makes it the root of the calling thread's mount namespace, which must be
+// enterRoot makes the tree and makes it the root of the calling thread's mount namespace, which must be
 // a private one. The namespaces of boxes are copies of it; what is mounted here is locked there
 // (mount_namespaces(7)), so it stays read-only even for root in a box.
-func EnterRoot(img HostRoot) error {
+func enterRoot(img HostRoot) error {
 	b, err := begin()
 	if err != nil {
 		return err

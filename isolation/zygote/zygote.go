@@ -245,7 +245,7 @@ func HostStamp() string {
 // Host is the life of a zygote of the image "host"; it returns when the keeper is gone.
 func Host(etc []string) error {
 	return live(func() error {
-		err := EnterRoot(HostRoot{Etc: etc, Files: zygoteFiles})
+		err := enterRoot(HostRoot{Etc: etc, Files: zygoteFiles})
 		unix.Close(zygoteFiles)
 		return err
 	})
@@ -254,7 +254,7 @@ func Host(etc []string) error {
 // Image is the life of a zygote of an image of the store.
 func Image() error {
 	return live(func() error {
-		err := EnterImageRoot(zygoteTree, zygoteFiles)
+		err := enterImageRoot(zygoteTree, zygoteFiles)
 		unix.Close(zygoteFiles)
 		unix.Close(zygoteTree)
 		return err

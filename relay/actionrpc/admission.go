@@ -208,7 +208,7 @@ func (s *Server) admitted(c *call, spec *protocol.Spec, p *Policy) (*protocol.Sp
 	n := shape(p)
 	n.Cmd, n.Env, n.Workdir, n.HostPath, n.TimeoutSec = spec.Cmd, spec.Env, spec.Workdir, &home, min(spec.TimeoutSec, p.MaxTimeoutSec)
 	n.SkillName = spec.SkillName
-	if !LendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
+	if !lendNamed(n, s.cfg.Skills, s.cfg.Principal, c.namespace) {
 		return nil, denied("Managed sandbox skill is unavailable in this Workspace")
 	}
 	return n, nil

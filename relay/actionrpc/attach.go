@@ -58,8 +58,8 @@ type AttachConfig struct {
 	Log     *slog.Logger
 }
 
-// ServeAttach relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
-func ServeAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachConfig) {
+// serveAttach relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
+func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachConfig) {
 	ctx, hangUp := context.WithCancel(ctx)
 	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, said: make(chan said, waiting), held: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup

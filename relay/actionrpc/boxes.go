@@ -56,8 +56,8 @@ type Boxes struct {
 	closing  bool // box_shutdown is under way
 }
 
-// NewBoxes returns the sessions that LangBot has.
-func NewBoxes(c BoxesConfig) *Boxes {
+// newBoxes returns the sessions that LangBot has.
+func newBoxes(c BoxesConfig) *Boxes {
 	return &Boxes{BoxesConfig: c, reserved: map[string]struct{}{}, starting: map[processKey]struct{}{}, slots: map[processKey]*slot{}}
 }
 

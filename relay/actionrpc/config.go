@@ -34,20 +34,20 @@ type Settings struct {
 
 // Values of Config.MissingImage.
 const (
-	ProfileImage = "profile"
-	RefuseImage  = "refuse"
+	profileImage = "profile"
+	refuseImage  = "refuse"
 )
 
 // DefaultSettings is what holds where nothing is said.
 func DefaultSettings() Settings {
-	return Settings{Principal: "langbot", Profile: "network_extended", MissingImage: ProfileImage}
+	return Settings{Principal: "langbot", Profile: "network_extended", MissingImage: profileImage}
 }
 
 // instance is what an instance id looks like.
 var instance = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
-// ValidInstance reports whether a text is an instance id.
-func ValidInstance(id string) bool { return instance.MatchString(id) }
+// validInstance reports whether a text is an instance id.
+func validInstance(id string) bool { return instance.MatchString(id) }
 
 // On reports whether the dialect is served; held says that the service manager has its socket.
 func (c *Settings) On(held bool) bool { return held || c.Listen != "" }
@@ -72,11 +72,11 @@ func (c *Settings) Validate() error {
 	if c.TokenFile != "" && !strings.HasPrefix(c.TokenFile, "/") {
 		errs = append(errs, fmt.Errorf("langbot.token_file = %q: allowed is an absolute path, or nothing", c.TokenFile))
 	}
-	if c.Instance != "" && !ValidInstance(c.Instance) {
+	if c.Instance != "" && !validInstance(c.Instance) {
 		errs = append(errs, fmt.Errorf("langbot.instance = %q: allowed is an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
 	}
-	if c.MissingImage != ProfileImage && c.MissingImage != RefuseImage {
-		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: allowed is %q or %q", c.MissingImage, ProfileImage, RefuseImage))
+	if c.MissingImage != profileImage && c.MissingImage != refuseImage {
+		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: allowed is %q or %q", c.MissingImage, profileImage, refuseImage))
 	}
 	return errors.Join(errs...)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// MaxProbe is how long a file may be that LangBot has a box read, in bytes.
-const MaxProbe = 1024
+// maxProbe is how long a file may be that LangBot has a box read, in bytes.
+const maxProbe = 1024
 
 // reads prints a file of the workspace twice, and says by its exit code why it does not.
 const reads = `cd /workspace && [ -w . ] || exit 21
@@ -66,7 +66,7 @@ func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 		return nil, unready(unread)
 	case !bytes.Equal(once, twice):
 		return nil, unready("Box shared Workspace probe changed while being verified")
-	case len(once) == 0 || len(once) > MaxProbe:
+	case len(once) == 0 || len(once) > maxProbe:
 		return nil, unready("Box shared Workspace probe has an invalid size")
 	}
 	return once, nil

@@ -103,7 +103,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
 	s.initConfig.Store(cfg.Marker.Init())
-	s.boxes = NewBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == RefuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
+	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
 	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.EndAll, s.boxes.Available
 	namespace := func(k FenceKey) string { return protocol.Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
@@ -254,7 +254,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 		return "", "the control token is another, or missing"
 	}
 	instance = only(r, headerInstance)
-	if !ValidInstance(instance) {
+	if !validInstance(instance) {
 		return "", "the instance id is missing, or none"
 	}
 	s.mu.Lock()
@@ -349,7 +349,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	defer retired()
 	room, leave := s.relayed.Enter(tenant.Prefix)
 	defer leave()
-	ServeAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
+	serveAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
 }
 
 // refuseRelay answers who was let in, and for whom there is nothing.

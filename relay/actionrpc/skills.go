@@ -50,9 +50,9 @@ func Lend(spec *protocol.Spec, principal, namespace string) error {
 	return nil
 }
 
-// LendNamed gives a session the one skill that it names, where LangBot wants that; without a name there is nothing to
+// lendNamed gives a session the one skill that it names, where LangBot wants that; without a name there is nothing to
 // give. It reports whether the Workspace has it.
-func LendNamed(spec *protocol.Spec, from *skills.Store, principal, namespace string) bool {
+func lendNamed(spec *protocol.Spec, from *skills.Store, principal, namespace string) bool {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
 	if spec.SkillName == "" {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	answer "github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -29,7 +29,7 @@ func fileFailure(f *sessionfiles.Failure) *api.FileFailure {
 }
 
 // File describes a file.
-func File(e *answer.Entry) api.File {
+func File(e *files.Entry) api.File {
 	f := api.File{Type: e.Type, Size: e.Size, Mode: fmt.Sprintf("%04o", e.Mode), ModifiedAt: e.Time.UTC(), Digest: e.Digest}
 	f.Path, f.PathBase64 = Name(e.Path)
 	f.Target, f.TargetBase64 = Name(e.Target)
@@ -79,9 +79,9 @@ func Changed(r *sessionfiles.ChangesReport) *api.Changes {
 	for i := range r.Changes {
 		e := &r.Changes[i].Entry
 		switch f := File(e); r.Changes[i].What {
-		case answer.WasCreated:
+		case files.WasCreated:
 			c.Created = append(c.Created, f)
-		case answer.WasChanged:
+		case files.WasChanged:
 			c.Changed = append(c.Changed, f)
 		default:
 			c.Removed = append(c.Removed, api.RemovedFile{Path: f.Path, PathBase64: f.PathBase64, Type: f.Type, Size: f.Size})

@@ -15,8 +15,8 @@ import (
 // Bounds of texts of the front matter, in characters.
 const (
 	MaxName          = 64
-	MaxDescription   = 1024
-	MaxCompatibility = 500
+	maxDescription   = 1024
+	maxCompatibility = 500
 )
 
 // maxBytes is what a name may take, as directories are called by it.
@@ -61,8 +61,8 @@ func (d *Document) Check(dir string) []Problem {
 			add(key, "empty: allowed are 1 to %d characters, or no such key", most)
 		}
 	}
-	bounded(KeyDescription, MaxDescription, true)
-	bounded(KeyCompatibility, MaxCompatibility, false)
+	bounded(KeyDescription, maxDescription, true)
+	bounded(KeyCompatibility, maxCompatibility, false)
 	if strings.ContainsFunc(d.Text(KeyDescription), control) {
 		add(KeyDescription, "a control character in it")
 	}
@@ -71,18 +71,18 @@ func (d *Document) Check(dir string) []Problem {
 }
 
 func (d *Document) checkMetadata(add func(key, format string, args ...any)) {
-	n := d.find(KeyMetadata)
+	n := d.find(keyMetadata)
 	if n == nil {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		add(KeyMetadata, "not a mapping of texts to texts")
+		add(keyMetadata, "not a mapping of texts to texts")
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str" {
-			add(KeyMetadata+"."+k.Value, "not a text; in quotes it would be one")
+			add(keyMetadata+"."+k.Value, "not a text; in quotes it would be one")
 		}
 	}
 }

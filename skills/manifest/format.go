@@ -33,7 +33,7 @@ const (
 	KeyDescription   = "description"
 	KeyLicense       = "license"
 	KeyCompatibility = "compatibility"
-	KeyMetadata      = "metadata"
+	keyMetadata      = "metadata"
 	KeyAllowedTools  = "allowed-tools"
 )
 
@@ -60,14 +60,14 @@ func (p Problem) String() string {
 	return p.Key + ": " + p.Text
 }
 
-// ErrNotText means that a file is no document at all.
-var ErrNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
+// errNotText means that a file is no document at all.
+var errNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
 
 // Read reads a document. It fails only where there is no text; whatever else is wrong is among what Check says.
 // Front matter that cannot be read counts as missing.
 func Read(data []byte) (*Document, error) {
 	if len(data) > MaxFile || !utf8.Valid(data) {
-		return nil, ErrNotText
+		return nil, errNotText
 	}
 	header, body, found := split(strings.TrimPrefix(string(data), "\ufeff"))
 	d := &Document{Body: body}
@@ -184,7 +184,7 @@ func (d *Document) Text(key string) string {
 
 // Metadata is what stands under the key metadata, as texts.
 func (d *Document) Metadata() map[string]string {
-	n := d.find(KeyMetadata)
+	n := d.find(keyMetadata)
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
@@ -209,14 +209,14 @@ func (d *Document) Set(key, text string) {
 // SetMetadata replaces what stands under the key metadata; nothing takes the key away.
 func (d *Document) SetMetadata(m map[string]string, order []string) {
 	if len(m) == 0 {
-		d.put(KeyMetadata, nil)
+		d.put(keyMetadata, nil)
 		return
 	}
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for _, key := range order {
 		n.Content = append(n.Content, scalar(key), scalar(m[key]))
 	}
-	d.put(KeyMetadata, n)
+	d.put(keyMetadata, n)
 }
 
 // scalar is a text, in quotes where a reader of any version of YAML could take it for something else.
@@ -269,7 +269,7 @@ func (d *Document) Bytes() ([]byte, error) {
 	}
 	b.WriteString(strings.TrimLeft(d.Body, "\r\n"))
 	if b.Len() > MaxFile || !utf8.Valid(b.Bytes()) {
-		return nil, ErrNotText
+		return nil, errNotText
 	}
 	return b.Bytes(), nil
 }

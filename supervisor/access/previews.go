@@ -28,7 +28,7 @@ const previewFile = "previews.json"
 // Bounds of tokens.
 const (
 	keySize   = 32
-	MaxGroups = 32      // of the maker; others do not count
+	maxGroups = 32      // of the maker; others do not count
 	maxText   = 1 << 10 // bytes of a name in it
 	maxToken  = 6 << 10
 )
@@ -95,7 +95,7 @@ func (k *PreviewKey) Sign(t *PreviewToken) (string, error) {
 	b = binary.BigEndian.AppendUint16(b, t.Port)
 	b = binary.BigEndian.AppendUint32(b, t.By.UID)
 	b = binary.BigEndian.AppendUint32(b, t.By.GID)
-	groups := t.By.Groups[:min(len(t.By.Groups), MaxGroups)]
+	groups := t.By.Groups[:min(len(t.By.Groups), maxGroups)]
 	b = append(b, byte(len(groups)))
 	for _, g := range groups {
 		b = binary.BigEndian.AppendUint32(b, g)

@@ -37,9 +37,9 @@ type Rule struct {
 // maxName is how long the name of a principal may be, in bytes.
 const maxName = 64
 
-// ValidName reports whether a principal may be called so. A name has no colon: those that have one are made
+// validName reports whether a principal may be called so. A name has no colon: those that have one are made
 // by boxd, as uid:1000 is.
-func ValidName(name string) bool {
+func validName(name string) bool {
 	if name == "" || len(name) > maxName || !isWord(rune(name[0])) {
 		return false
 	}
@@ -62,7 +62,7 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 	uids := map[uint32]string{}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r, key := rules[name], "principals."+name
-		if !ValidName(name) {
+		if !validName(name) {
 			bad(key, "a table", fmt.Sprintf("a name of at most %d letters, digits, and . _ @ - after the first", maxName))
 		}
 		said := 0

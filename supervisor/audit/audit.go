@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// DirName is the name of the directory in the state directory.
-const DirName = "audit"
+// dirName is the name of the directory in the state directory.
+const dirName = "audit"
 
 // Log is the audit log of one boxd. A nil Log takes everything and writes nothing.
 type Log struct {
@@ -65,12 +65,12 @@ const (
 // Open returns the log in a state directory. A disk that takes nothing is no error of Open: see Admit. The function
 // tell hears when records cannot be written, and when they can be again.
 func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, detail string)) (*Log, error) {
-	dir, err := durable.Directory(filepath.Join(stateDir, DirName))
+	dir, err := durable.Directory(filepath.Join(stateDir, dirName))
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
 	l := &Log{cfg: cfg, dir: dir, log: log, tell: tell, write: (*os.File).WriteAt}
-	l.Append(&Record{Kind: KindStarted, PID: os.Getpid()})
+	l.Append(&Record{Kind: kindStarted, PID: os.Getpid()})
 	return l, nil
 }
 
@@ -151,7 +151,7 @@ func (l *Log) Admit(ends bool) error {
 	waiting, lost := len(l.pending), l.lost
 	l.mu.Unlock()
 	l.report(before, err, waiting, lost)
-	if err == nil || ends || l.cfg.OnError == OnErrorContinue {
+	if err == nil || ends || l.cfg.OnError == onErrorContinue {
 		return nil
 	}
 	return fault.Errorf(fault.Unavailable, "the audit log cannot be written, and nothing may happen without a record (audit.on_error): %w", err).

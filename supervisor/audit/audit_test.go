@@ -41,7 +41,7 @@ func open(t testing.TB, dir string, cfg Config) (*Log, *[]said, *bytes.Buffer) {
 
 func inOrder(t testing.TB, dir string, expect *hashchain.Link) *hashchain.Report {
 	t.Helper()
-	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, DirName)), expect)
+	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, dirName)), expect)
 	if err != nil || len(r.Problems) > 0 {
 		t.Fatalf("the log is not in order: %v, %+v", err, r)
 	}
@@ -76,10 +76,10 @@ func TestTheChainGoesOnOverRestarts(t *testing.T) {
 	l, _, _ := open(t, dir, DefaultConfig())
 	defer l.Close()
 	list := last(t, l, 2)
-	if len(list) != 2 || list[0].Seq != 6 || list[1].Kind != KindStarted || !slices.Equal(list[0].What.Argv, []string{"ls", "-l"}) || list[0].What.Argc != 2 {
+	if len(list) != 2 || list[0].Seq != 6 || list[1].Kind != kindStarted || !slices.Equal(list[0].What.Argv, []string{"ls", "-l"}) || list[0].What.Argc != 2 {
 		t.Errorf("the last are %+v", list)
 	}
-	if st, err := os.Stat(filepath.Join(dir, DirName, hashchain.FileName(1))); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(filepath.Join(dir, dirName, hashchain.FileName(1))); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", st, err)
 	}
 }
@@ -106,7 +106,7 @@ func TestRotationKeepsTheChain(t *testing.T) {
 		t.Errorf("of what was removed the log says %+v, %v", dropped, err)
 	}
 	for _, name := range l.files {
-		if st, err := os.Stat(filepath.Join(dir, DirName, name)); err != nil || st.Size() > int64(cfg.MaxSize)+1024 {
+		if st, err := os.Stat(filepath.Join(dir, dirName, name)); err != nil || st.Size() > int64(cfg.MaxSize)+1024 {
 			t.Errorf("%s: %v, %v", name, st, err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 	before := l.size
 	l.Append(&Record{Kind: KindCall, Session: "b"})
 	l.Close()
-	path := filepath.Join(dir, DirName, hashchain.FileName(1))
+	path := filepath.Join(dir, dirName, hashchain.FileName(1))
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	l.Append(&Record{Kind: KindCall, Session: "a"})
 	l.Append(&Record{Kind: KindCall, Session: "guilty"})
 	l.Close()
-	path := filepath.Join(dir, DirName, hashchain.FileName(1))
+	path := filepath.Join(dir, dirName, hashchain.FileName(1))
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestAnEditedEndIsSaidAndStays(t *testing.T) {
 	l, _, text := open(t, dir, DefaultConfig())
 	l.Append(&Record{Kind: KindCall})
 	l.Close()
-	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, DirName)), nil)
+	r, err := hashchain.Verify(os.DirFS(filepath.Join(dir, dirName)), nil)
 	if err != nil || len(r.Problems) != 1 || r.Problems[0].Kind != hashchain.Edited || r.Problems[0].Seq != 3 || r.Records != 4 {
 		t.Errorf("%v, %+v", err, r)
 	}
@@ -187,7 +187,7 @@ func fill(l *Log) (mend func()) {
 
 func TestADiskThatIsFull(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []string{OnErrorRefuse, OnErrorContinue} {
+	for _, policy := range []string{onErrorRefuse, onErrorContinue} {
 		dir := t.TempDir()
 		cfg := DefaultConfig()
 		cfg.OnError = policy
@@ -198,7 +198,7 @@ func TestADiskThatIsFull(t *testing.T) {
 		mend := fill(l)
 		l.Append(&Record{Kind: KindCall, Session: "a"})
 		err := l.Admit(false)
-		if refused := err != nil; refused != (policy == OnErrorRefuse) || refused && fault.KindOf(err) != fault.Unavailable {
+		if refused := err != nil; refused != (policy == onErrorRefuse) || refused && fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("%s: admitted with %v", policy, err)
 		}
 		if err := l.Admit(true); err != nil {
@@ -271,7 +271,7 @@ func TestIDsThatNobodyCanHaveAreCut(t *testing.T) {
 	if r := inOrder(t, dir, nil); r.Records != 3 || r.Lost != 0 {
 		t.Errorf("%+v", r)
 	}
-	if info, err := os.Stat(filepath.Join(dir, DirName, hashchain.FileName(1))); err != nil || info.Size() > 16<<10 {
+	if info, err := os.Stat(filepath.Join(dir, dirName, hashchain.FileName(1))); err != nil || info.Size() > 16<<10 {
 		t.Errorf("the file has %v, %v", info, err)
 	}
 }
@@ -309,10 +309,10 @@ func TestArgvIsWhatTheConfigurationSays(t *testing.T) {
 		full   bool
 		digest string
 	}{
-		{ArgvFull, []string{"a", "b"}, true, ""},
-		{ArgvDigest, []string{"a", "b"}, false, Digest([]string{"a", "b"})},
-		{ArgvNone, []string{"a", "b"}, false, ""},
-		{ArgvFull, long, false, Digest(long)},
+		{argvFull, []string{"a", "b"}, true, ""},
+		{argvDigest, []string{"a", "b"}, false, Digest([]string{"a", "b"})},
+		{argvNone, []string{"a", "b"}, false, ""},
+		{argvFull, long, false, Digest(long)},
 	} {
 		cfg := DefaultConfig()
 		cfg.Argv = test.argv

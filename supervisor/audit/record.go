@@ -26,15 +26,15 @@ type Config struct {
 
 // How much of a command is recorded.
 const (
-	ArgvFull   = "full"
-	ArgvDigest = "digest" // its SHA-256: who knows the command can prove that it was this one
-	ArgvNone   = "none"
+	argvFull   = "full"
+	argvDigest = "digest" // its SHA-256: who knows the command can prove that it was this one
+	argvNone   = "none"
 )
 
 // What becomes of calls while no record can be written.
 const (
-	OnErrorRefuse   = "refuse"   // they are refused, but for what only ends things
-	OnErrorContinue = "continue" // they are served, and records that do not fit into memory are lost
+	onErrorRefuse   = "refuse"   // they are refused, but for what only ends things
+	onErrorContinue = "continue" // they are served, and records that do not fit into memory are lost
 )
 
 // Bounds of the files.
@@ -46,16 +46,16 @@ const (
 
 // DefaultConfig is what holds where nothing is said.
 func DefaultConfig() Config {
-	return Config{Argv: ArgvFull, OnError: OnErrorRefuse, MaxSize: 16 * quantity.MiB, MaxFiles: 16}
+	return Config{Argv: argvFull, OnError: onErrorRefuse, MaxSize: 16 * quantity.MiB, MaxFiles: 16}
 }
 
 // Validate names the key that is wrong, and what is allowed.
 func (c *Config) Validate() error {
 	switch {
-	case !slices.Contains([]string{ArgvFull, ArgvDigest, ArgvNone}, c.Argv):
-		return fmt.Errorf("audit.argv = %q: allowed are %q, %q and %q", c.Argv, ArgvFull, ArgvDigest, ArgvNone)
-	case c.OnError != OnErrorRefuse && c.OnError != OnErrorContinue:
-		return fmt.Errorf("audit.on_error = %q: allowed are %q and %q", c.OnError, OnErrorRefuse, OnErrorContinue)
+	case !slices.Contains([]string{argvFull, argvDigest, argvNone}, c.Argv):
+		return fmt.Errorf("audit.argv = %q: allowed are %q, %q and %q", c.Argv, argvFull, argvDigest, argvNone)
+	case c.OnError != onErrorRefuse && c.OnError != onErrorContinue:
+		return fmt.Errorf("audit.on_error = %q: allowed are %q and %q", c.OnError, onErrorRefuse, onErrorContinue)
 	case c.MaxSize < leastSize || c.MaxSize > mostSize:
 		return fmt.Errorf("audit.max_size = %v: allowed is %v to %v", c.MaxSize, leastSize, mostSize)
 	case c.MaxFiles < 2 || c.MaxFiles > mostFiles:
@@ -68,7 +68,7 @@ func (c *Config) Validate() error {
 const (
 	KindCall    = "call"    // a request that has been answered
 	KindUnder   = "running" // one that has not, and takes long; its call follows under the same request
-	KindStarted = "started" // a boxd that has begun to write
+	kindStarted = "started" // a boxd that has begun to write
 )
 
 // Record is one of them. What is empty does not apply. Values of environment variables are in none.
@@ -146,9 +146,9 @@ func (c *Config) shape(asked *What) *What {
 			total += len(a) + 1
 		}
 		switch {
-		case c.Argv == ArgvNone:
+		case c.Argv == argvNone:
 			w.Argv = nil
-		case c.Argv == ArgvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // a record is text
+		case c.Argv == argvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // a record is text
 			w.SHA256, w.Argv = Digest(w.Argv), nil
 		}
 	}

@@ -100,9 +100,9 @@ func bad(format string, args ...any) *fault.Error {
 	return f
 }
 
-// OpenArchive finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
+// openArchive finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
 // "" if there is but one. plain is an empty file for what a compressed archive is.
-func OpenArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l ArchiveLimits) (*ArchiveImage, error) {
+func openArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l ArchiveLimits) (*ArchiveImage, error) {
 	if err := inflateInto(ctx, from, plain, l.Bytes); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	r, compressed, err := Decompress(from)
+	r, compressed, err := decompress(from)
 	if err != nil || !compressed {
 		return err
 	}
@@ -289,9 +289,9 @@ const (
 	maxWindow = 128 << 20 // of zstd, in memory
 )
 
-// Decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
+// decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
 // what is wrong.
-func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
+func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	in := &archive.Counter{R: r}
 	b := bufio.NewReaderSize(in, 256<<10)
 	head, _ := b.Peek(4)
@@ -338,7 +338,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 	packed, plain := sha256.New(), sha256.New()
 	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
-	r, _, err := Decompress(section)
+	r, _, err := decompress(section)
 	if err != nil {
 		return err
 	}

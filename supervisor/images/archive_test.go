@@ -61,7 +61,7 @@ func opens(t testing.TB, data []byte, form, name string) (*ArchiveImage, error) 
 	if _, err := all[0].Write(data); err != nil {
 		t.Fatal(err)
 	}
-	return OpenArchive(t.Context(), all[0], all[1], form, name, "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
+	return openArchive(t.Context(), all[0], all[1], form, name, "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
 }
 
 const layerID = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // of nothing
@@ -142,7 +142,7 @@ func TestIndexesThatFanOutAreRefused(t *testing.T) {
 	}
 	defer f.Close()
 	if _, err = f.Write(archive); err == nil {
-		_, err = OpenArchive(ctx, f, f, OCI, "", "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
+		_, err = openArchive(ctx, f, f, OCI, "", "amd64", ArchiveLimits{Bytes: 1 << 20, Entries: 1000})
 	}
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("for nobody: %v", err)
@@ -181,7 +181,7 @@ func TestLayersAreReadWhateverTheyAreCompressedWith(t *testing.T) {
 	if err = errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := Decompress(&b)
+	r, _, err := decompress(&b)
 	if err == nil {
 		_, err = io.Copy(io.Discard, r)
 	}

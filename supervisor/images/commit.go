@@ -30,7 +30,7 @@ type Commitment struct {
 // Commit makes an image of what a session has made of its own: pack writes an archive of the root, within bounds. Nobody
 // vouches for that, and it comes in as any other archive.
 func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
-	if err := ValidName(to.Name); err != nil {
+	if err := validName(to.Name); err != nil {
 		return Image{}, err
 	}
 	config, err := s.configOf(is, to)

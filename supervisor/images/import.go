@@ -44,7 +44,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		return Image{}, fault.Field("form", from.Form, strings.Join(forms, ", "))
 	}
 	if from.Name != "" {
-		if err := ValidName(from.Name); err != nil {
+		if err := validName(from.Name); err != nil {
 			return Image{}, err
 		}
 	}
@@ -53,7 +53,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		fill: func(f *os.File) error { return receive(f, r, int64(s.cfg.MaxArchive)) },
 		open: func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error) {
 			limits := ArchiveLimits{Bytes: s.plain(int64(s.cfg.MaxBytes)), Entries: s.cfg.MaxEntries}
-			return OpenArchive(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
+			return openArchive(ctx, packed, plain, from.Form, from.Name, runtime.GOARCH, limits)
 		},
 	})
 }

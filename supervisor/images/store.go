@@ -133,7 +133,7 @@ func (s *Store) load() error {
 	for _, name := range names {
 		img := &Image{}
 		err := durable.ReadJSON(dir, name, img)
-		if err == nil && (recordFile(img.Name) != name || ValidName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
+		if err == nil && (recordFile(img.Name) != name || validName(img.Name) != nil || !isolation.ValidTree(img.Tree)) {
 			err = errors.New("not the record of that image")
 		}
 		if err != nil {
@@ -151,16 +151,16 @@ func recordFile(name string) string {
 	return hex.EncodeToString(sum[:16]) + ".json"
 }
 
-// ValidName checks the name of an image, as registries have them.
-func ValidName(name string) error {
+// validName checks the name of an image, as registries have them.
+func validName(name string) error {
 	if name == policy.ImageHost || !policy.ValidImageName(name) || strings.HasPrefix(name, "sha256:") {
 		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, not host")
 	}
 	return nil
 }
 
-// NotFound is the answer where there is no image of a name.
-func NotFound(name string) error {
+// notFound is the answer where there is no image of a name.
+func notFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "no image %s", fault.Show(name)).WithHint("boxctl images ls shows those there are")
 	f.Field, f.Value = "image", name
 	return f
@@ -189,7 +189,7 @@ func (s *Store) Get(name string) (Image, error) {
 	defer s.mu.Unlock()
 	img := s.findLocked(name)
 	if img == nil {
-		return Image{}, NotFound(name)
+		return Image{}, notFound(name)
 	}
 	return s.showLocked(img), nil
 }
@@ -244,7 +244,7 @@ func (s *Store) Take(session string, is *policy.ImageRoot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.leases[is.Tree]) == 0 && !s.namedLocked(is.Tree) {
-		return NotFound(is.Digest)
+		return notFound(is.Digest)
 	}
 	s.holdLocked(session, is.Tree)
 	return nil
@@ -283,7 +283,7 @@ func (s *Store) Remove(name string) error {
 	img := s.findLocked(name)
 	if img == nil {
 		s.mu.Unlock()
-		return NotFound(name)
+		return notFound(name)
 	}
 	err := s.root.Remove(namesDir + "/" + recordFile(img.Name))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -341,5 +341,5 @@ func nameOf(asked string, given []string) (string, error) {
 	if name == "" {
 		return "", fault.Field("name", fault.Word("missing"), "a name: the archive gives the image none")
 	}
-	return name, ValidName(name)
+	return name, validName(name)
 }

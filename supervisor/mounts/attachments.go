@@ -286,7 +286,7 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 			return attachFailure(s, "skill", k.Name, err)
 		}
 		if done.Busy {
-			return InUse("skill "+fault.Show(name), done.Users)
+			return inUse("skill "+fault.Show(name), done.Users)
 		}
 	}
 	s.SetSkills(slices.Delete(list, i, i+1))
@@ -308,7 +308,7 @@ func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.A
 	if err != nil {
 		return attachFailure(s, "skill", k.Name, err)
 	}
-	k.Attrs = Attributes(done.Attrs)
+	k.Attrs = attributes(done.Attrs)
 	return nil
 }
 

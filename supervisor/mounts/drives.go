@@ -108,7 +108,7 @@ func (d *Attachments) mountDrive(ctx context.Context, s *session.Session, k *pol
 	if err != nil {
 		return attachFailure(s, "drive", k.Name, err)
 	}
-	k.Attrs = Attributes(done.Attrs)
+	k.Attrs = attributes(done.Attrs)
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 			return attachFailure(s, "drive", name, err)
 		}
 		if done.Busy {
-			return InUse("drive "+name, done.Users)
+			return inUse("drive "+name, done.Users)
 		}
 		tree := list[i].Tree
 		list[i].Gone = true

@@ -150,7 +150,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 		i, _ = position(list, m.Target)
 		is = list[i]
 	} else {
-		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: Attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
 		if !found {
 			list = slices.Insert(list, i, is)
 		} else {
@@ -234,7 +234,7 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 			if err := c.keep(ctx, list, nil); err != nil {
 				return err
 			}
-			return InUse("mount on "+fault.Show(m.Target), done.Users)
+			return inUse("mount on "+fault.Show(m.Target), done.Users)
 		default:
 			err := c.keep(ctx, without(list, i), nil)
 			if err == nil {
@@ -249,8 +249,8 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 	})
 }
 
-// InUse is a Busy: the refusal to remove something that is mounted.
-func InUse(what string, users []isolation.MountUser) error {
+// inUse is a Busy: the refusal to remove something that is mounted.
+func inUse(what string, users []isolation.MountUser) error {
 	var who []string
 	for _, u := range users {
 		if u.PID == 0 {
@@ -314,8 +314,8 @@ func fieldOf(err error) error {
 	return err
 }
 
-// Attributes are the words of mount(8) for ST_ flags.
-func Attributes(flags uint64) []string {
+// attributes are the words of mount(8) for ST_ flags.
+func attributes(flags uint64) []string {
 	list := []string{"rw"}
 	if flags&unix.ST_RDONLY != 0 {
 		list[0] = "ro"

@@ -158,7 +158,7 @@ func (c *Changer) finishReplacing(ctx context.Context, change *policy.MountChang
 	if there.ID != id { // a program of the box has moved it; it has what none is attached without
 		there.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
 	}
-	is.Attrs = Attributes(there.Attrs)
+	is.Attrs = attributes(there.Attrs)
 	return is, nil
 }
 

@@ -20,9 +20,9 @@ import (
 
 // Bounds of what is told of a version at once.
 const (
-	MaxListed = 1000     // entries
+	maxListed = 1000     // entries
 	MinText   = 1024     // bytes
-	MaxText   = 64 << 10 // bytes
+	maxText   = 64 << 10 // bytes
 )
 
 // Entry is a file or directory of a version.
@@ -62,8 +62,8 @@ func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, 
 // the offset of the following ones; 0: there are none.
 func (s *Drives) Index(who, name string, number int, prefix string, offset, limit int) (v Version, list []Entry, next int, err error) {
 	switch {
-	case limit < 1 || limit > MaxListed:
-		return v, nil, 0, fault.Field("limit", limit, fmt.Sprintf("1 to %d", MaxListed))
+	case limit < 1 || limit > maxListed:
+		return v, nil, 0, fault.Field("limit", limit, fmt.Sprintf("1 to %d", maxListed))
 	case offset < 0:
 		return v, nil, 0, fault.Field("offset", offset, "0 or more")
 	}
@@ -103,8 +103,8 @@ func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, er
 // is deeper how much there is. at is where the drive is mounted; "": nowhere. The names are somebody's who may be
 // anybody, so nothing in them can end the element they are in.
 func (s *Drives) Text(who, name string, number, most int, at string) (v Version, text string, err error) {
-	if most < MinText || most > MaxText {
-		return v, "", fault.Field("bytes", most, fmt.Sprintf("%d to %d", MinText, MaxText))
+	if most < MinText || most > maxText {
+		return v, "", fault.Field("bytes", most, fmt.Sprintf("%d to %d", MinText, maxText))
 	}
 	var all []Entry
 	if v, err = s.each(who, name, number, func(e *Entry) { all = append(all, *e) }); err != nil {

@@ -170,8 +170,8 @@ func recordFile(name string) string {
 
 func treePath(sp *driveSpace, v *Version) string { return path.Join(sp.key, treesDir, v.Tree) }
 
-// DriveNotFound is the refusal of a drive that is not there, or that is another's.
-func DriveNotFound(name string) error {
+// driveNotFound is the refusal of a drive that is not there, or that is another's.
+func driveNotFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "no drive %s", fault.Show(name)).WithHint("boxctl drives ls shows those you have, boxctl drives fill makes one")
 	f.Field, f.Value = "drive", name
 	return f
@@ -182,7 +182,7 @@ func (s *Drives) find(who, name string) (*driveSpace, *Drive, error) {
 	if sp := s.spaces[isolation.OwnerDir(who)]; sp != nil && sp.drives[name] != nil {
 		return sp, sp.drives[name], nil
 	}
-	return nil, nil, DriveNotFound(name)
+	return nil, nil, driveNotFound(name)
 }
 
 // version returns one of a drive; 0 is the newest.

@@ -286,8 +286,8 @@ func quotaOf(r *WorkspaceRecord) isolation.Quota {
 	return isolation.Quota{Bytes: uint64(r.Quota), Inodes: uint64(r.Inodes)}
 }
 
-// WorkspaceNotFound is the answer about a workspace that there is not, or that is another's.
-func WorkspaceNotFound(field, name string) error {
+// workspaceNotFound is the answer about a workspace that there is not, or that is another's.
+func workspaceNotFound(field, name string) error {
 	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls shows those you have, boxctl workspaces create makes one")
 	f.Field, f.Value = field, name
 	return f
@@ -297,7 +297,7 @@ func WorkspaceNotFound(field, name string) error {
 func (s *Workspaces) findLocked(field, owner, name string) (*workspace, error) {
 	sp := s.all[policy.SpaceKey(owner, name)]
 	if sp == nil || sp.State != "" {
-		return nil, WorkspaceNotFound(field, name)
+		return nil, workspaceNotFound(field, name)
 	}
 	return sp, nil
 }
@@ -363,7 +363,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	err := error(nil)
 	switch {
 	case sp == nil || sp.busy && sp.State != "":
-		err = WorkspaceNotFound("name", name)
+		err = workspaceNotFound("name", name)
 	case sp.busy:
 		err = busyNow(name)
 	case len(sp.users) > 0:

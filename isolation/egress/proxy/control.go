@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// MaxBoxes is how many there are at a time.
-const MaxBoxes = 4096
+// maxBoxes is how many there are at a time.
+const maxBoxes = 4096
 
 // dns is the port of name servers.
 const dns = 53
@@ -129,8 +129,8 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 	rules, err := b.Compile()
 	c.remove(b.Key)
 	c.mu.Lock()
-	if err == nil && len(c.boxes) >= MaxBoxes {
-		err = fmt.Errorf("more than %d boxes", MaxBoxes)
+	if err == nil && len(c.boxes) >= maxBoxes {
+		err = fmt.Errorf("more than %d boxes", maxBoxes)
 	}
 	if err != nil {
 		c.mu.Unlock()

@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // accessFlags adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
@@ -164,7 +163,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 			if err != nil {
 				return &UsageError{Err: err}
 			}
-			g, err := client.Grants{Client: app.Client()}.Give(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
+			g, err := app.Client().Grant(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
 			if err != nil {
 				return err
 			}
@@ -180,7 +179,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 		Short: "Show the roles that somebody has for a time",
 		Args:  Usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := client.Grants{Client: app.Client()}.List(cmd.Context())
+			list, err := app.Client().Grants(cmd.Context())
 			switch {
 			case err != nil:
 				return err
@@ -194,7 +193,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 		Short: "End the grant of a principal, and what it does by it",
 		Args:  Usage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return client.Grants{Client: app.Client()}.Revoke(cmd.Context(), args[0])
+			return app.Client().RevokeGrant(cmd.Context(), args[0])
 		},
 	})
 	return cmd

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // ChangesFlags are the flags about what a program changes in the workspace.
@@ -91,7 +90,7 @@ func (f *fileCommands) diff() *cobra.Command {
 		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
 		Args:  Usage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			got, err := client.Images{Client: f.Client()}.Diff(cmd.Context(), args[0], &req)
+			got, err := f.Client().DiffRoot(cmd.Context(), args[0], &req)
 			switch {
 			case err != nil:
 				return err
@@ -118,7 +117,7 @@ it did before; what the image does not have is removed. /workspace, /tmp, the ho
   boxctl fs discard work /usr/local /etc/profile`,
 		Args: Usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			got, err := client.Images{Client: f.Client()}.Discard(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
+			got, err := f.Client().DiscardRoot(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
 			switch {
 			case err != nil:
 				return err

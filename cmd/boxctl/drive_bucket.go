@@ -85,7 +85,7 @@ func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, ve
 	done, err := b.Push(ctx, files, overwrite, p.Add)
 	p.End()
 	if err == nil {
-		_, err = c.Pushed(ctx, name, v.Version)
+		_, err = c.MarkDrivePushed(ctx, name, v.Version)
 	}
 	if err != nil {
 		return fmt.Errorf("%s@%d is not pushed, and still in boxd; what has arrived is not sent again if you say the same once more: %w", name, v.Version, err)
@@ -112,8 +112,8 @@ func newSpool() (*os.File, error) {
 }
 
 // versionFiles gets a version from boxd, and says what is where in the spool. Each file is what the index says.
-func versionFiles(ctx context.Context, c client.Drives, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
-	r, err := c.Archive(ctx, name, all.Version.Version)
+func versionFiles(ctx context.Context, c *client.Client, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
+	r, err := c.DriveArchive(ctx, name, all.Version.Version)
 	if err != nil {
 		return nil, err
 	}

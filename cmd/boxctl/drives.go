@@ -27,7 +27,7 @@ import (
 // driveCommands have what boxctl has.
 type driveCommands struct{ *App }
 
-func (s driveCommands) client() client.Drives { return client.Drives{Client: s.Client()} }
+func (s driveCommands) client() *client.Client { return s.Client() }
 
 // driveCommand is that with all others below it.
 func driveCommand(app *App) *cobra.Command {
@@ -54,7 +54,7 @@ func (s driveCommands) list() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := s.client()
 			defer c.Close()
-			list, err := c.List(cmd.Context())
+			list, err := c.Drives(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (s driveCommands) show() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			d, err := c.Get(cmd.Context(), args[0])
+			d, err := c.Drive(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -124,13 +124,13 @@ func (s driveCommands) done(v *api.DriveVersion, err error) error {
 }
 
 // driveFlags are those of whatever makes a version.
-func driveFlags(cmd *cobra.Command, f *client.Filling) {
+func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
 	cmd.Flags().StringVar(&f.Into, "into", "", "put it into this `DIRECTORY` of the drive")
 	cmd.Flags().BoolVar(&f.Add, "add", false, "keep what else the newest version has")
 }
 
 func (s driveCommands) fill() *cobra.Command {
-	var f client.Filling
+	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	last, most := -1, ""
 	cmd := &cobra.Command{
@@ -153,7 +153,7 @@ files are told, and nothing is fetched then. push says who asks, and how.`,
 			f.Archive = archive
 			c := s.client()
 			defer c.Close()
-			v, _, err := c.Fill(cmd.Context(), args[0], &f)
+			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 			return s.done(&v, err)
 		},
 	}
@@ -178,7 +178,7 @@ func (s driveCommands) source(ctx context.Context, from string, o *s3.Options, m
 }
 
 func (s driveCommands) promote() *cobra.Command {
-	var f client.Filling
+	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	cmd := &cobra.Command{
 		Use: "promote [flags] NAME SESSION [PATH]", Short: "Make the next version of a drive of what a box has made", Args: Usage(cobra.RangeArgs(2, 3)),
@@ -196,7 +196,7 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 			c := s.client()
 			defer c.Close()
 			if o.Address == "" {
-				v, _, err := c.Fill(cmd.Context(), args[0], &f)
+				v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 				return s.done(&v, err)
 			}
 			b, err := s3.Open(&o) // who gets that wrong has made nothing
@@ -204,11 +204,11 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 				return &UsageError{Err: err}
 			}
 			defer b.Close()
-			v, _, err := c.Fill(cmd.Context(), args[0], &f)
+			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 			if err != nil {
 				return err
 			}
-			if _, err := c.Change(cmd.Context(), args[0], &api.DriveChange{Push: new(true)}); err != nil {
+			if _, err := c.ChangeDrive(cmd.Context(), args[0], &api.DriveChange{Push: new(true)}); err != nil {
 				return err
 			}
 			return s.pushTo(cmd.Context(), b, args[0], v.Version, false)
@@ -257,10 +257,10 @@ func (s driveCommands) index() *cobra.Command {
 }
 
 // index lists all that a version has.
-func index(ctx context.Context, c client.Drives, name string, version int, prefix string) (api.DriveIndex, error) {
+func index(ctx context.Context, c *client.Client, name string, version int, prefix string) (api.DriveIndex, error) {
 	all := api.DriveIndex{Entries: []api.DriveEntry{}}
 	for offset := 0; ; {
-		page, err := c.Index(ctx, name, version, prefix, offset, 1000)
+		page, err := c.DriveIndex(ctx, name, version, prefix, offset, 1000)
 		if err != nil {
 			return all, err
 		}
@@ -283,7 +283,7 @@ func (s driveCommands) text() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			t, err := c.Text(cmd.Context(), name, version, bytes)
+			t, err := c.DriveText(cmd.Context(), name, version, bytes)
 			if err != nil {
 				return err
 			}
@@ -308,7 +308,7 @@ func (s driveCommands) archive() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			r, err := c.Archive(cmd.Context(), name, version)
+			r, err := c.DriveArchive(cmd.Context(), name, version)
 			if err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ before, unless a flag says otherwise.`,
 			}
 			c := s.client()
 			defer c.Close()
-			img, err := c.Commit(cmd.Context(), args[0], &req)
+			img, err := c.CommitImage(cmd.Context(), args[0], &req)
 			if err != nil {
 				return err
 			}

@@ -86,7 +86,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 	c := s.client()
 	defer c.Close()
 	// What is there already need not be fetched again; whatever else that question comes to, the import will say.
-	if there, err := c.Get(ctx, name); err == nil && there.Digest == found.Digest {
+	if there, err := c.Image(ctx, name); err == nil && there.Digest == found.Digest {
 		return s.made(&there)
 	}
 	img, err := s.fetch(ctx, cancel, c, found, name)
@@ -100,7 +100,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 }
 
 // fetch hands an image to boxd while it comes. cancel ends what comes.
-func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images, found *registry.Image, name string) (api.Image, error) {
+func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Client, found *registry.Image, name string) (api.Image, error) {
 	from, to := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
@@ -109,7 +109,7 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images
 		to.CloseWithError(err)
 	}()
 	shown := &progress{r: from, w: s.Stderr, on: tty.Is(s.Stderr), of: found.Size}
-	img, err := c.Import(ctx, struct{ io.Reader }{shown}, name, "oci")
+	img, err := c.ImportImage(ctx, struct{ io.Reader }{shown}, name, "oci")
 	shown.end()
 	select {
 	case failed := <-written:

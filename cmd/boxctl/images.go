@@ -26,7 +26,7 @@ import (
 // imageCommands have what boxctl has.
 type imageCommands struct{ *App }
 
-func (s imageCommands) client() client.Images { return client.Images{Client: s.Client()} }
+func (s imageCommands) client() *client.Client { return s.Client() }
 
 // imageCommand is that with all others below it.
 func imageCommand(app *App) *cobra.Command {
@@ -42,7 +42,7 @@ func (s imageCommands) list() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := s.client()
 			defer c.Close()
-			list, err := c.List(cmd.Context())
+			list, err := c.Images(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ func (s imageCommands) inspect() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			img, err := c.Get(cmd.Context(), args[0])
+			img, err := c.Image(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -108,7 +108,7 @@ boxes that have it keep it.`,
 			c := s.client()
 			defer c.Close()
 			shown := &progress{r: archive, w: s.Stderr, on: tty.Is(s.Stderr)}
-			img, err := c.Import(cmd.Context(), struct{ io.Reader }{shown}, name, form)
+			img, err := c.ImportImage(cmd.Context(), struct{ io.Reader }{shown}, name, form)
 			shown.end()
 			if err != nil {
 				return err
@@ -204,7 +204,7 @@ func (s imageCommands) remove() *cobra.Command {
 			defer c.Close()
 			var errs []error
 			for _, name := range args {
-				errs = append(errs, c.Delete(cmd.Context(), name))
+				errs = append(errs, c.DeleteImage(cmd.Context(), name))
 			}
 			return errors.Join(errs...)
 		},
@@ -217,7 +217,7 @@ func (s imageCommands) prune() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := s.client()
 			defer c.Close()
-			gone, err := c.Prune(cmd.Context())
+			gone, err := c.PruneImages(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -138,7 +138,7 @@ func terminalName(req *api.ProcessRequest) string {
 
 // runInteractive does the same in a session of its own, which stays if the terminal is left.
 func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags) error {
-	s, _, err := c.Create(ctx, session)
+	s, _, err := c.CreateSession(ctx, session)
 	if err != nil {
 		return programError{err}
 	}
@@ -149,7 +149,7 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
-	if derr := c.Delete(late, s.ID); derr != nil && err == nil {
+	if derr := c.DeleteSession(late, s.ID); derr != nil && err == nil {
 		return programError{fmt.Errorf("remove the box: %w", derr)}
 	}
 	return err

@@ -38,7 +38,7 @@ removed, nor one that a box has or has had, nor with --push one that was not pus
 			}
 			c := s.client()
 			defer c.Close()
-			d, err := c.Change(cmd.Context(), args[0], &req)
+			d, err := c.ChangeDrive(cmd.Context(), args[0], &req)
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func (s driveCommands) remove() *cobra.Command {
 			for _, text := range args {
 				name, version, err := at(text)
 				if err == nil {
-					err = c.Remove(cmd.Context(), name, version)
+					err = c.DeleteDrive(cmd.Context(), name, version)
 				}
 				errs = append(errs, err)
 			}
@@ -85,7 +85,7 @@ What its programs have open of that stays, and its files are kept until the box 
 				if err != nil {
 					return err
 				}
-				k, _, err := c.Switch(cmd.Context(), args[0], name, version)
+				k, _, err := c.SwitchDrive(cmd.Context(), args[0], name, version)
 				if err != nil {
 					errs = append(errs, err)
 					continue
@@ -113,7 +113,7 @@ what they have open of it stays open, and nothing else can be opened.`,
 			defer c.Close()
 			var errs []error
 			for _, name := range args[1:] {
-				errs = append(errs, c.Detach(cmd.Context(), args[0], name, force))
+				errs = append(errs, c.DetachDrive(cmd.Context(), args[0], name, force))
 			}
 			return errors.Join(errs...)
 		},

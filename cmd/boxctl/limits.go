@@ -119,7 +119,7 @@ what these rules say, and to nothing that only the rules of before did: such con
 			if !given {
 				return &UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
 			}
-			s, err := a.Client().Change(cmd.Context(), args[0], &change)
+			s, err := a.Client().ChangeSession(cmd.Context(), args[0], &change)
 			if err == nil && a.JSON {
 				return a.PrintJSON(s)
 			}
@@ -142,11 +142,11 @@ func networkRules(flags []string) []string {
 func (a *app) freezeCommand() *cobra.Command {
 	return a.eachSession("freeze ID...", "Stop all programs of sessions where they are",
 		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
-			"end what they would have ended.", (*client.Client).Freeze)
+			"end what they would have ended.", (*client.Client).FreezeSession)
 }
 
 func (a *app) thawCommand() *cobra.Command {
-	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", (*client.Client).Thaw)
+	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", (*client.Client).ThawSession)
 }
 
 func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {

@@ -40,7 +40,7 @@ target: no program finds it without either, and what is open of the old one stay
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := a.Client()
 			if len(args) == 1 {
-				list, err := client.ListMounts(cmd.Context(), c, args[0])
+				list, err := c.Mounts(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
@@ -57,7 +57,7 @@ target: no program finds it without either, and what is open of the old one stay
 			list := []api.SessionMount{}
 			var errs []error
 			for i := range all {
-				m, _, err := client.AddMount(cmd.Context(), c, args[0], &all[i])
+				m, _, err := c.AddMount(cmd.Context(), args[0], &all[i])
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(all[i].Target), err))
 					continue
@@ -128,7 +128,7 @@ open, and nothing else can be opened.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var errs []error
 			for _, target := range args[1:] {
-				err := client.RemoveMount(cmd.Context(), a.Client(), args[0], target, force)
+				err := a.Client().RemoveMount(cmd.Context(), args[0], target, force)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(target), err))
 				}

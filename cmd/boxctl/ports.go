@@ -66,7 +66,7 @@ boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does 
 			}
 			c := app.Client()
 			defer c.Close()
-			t, err := client.PreviewPort(cmd.Context(), c, args[0], uint16(port), lifetime)
+			t, err := c.PreviewPort(cmd.Context(), args[0], uint16(port), lifetime)
 			switch {
 			case err != nil:
 				return err
@@ -158,7 +158,7 @@ func (s portCommands) forward(ctx context.Context, id string, where portPlace, p
 		}
 		all.Go(func() {
 			defer near.Close()
-			far, err := client.OpenPort(ctx, c, id, port)
+			far, err := c.OpenPort(ctx, id, port)
 			if err != nil {
 				if errors.Is(err, client.NotFound) {
 					cancel(err)

@@ -223,7 +223,7 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 				p, err := a.Client().PlanSession(cmd.Context(), req)
 				return a.printPlan(&p, err)
 			}
-			s, _, err := a.Client().Create(cmd.Context(), req)
+			s, _, err := a.Client().CreateSession(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
@@ -295,7 +295,7 @@ host that were lent to them stay, with what was written there.`,
 			var errs []error
 			removed := []string{}
 			for _, id := range args {
-				if err := c.Delete(cmd.Context(), id); err != nil {
+				if err := c.DeleteSession(cmd.Context(), id); err != nil {
 					errs = append(errs, err)
 					continue
 				}

@@ -61,7 +61,7 @@ func (s skillCommands) activateAll(ctx context.Context, session string, names []
 	var errs []error
 	list := []active{}
 	for _, name := range names {
-		k, _, err := c.Activate(ctx, session, name)
+		k, _, err := c.ActivateSkill(ctx, session, name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -71,7 +71,7 @@ func (s skillCommands) activateAll(ctx context.Context, session string, names []
 			fmt.Fprintf(s.Stdout, "%s %s\n", k.Target, k.Digest)
 		}
 		if req != nil {
-			e, err := c.Environment(ctx, session, name, req)
+			e, err := c.MakeSkillEnvironment(ctx, session, name, req)
 			if err != nil {
 				errs = append(errs, err)
 			} else if now.Environment = &e; !s.JSON {
@@ -97,7 +97,7 @@ what they have open of it stays open, and nothing else can be opened.`,
 			defer c.Close()
 			var errs []error
 			for _, name := range args[1:] {
-				errs = append(errs, c.Deactivate(cmd.Context(), args[0], name, force))
+				errs = append(errs, c.DeactivateSkill(cmd.Context(), args[0], name, force))
 			}
 			return errors.Join(errs...)
 		},

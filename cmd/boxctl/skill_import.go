@@ -16,7 +16,7 @@ import (
 
 // from finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
 // packed as it is sent. done ends what it has begun.
-func (s skillCommands) from(source string, i *client.Import) (done func(), err error) {
+func (s skillCommands) from(source string, i *client.SkillImport) (done func(), err error) {
 	if strings.Contains(source, "://") {
 		i.URL = source
 		return func() {}, nil
@@ -26,7 +26,7 @@ func (s skillCommands) from(source string, i *client.Import) (done func(), err e
 }
 
 // skillFlags are those of every import.
-func skillFlags(cmd *cobra.Command, i *client.Import) {
+func skillFlags(cmd *cobra.Command, i *client.SkillImport) {
 	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
 	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "the `PATHS` of those that are meant, with commas")
 	cmd.Flags().BoolVar(&i.Replace, "replace", false, "take the place of skills of the same names")
@@ -38,7 +38,7 @@ directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea. boxd fetche
 box.toml, and from nowhere else.`
 
 func (s skillCommands) preview() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	cmd := &cobra.Command{
 		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: Usage(cobra.ExactArgs(1)),
 		Long: "preview looks at skills without installing them; it fails if one of them could not be.\n\n" + sources,
@@ -56,10 +56,10 @@ func (s skillCommands) preview() *cobra.Command {
 }
 
 // look prints candidates; it is an error if one could not be installed.
-func (s skillCommands) look(cmd *cobra.Command, i *client.Import) error {
+func (s skillCommands) look(cmd *cobra.Command, i *client.SkillImport) error {
 	c := s.client()
 	defer c.Close()
-	list, err := c.Preview(cmd.Context(), i)
+	list, err := c.PreviewSkills(cmd.Context(), i)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (s skillCommands) look(cmd *cobra.Command, i *client.Import) error {
 }
 
 func (s skillCommands) install() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	cmd := &cobra.Command{
 		Use: "install SOURCE", Short: "Install skills from a directory, an archive or an address", Args: Usage(cobra.ExactArgs(1)),
 		Long: "install makes skills of all that are chosen, or of none. Nothing of them is executed.\n\n" + sources,
@@ -101,7 +101,7 @@ func (s skillCommands) install() *cobra.Command {
 			defer done()
 			c := s.client()
 			defer c.Close()
-			list, err := c.Install(cmd.Context(), &i)
+			list, err := c.InstallSkills(cmd.Context(), &i)
 			return s.done(err, list...)
 		},
 	}
@@ -110,7 +110,7 @@ func (s skillCommands) install() *cobra.Command {
 }
 
 func (s skillCommands) scan() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	var install bool
 	cmd := &cobra.Command{
 		Use: "scan SESSION DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: Usage(cobra.ExactArgs(2)),
@@ -121,7 +121,7 @@ func (s skillCommands) scan() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			list, err := c.Install(cmd.Context(), &i)
+			list, err := c.InstallSkills(cmd.Context(), &i)
 			return s.done(err, list...)
 		},
 	}

@@ -24,7 +24,7 @@ import (
 // skillCommands have what boxctl has.
 type skillCommands struct{ *App }
 
-func (s skillCommands) client() client.Skills { return client.Skills{Client: s.Client()} }
+func (s skillCommands) client() *client.Client { return s.Client() }
 
 // skillCommand is that with all others below it.
 func skillCommand(app *App) *cobra.Command {
@@ -39,7 +39,7 @@ func (s skillCommands) list() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := s.client()
 			defer c.Close()
-			list, err := c.List(cmd.Context())
+			list, err := c.Skills(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func (s skillCommands) show() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			k, err := c.Get(cmd.Context(), args[0])
+			k, err := c.Skill(cmd.Context(), args[0])
 			if err != nil || s.JSON {
 				return errors.Join(err, s.jsonUnless(err, k))
 			}
@@ -143,7 +143,7 @@ func (s skillCommands) create() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			k, err := c.Create(cmd.Context(), &req)
+			k, err := c.CreateSkill(cmd.Context(), &req)
 			return s.done(err, k)
 		},
 	}
@@ -174,7 +174,7 @@ func (s skillCommands) update() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			k, err := c.Change(cmd.Context(), args[0], &req)
+			k, err := c.ChangeSkill(cmd.Context(), args[0], &req)
 			return s.done(err, k)
 		},
 	}
@@ -212,9 +212,9 @@ func (s skillCommands) remove() *cobra.Command {
 			for _, name := range args {
 				var err error
 				if file != "" {
-					_, err = c.RemoveFile(cmd.Context(), name, file, "")
+					_, err = c.RemoveSkillFile(cmd.Context(), name, file, "")
 				} else {
-					err = c.Delete(cmd.Context(), name)
+					err = c.DeleteSkill(cmd.Context(), name)
 				}
 				if err != nil {
 					return err
@@ -238,7 +238,7 @@ func (s skillCommands) files() *cobra.Command {
 			if len(args) > 1 {
 				at = args[1]
 			}
-			list, err := c.Files(cmd.Context(), args[0], at, all, 1000)
+			list, err := c.SkillFiles(cmd.Context(), args[0], at, all, 1000)
 			if err != nil || s.JSON {
 				return errors.Join(err, s.jsonUnless(err, list))
 			}
@@ -263,7 +263,7 @@ func (s skillCommands) cat() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			f, err := c.ReadFile(cmd.Context(), args[0], args[1])
+			f, err := c.ReadSkillFile(cmd.Context(), args[0], args[1])
 			if err != nil || s.JSON {
 				return errors.Join(err, s.jsonUnless(err, f))
 			}
@@ -291,7 +291,7 @@ func (s skillCommands) write() *cobra.Command {
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString([]byte(text)), "base64"
 			c := s.client()
 			defer c.Close()
-			k, err := c.WriteFile(cmd.Context(), args[0], &req)
+			k, err := c.WriteSkillFile(cmd.Context(), args[0], &req)
 			return s.done(err, k)
 		},
 	}
@@ -308,7 +308,7 @@ func (s skillCommands) index() *cobra.Command {
 			c := s.client()
 			defer c.Close()
 			req.Names = args
-			text, err := c.Index(cmd.Context(), &req)
+			text, err := c.SkillIndex(cmd.Context(), &req)
 			if err != nil || s.JSON {
 				return errors.Join(err, s.jsonUnless(err, text))
 			}

@@ -21,7 +21,7 @@ import (
 // workspaceCommands have what boxctl has.
 type workspaceCommands struct{ *App }
 
-func (s workspaceCommands) client() client.Workspaces { return client.Workspaces{Client: s.Client()} }
+func (s workspaceCommands) client() *client.Client { return s.Client() }
 
 // workspaceCommand is that with all others below it.
 func workspaceCommand(app *App) *cobra.Command {
@@ -36,7 +36,7 @@ func (s workspaceCommands) list() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := s.client()
 			defer c.Close()
-			list, err := c.List(cmd.Context())
+			list, err := c.Workspaces(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -75,7 +75,7 @@ func (s workspaceCommands) show() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			k, err := c.Get(cmd.Context(), args[0])
+			k, err := c.Workspace(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -105,7 +105,7 @@ is that of boxes of the default profile.`,
 			}
 			c := s.client()
 			defer c.Close()
-			k, err := c.Create(cmd.Context(), &req)
+			k, err := c.CreateWorkspace(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ func (s workspaceCommands) set() *cobra.Command {
 			}
 			c := s.client()
 			defer c.Close()
-			k, err := c.Change(cmd.Context(), args[0], &req)
+			k, err := c.ChangeWorkspace(cmd.Context(), args[0], &req)
 			switch {
 			case err != nil:
 				return err
@@ -167,7 +167,7 @@ Nothing is copied.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := s.client()
 			defer c.Close()
-			k, err := c.Keep(cmd.Context(), args[0], args[1])
+			k, err := c.KeepWorkspace(cmd.Context(), args[0], args[1])
 			switch {
 			case err != nil:
 				return err
@@ -187,7 +187,7 @@ func (s workspaceCommands) remove() *cobra.Command {
 			defer c.Close()
 			var errs []error
 			for _, name := range args {
-				if err := c.Remove(cmd.Context(), name); err != nil {
+				if err := c.DeleteWorkspace(cmd.Context(), name); err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(name), err))
 				}
 			}

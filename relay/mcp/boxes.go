@@ -122,7 +122,7 @@ func (b *Boxes) create(ctx context.Context, req api.SessionRequest, stays bool) 
 			req.TTL = new(quantity.Duration(orphaned))
 		}
 	}
-	s, isNew, err := b.client.Create(ctx, &req)
+	s, isNew, err := b.client.CreateSession(ctx, &req)
 	if err != nil {
 		return s, false, err
 	}
@@ -152,7 +152,7 @@ func (b *Boxes) renew(id string, every time.Duration) {
 			return
 		}
 		for _, p := range b.processes(id) {
-			_, _ = b.client.Renew(b.ctx, id, p) // one that has ended has no lease
+			_, _ = b.client.RenewProcess(b.ctx, id, p) // one that has ended has no lease
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (b *Boxes) Delete(ctx context.Context, name string) (string, error) {
 	if _, err := b.ID(ctx, id); err != nil {
 		return id, err
 	}
-	if err := b.client.Delete(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
+	if err := b.client.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
 		return id, err
 	}
 	b.mu.Lock()
@@ -267,7 +267,7 @@ func (b *Boxes) Close(ctx context.Context) error {
 	defer b.mu.Unlock()
 	var errs []error
 	for _, id := range b.made {
-		if err := b.client.Delete(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
+		if err := b.client.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
 			errs = append(errs, fmt.Errorf("end session %s: %w", id, err))
 		}
 	}

@@ -40,18 +40,18 @@ func (t *Tools) addActivate() {
 }
 
 func (t *Tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string, in *activateArgs) (*mcp.CallToolResult, error) {
-	c := client.Skills{Client: t.Client}
-	there, _, err := c.Activate(ctx, id, in.Name)
+	c := t.Client
+	there, _, err := c.ActivateSkill(ctx, id, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.Get(ctx, in.Name)
+	s, err := c.Skill(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
 	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to that.", there.Target)
 	if in.Environment {
-		e, err := c.Environment(ctx, id, in.Name, nil)
+		e, err := c.MakeSkillEnvironment(ctx, id, in.Name, nil)
 		if err != nil {
 			return nil, fmt.Errorf("the skill is at %s, without its environment: %w", there.Target, err)
 		}
@@ -80,7 +80,7 @@ func (t *Tools) addSkillResources() {
 
 // listSkills has the server list the skills of now.
 func (t *Tools) listSkills(ctx context.Context) error {
-	list, err := client.Skills{Client: t.Client}.List(ctx)
+	list, err := t.Client.Skills(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (t *Tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest)
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	file, err := client.Skills{Client: t.Client}.ReadFile(ctx, name, path)
+	file, err := t.Client.ReadSkillFile(ctx, name, path)
 	if p, ok := errors.AsType[*client.Error](err); ok && p.Status < 500 { // it is not there, or cannot be
 		return nil, mcp.ResourceNotFoundError(uri)
 	}

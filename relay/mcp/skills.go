@@ -10,7 +10,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 type skillArgs struct {
@@ -32,7 +31,7 @@ func (t *Tools) addSkills() {
 }
 
 func (t *Tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
-	list, err := client.Skills{Client: t.Client}.List(ctx)
+	list, err := t.Client.Skills(ctx)
 	if err != nil {
 		return nil, nil, told(err)
 	}
@@ -47,9 +46,9 @@ func (t *Tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*
 }
 
 func (t *Tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs) (*mcp.CallToolResult, any, error) {
-	c := client.Skills{Client: t.Client}
+	c := t.Client
 	if in.Path != "" {
-		file, err := c.ReadFile(ctx, in.Name, in.Path)
+		file, err := c.ReadSkillFile(ctx, in.Name, in.Path)
 		if err != nil {
 			return nil, nil, told(err)
 		}
@@ -58,11 +57,11 @@ func (t *Tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs)
 		}
 		return text("%s", file.Content), nil, nil
 	}
-	s, err := c.Get(ctx, in.Name)
+	s, err := c.Skill(ctx, in.Name)
 	if err != nil {
 		return nil, nil, told(err)
 	}
-	files, err := c.Files(ctx, in.Name, "", false, 0)
+	files, err := c.SkillFiles(ctx, in.Name, "", false, 0)
 	if err != nil {
 		return nil, nil, told(err)
 	}

@@ -105,26 +105,26 @@ what these rules say, and to nothing that only the rules of before did: such con
 		Example: `  boxctl set --memory 1GiB --cpus 2 work
   boxctl set --network-rule pypi.org --network-rule '*.pythonhosted.org' work
   boxctl set --network-rule none work`,
-		Args: Usage(ids(cobra.ExactArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(ids(cobra.ExactArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			change, errs := f.change()
 			change.NetworkRules = networkRules(rules)
 			if len(errs) > 0 {
-				return &UsageError{Err: errors.Join(errs...)}
+				return &usageError{err: errors.Join(errs...)}
 			}
 			given := false
 			f.set.VisitAll(func(flag *pflag.Flag) {
 				given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
 			})
 			if !given {
-				return &UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
+				return &usageError{err: errors.New("set: nothing to change; give at least one flag")}
 			}
-			s, err := a.Client().ChangeSession(cmd.Context(), args[0], &change)
-			if err == nil && a.JSON {
-				return a.PrintJSON(s)
+			s, err := c.ChangeSession(cmd.Context(), args[0], &change)
+			if err == nil && a.json {
+				return a.printJSON(s)
 			}
 			return err
-		},
+		}),
 	}
 	f.add(cmd)
 	cmd.Flags().StringArrayVar(&rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', in the place of all it has; none is nowhere; may be repeated")
@@ -152,9 +152,8 @@ func (a *app) thawCommand() *cobra.Command {
 func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
-		Args: Usage(ids(cobra.MinimumNArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.Client()
+		Args: usage(ids(cobra.MinimumNArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list := api.SessionList{Sessions: []api.Session{}}
 			var errs []error
 			for _, id := range args {
@@ -165,10 +164,10 @@ func (a *app) eachSession(use, short, long string, do func(*client.Client, conte
 				}
 				list.Sessions = append(list.Sessions, s)
 			}
-			if a.JSON {
-				errs = append(errs, a.PrintJSON(list))
+			if a.json {
+				errs = append(errs, a.printJSON(list))
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 }

@@ -5,14 +5,10 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // drainCommand returns boxctl drain.
@@ -43,32 +39,5 @@ func (a *app) undrainCommand() *cobra.Command {
 		Short: "Have boxd take new sessions again (root only)",
 		Args:  usage(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.client().Undrain(cmd.Context()) },
-	}
-}
-
-// renewCommand returns boxctl renew.
-func (a *app) renewCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "renew ID...",
-		Short: "Begin the idle time of sessions anew",
-		Long: `renew is a use of sessions that runs nothing: each ends when it was not used for its ttl from now on. When it ends
-at the latest, by its max_lifetime, stays as it is; set changes that.`,
-		Args: usage(cobra.MinimumNArgs(1)),
-		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			list := api.SessionList{Sessions: []api.Session{}}
-			var errs []error
-			for _, id := range args {
-				s, err := c.RenewSession(cmd.Context(), id)
-				if err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(id), err))
-					continue
-				}
-				list.Sessions = append(list.Sessions, s)
-			}
-			if a.json {
-				errs = append(errs, a.printJSON(list))
-			}
-			return errors.Join(errs...)
-		}),
 	}
 }

@@ -31,7 +31,13 @@ func (a *app) driveCommand() *cobra.Command {
 /drives/OWNER/PROJECT: run and create take it with --drive, and a living box is given another with drives switch.`,
 		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print),
 		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
-		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", deleteDrive),
+		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", func(c *client.Client, ctx context.Context, text string) error {
+			name, version, err := at(text)
+			if err != nil {
+				return err
+			}
+			return c.DeleteDrive(ctx, name, version)
+		}),
 		s.switchTo(),
 		a.takeCommand("detach SESSION NAME...", "Take drives from a living box",
 			`detach takes drives from a box. One in use stays, and is told with the programs that use it. With --force it goes:
@@ -47,14 +53,6 @@ func at(text string) (name string, version int, err error) {
 		}
 	}
 	return name, version, nil
-}
-
-func deleteDrive(c *client.Client, ctx context.Context, text string) error {
-	name, version, err := at(text)
-	if err == nil {
-		err = c.DeleteDrive(ctx, name, version)
-	}
-	return err
 }
 
 func (s driveCommands) print(list []api.Drive) error {

@@ -142,17 +142,24 @@ func networkRules(flags []string) []string {
 func (a *app) freezeCommand() *cobra.Command {
 	return a.eachSession("freeze ID...", "Stop all programs of sessions where they are",
 		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
-			"end what they would have ended.", (*client.Client).FreezeSession)
+			"end what they would have ended.", ids(cobra.MinimumNArgs(1)), (*client.Client).FreezeSession)
 }
 
 func (a *app) thawCommand() *cobra.Command {
-	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", (*client.Client).ThawSession)
+	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
 }
 
-func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
+func (a *app) renewCommand() *cobra.Command {
+	return a.eachSession("renew ID...", "Begin the idle time of sessions anew",
+		`renew is a use of sessions that runs nothing: each ends when it was not used for its ttl from now on. When it ends
+at the latest, by its max_lifetime, stays as it is; set changes that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
+}
+
+// eachSession makes a command that does something to every session that is named.
+func (a *app) eachSession(use, short, long string, args cobra.PositionalArgs, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
-		Args: usage(ids(cobra.MinimumNArgs(1))),
+		Args: usage(args),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list := api.SessionList{Sessions: []api.Session{}}
 			var errs []error

@@ -25,14 +25,12 @@ func (a *app) workspaceCommand() *cobra.Command {
 		lsCommand(a, "List workspaces, and who uses them", (*client.Client).Workspaces, func(list []api.Workspace) any { return api.WorkspaceList{Workspaces: list} }, s.print),
 		inspectOneCommand(a, "Describe a workspace as JSON", (*client.Client).Workspace),
 		s.create(), s.set(), s.keep(),
-		a.rmEachCommand("rm NAME...", "Remove workspaces that no box has, with all that is in them", deleteWorkspace))
-}
-
-func deleteWorkspace(c *client.Client, ctx context.Context, name string) error {
-	if err := c.DeleteWorkspace(ctx, name); err != nil {
-		return fmt.Errorf("%s: %w", render.Printable(name), err)
-	}
-	return nil
+		a.rmEachCommand("rm NAME...", "Remove workspaces that no box has, with all that is in them", func(c *client.Client, ctx context.Context, name string) error {
+			if err := c.DeleteWorkspace(ctx, name); err != nil {
+				return fmt.Errorf("%s: %w", render.Printable(name), err)
+			}
+			return nil
+		}))
 }
 
 func (s workspaceCommands) print(list []api.Workspace) error {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about who may do what: tokens, and roles for a time.
-
 package main
 
 import (

@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ChangesFlags are the flags about what a program changes in the workspace.
+// changesFlags are the flags about what a program changes in the workspace.
 type changesFlags struct {
 	changes bool
 	version string // of what it makes
 	with    api.ChangesWith
 }
 
-// Add adds them to a command.
+// add adds the flags to a command.
 func (f *changesFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.version, "output-version", "", "make /workspace/output/`VERSION`, and OUTPUT_DIR that, for what it makes")
 	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
@@ -31,7 +31,7 @@ func (f *changesFlags) add(set *pflag.FlagSet) {
 	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
 }
 
-// Ask asks for what the flags say.
+// request asks for what the flags say.
 func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 	req.OutputVersion = f.version
 	narrower := f.with.Include != nil || f.with.Exclude != nil
@@ -43,7 +43,7 @@ func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 	}
 }
 
-// Terminal refuses the flags beside a terminal.
+// checkTerminal refuses the flags beside a terminal.
 func (f *changesFlags) checkTerminal(terminal bool) error {
 	if f.changes && terminal {
 		return &usageError{err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
@@ -51,7 +51,7 @@ func (f *changesFlags) checkTerminal(terminal bool) error {
 	return nil
 }
 
-// ShowChanges prints what a program has changed; nil: nobody has asked.
+// showChanges prints what a program has changed; nil: nobody has asked.
 func showChanges(w io.Writer, c *api.Changes) {
 	if c == nil {
 		return

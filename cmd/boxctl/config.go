@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about the configuration of boxd: what is in force, and whether a file would be.
-
 package main
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about the life of sessions: whether new ones may start, and how long one is kept.
-
 package main
 
 import (

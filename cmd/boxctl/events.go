@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about what happens: events, errors, and who has changed what.
-
 package main
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file are the commands of boxctl about files of a session.
-
 package main
 
 import (

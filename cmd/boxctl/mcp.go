@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about the Model Context Protocol: boxd as a server of tools for agents, and servers of
-// others in boxes.
-
 package main
 
 import (
@@ -45,7 +42,7 @@ it has made, but no other of yours unless --any-session says so.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
 			defer stop()
-			return a.serveMCP(ctx, mcp.BoxesOptions{Ask: *req, Any: any})
+			return a.serveMCP(ctx, mcp.SessionsOptions{Ask: *req, Any: any})
 		},
 	}
 	f.add(cmd)
@@ -56,10 +53,10 @@ it has made, but no other of yours unless --any-session says so.`,
 }
 
 // serveMCP serves one client until it goes or ctx ends.
-func (a *app) serveMCP(ctx context.Context, o mcp.BoxesOptions) error {
+func (a *app) serveMCP(ctx context.Context, o mcp.SessionsOptions) error {
 	c := a.client()
 	defer c.Close()
-	server, err := mcp.NewServer(ctx, c, &mcp.Options{Version: version, Boxes: o, Kept: mcp.DefaultOutputLimits()})
+	server, err := mcp.NewServer(ctx, c, &mcp.Options{Version: version, Sessions: o, Outputs: mcp.DefaultOutputLimits()})
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// MCPServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
+// mcpServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
 type mcpServer struct {
 	Name    string `json:"name"`
 	Session string `json:"session"`

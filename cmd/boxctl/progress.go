@@ -29,7 +29,7 @@ type Progress struct {
 // progressStep is how much goes through between two lines, in bytes: a copy that takes no time says nothing.
 const progressStep = 8 << 20
 
-// Progress begins one: word is what happens to the bytes, of how many there will be; 0: nobody knows.
+// progress begins one: word is what happens to the bytes, of how many there will be; 0: nobody knows.
 func (a *app) progress(word string, of int64) *Progress {
 	p := &Progress{word: word, of: of}
 	if tty.Is(a.stderr) {
@@ -44,7 +44,7 @@ func (p *Progress) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Add counts bytes.
+// add counts bytes.
 func (p *Progress) add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *Progress) show(line string) {
 	p.width = len(line)
 }
 
-// End takes the line back. It may be called more than once.
+// end takes the line back. It may be called more than once.
 func (p *Progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,7 @@ const (
 	killGrace    = 10 * time.Second // for boxd to report the end after SIGKILL
 )
 
-// mcpRunCommand returns with ctx. It calls hangUp, which ends the program and its box too, where nobody takes
+// run returns with ctx. It calls hangUp, which ends the program and its box too, where nobody takes
 // the signals.
 func (p *signalPasser) run(ctx context.Context, hangUp func()) {
 	select {

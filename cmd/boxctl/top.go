@@ -25,18 +25,18 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
   boxctl top --json work`,
 		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			t := &render.Looker{Client: c, All: all || a.owner != "", Owner: a.owner}
+			t := &render.Sampler{Client: c, All: all || a.owner != "", Owner: a.owner}
 			if len(args) > 0 {
 				t.ID = args[0]
 			}
-			first, err := t.Look(cmd.Context(), nil)
+			first, err := t.Sample(cmd.Context(), nil)
 			if err != nil {
 				return err
 			}
 			if !a.json && tty.Is(a.stdout) {
 				return a.topLive(cmd.Context(), t, first)
 			}
-			v, err := t.LookAgain(cmd.Context(), first)
+			v, err := t.SampleAgain(cmd.Context(), first)
 			return a.answer(v, err, func() error { return v.Print(a.stdout) })
 		}),
 	}
@@ -44,7 +44,7 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 	return cmd
 }
 
-func (a *app) topLive(ctx context.Context, t *render.Looker, first *render.Top) error {
+func (a *app) topLive(ctx context.Context, t *render.Sampler, first *render.Top) error {
 	signals, release := catchSignals()
 	defer release()
 	sig, err := t.Live(ctx, a.stdin, a.stdout, first, signals)

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about what callers have used.
-
 package main
 
 import (

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd-dev/boxd/internal/pip"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -220,13 +219,14 @@ func (m *maker) collect(p *Plan) {
 	if has["package-lock.json"] {
 		npm[1] = "ci"
 	}
-	self := false
-	for _, i := range pip.Installs() {
-		is := slices.Contains(i.Args, ".")
-		if has[i.File] && (!is || !self) {
-			argv := slices.Concat([]string{"python3", "-m", "pip", "install", "--user"}, pip.Options(), i.Args)
-			p.installs = append(p.installs, install{i.File, argv})
-			self = self || is
+	pip := []string{"python3", "-m", "pip", "install", "--user", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"}
+	if has["requirements.txt"] {
+		p.installs = append(p.installs, install{"requirements.txt", append(slices.Clone(pip), "-r", "requirements.txt")})
+	}
+	for _, file := range []string{"pyproject.toml", "setup.py"} { // the first of them says all about the directory
+		if has[file] {
+			p.installs = append(p.installs, install{file, append(slices.Clone(pip), ".")})
+			break
 		}
 	}
 	if has["package.json"] {
